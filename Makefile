@@ -1,0 +1,45 @@
+# `make run` serves on 127.0.0.1:8080, `make test` runs everything; both set up .venv first.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check bench lock clean
+
+help: ## list the commands
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+run: $(VENV)/.run ## set up and serve on 127.0.0.1:8080 (ARGS="--port 9000" adds options)
+	$(BIN)/toolgate serve $(ARGS)
+
+test: $(VENV)/.test ## lint, types, architecture and all tests
+	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/check
+	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/test $(ARGS)
+
+check: $(VENV)/.test ## lint and types only
+	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/check
+
+bench: $(VENV)/.test ## measure beside nginx, LiteLLM and Portkey, and rewrite docs/performance.md
+	$(BIN)/python -m bench $(ARGS)
+
+lock: $(VENV)/.test ## resolve the dependencies anew and pin them by hash
+	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/lock
+
+clean: ## remove the virtual environment and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis
+
+$(VENV)/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit("Toolgate needs Python 3.11 or newer") if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.run: $(VENV)/bin/python requirements/run.txt pyproject.toml
+	@echo "Installing Toolgate into $(VENV) ..."
+	$(PIP) install --require-hashes -r requirements/run.txt
+	$(PIP) install --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.run requirements/test.txt
+	@echo "Installing the test tools into $(VENV) ..."
+	$(PIP) install --require-hashes -r requirements/test.txt
+	@touch $@
