@@ -1,0 +1,1 @@
+"""The HTTP edge: one handler serves every dialect; only `build.py` names implementations."""

@@ -1,0 +1,1 @@
+"""Where models are asked: the HTTP transport, the router and the wrappers around it."""
