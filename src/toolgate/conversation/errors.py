@@ -12,7 +12,7 @@
     │   ├── Misdirected         421, a Host or Origin we do not serve
     │   └── RateLimited         429, with `retry_after`
     ├── UpstreamFault           whoever should have answered did not, or answered badly
-    │   ├── Rejected            the upstream refused this very request; its status is kept where it is the client's to mend
+    │   ├── Rejected            it refused this very request; its status is kept where the client can mend it
     │   ├── Unavailable         502/503, it could not be reached or said it is broken or busy
     │   ├── TimedOut            504
     │   └── Garbled             502, it broke its own protocol or stopped in the middle

@@ -1,0 +1,329 @@
+"""Fragments as upstreams send them, told as well-formed events.
+
+Upstreams interleave parallel calls, split names, repeat ids or leave them out, quote arguments twice and put blanks
+around them. Every decoder hands its fragments to an `Assembler`, which keeps the grammar of `events.py`: one part open
+at a time, every part closed by its whole value. The first part in the queue is open and told as it comes; later ones
+wait for it.
+
+A fragment costs O(1): fragments are collected in lists and joined once, and the arguments of a call are parsed only
+when a later part waits for it to be complete.
+"""
+
+from collections import deque
+from collections.abc import Callable, Collection, Hashable
+from typing import Literal, TypeVar
+
+from toolgate.conversation.arguments import NO_ARGUMENTS, is_object, settled
+from toolgate.conversation.errors import Garbled
+from toolgate.conversation.events import Delta, FinishReason, PartEnd, PartStart, StepEnd, StepEvent, StepStart, Usage
+from toolgate.conversation.ids import new_call_id, portable
+from toolgate.conversation.message import NO_EXTRA, Executor, Extra, Part, Reasoning, Refusal, Seal, Text, ToolCall
+
+SpokenKind = Literal["text", "reasoning", "refusal"]
+
+
+class _Spoken:
+    """Text, reasoning or a refusal being written."""
+
+    __slots__ = ("extra", "fragments", "kind", "seal")
+
+    def __init__(self, kind: SpokenKind) -> None:
+        self.kind = kind
+        self.fragments: list[str] = []
+        self.seal: Seal | None = None
+        self.extra: Extra = NO_EXTRA
+
+    def part(self, text: str) -> Part:
+        match self.kind:
+            case "text":
+                return Text(text, self.extra)
+            case "reasoning":
+                return Reasoning(text, self.seal, self.extra)
+            case "refusal":
+                return Refusal(text, self.extra)
+
+
+class _Call:
+    """A call being written."""
+
+    __slots__ = (
+        "executor",
+        "extra",
+        "fragments",
+        "freeform",
+        "given_id",
+        "held",
+        "id",
+        "name",
+        "quoted",
+        "started",
+        "told",
+    )
+
+    def __init__(self, freeform: bool, executor: Executor, extra: Extra) -> None:
+        self.given_id: str | None = None
+        self.id = ""
+        self.name = ""
+        self.fragments: list[str] = []
+        self.held = ""  # read but not told: blanks that may prove to be trailing, a `{}` that may prove to be a prefix
+        self.quoted = False  # the arguments began as a JSON string, so they can be told only when it is whole
+        self.started = False
+        self.told = False
+        self.freeform = freeform
+        self.executor = executor
+        self.extra = extra
+
+    def opening(self) -> ToolCall:
+        return ToolCall(self.id, self.name, "", self.executor, self.freeform, extra=self.extra)
+
+    def whole(self, cut: bool) -> ToolCall:
+        text = "".join(self.fragments)
+        arguments = text if self.freeform else settled(text)
+        complete = not cut or (bool(text) and not self.freeform and is_object(arguments))
+        return ToolCall(self.id, self.name, arguments, self.executor, self.freeform, complete, self.extra)
+
+    def is_complete(self) -> bool:
+        return self.started and not self.freeform and is_object(settled("".join(self.fragments) or "?"))
+
+    def tellable(self, fragment: str) -> str:
+        """As much of what is held and the new fragment as surely belongs to the arguments."""
+        if self.freeform or self.quoted:
+            return "" if self.quoted else fragment
+        text = self.held + fragment
+        if not self.told:
+            text = text.lstrip()
+            if text.startswith('"'):
+                self.quoted = True
+                return ""
+            if text.startswith(NO_ARGUMENTS):
+                rest = text[2:].lstrip()
+                if not rest:
+                    self.held = text
+                    return ""
+                text = rest if rest.startswith("{") else text
+        kept = text.rstrip()
+        self.held = text[len(kept) :]
+        return kept
+
+
+_P = TypeVar("_P", bound="_Spoken | _Call | Part")
+
+
+class Assembler:
+    """Collects what one step of a model says; `events` is what became certain since it was last taken.
+
+    `tools` are the names on offer: they tell a name that comes in pieces from one that is repeated.
+    """
+
+    def __init__(self, tools: Collection[str] = (), new_id: Callable[[], str] = new_call_id) -> None:
+        self.events: list[StepEvent] = []
+        self.called = False
+        self._tools = tools
+        self._new_id = new_id
+        self._queue: deque[_Spoken | _Call | Part] = deque()
+        self._calls: dict[Hashable, _Call] = {}
+        self._used_ids: set[str] = set()
+        self._started = False
+
+    def take(self) -> list[StepEvent]:
+        """The events since the last time."""
+        events, self.events = self.events, []
+        return events
+
+    def start(self, id: str | None = None, model: str | None = None, usage: Usage | None = None) -> None:
+        """The step begins; a second beginning is ignored."""
+        if not self._started:
+            self._started = True
+            self.events.append(StepStart(id, model, usage))
+
+    def text(self, fragment: str) -> None:
+        """More text."""
+        self._speak("text", fragment)
+
+    def reasoning(self, fragment: str) -> None:
+        """More reasoning."""
+        self._speak("reasoning", fragment)
+
+    def refusal(self, fragment: str) -> None:
+        """More of a refusal."""
+        self._speak("refusal", fragment)
+
+    def seal(self, seal: Seal) -> None:
+        """The seal of the reasoning being written, or of reasoning that is not shown at all."""
+        last = self._queue[-1] if self._queue else None
+        if not isinstance(last, _Spoken) or last.kind != "reasoning":
+            last = self._append(_Spoken("reasoning"))
+        last.seal = seal
+
+    def annotate(self, extra: Extra) -> None:
+        """What else the dialect said of the text or reasoning being written."""
+        if self._queue and isinstance(last := self._queue[-1], _Spoken):
+            last.extra = extra
+
+    def end_part(self) -> None:
+        """The part written last is over: what follows is another, even of the same kind."""
+        if self._queue and isinstance(self._queue[-1], _Spoken) and len(self._queue) == 1:
+            self._close_head(cut=False)
+
+    def whole(self, part: Part) -> None:
+        """A part that came in one piece."""
+        self.called = self.called or isinstance(part, ToolCall)
+        self._append(part)
+
+    def call(
+        self,
+        key: Hashable,
+        *,
+        id: str | None = None,
+        name: str | None = None,
+        arguments: str = "",
+        freeform: bool = False,
+        executor: Executor = "client",
+        extra: Extra = NO_EXTRA,
+    ) -> None:
+        """More of the call known by `key`: its id, its name or a piece of it, argument text."""
+        call = self._calls.get(key)
+        if call is None:
+            call = self._calls[key] = self._append(_Call(freeform, executor, extra))
+            self.called = self.called or executor == "client"
+        if extra:
+            call.extra = extra
+        if id and call.given_id is None:
+            call.given_id = id
+        if name and not call.started:
+            self._name(call, name)
+        if arguments:
+            self._argue(call, arguments)
+        elif call.name in self._tools:
+            self._start_call(call)
+
+    def end_call(self, key: Hashable) -> None:
+        """The call is over: nothing more will be said of it."""
+        call = self._calls.get(key)
+        if call is not None and self._queue and self._queue[0] is call:
+            self._close_head(cut=False)
+
+    def knows(self, key: Hashable) -> bool:
+        """Whether a call goes by this key."""
+        return key in self._calls
+
+    def flush(self, cut: bool = False) -> None:
+        """Close every part; with `cut`, the model was stopped, so a call that is not whole JSON is told as incomplete."""
+        while self._queue:
+            self._close_head(cut)
+
+    def end(
+        self,
+        reason: FinishReason,
+        usage: Usage | None = None,
+        stop_sequence: str | None = None,
+        extra: Extra = NO_EXTRA,
+    ) -> None:
+        """The step is over; whether it called tools is told by what it did, not by the upstream's word for it."""
+        self.start()
+        self.flush(cut=reason in ("length", "content_filter"))
+        if reason == "stop" and self.called:
+            reason = "tool_calls"
+        elif reason == "tool_calls" and not self.called:
+            reason = "stop"
+        self.events.append(StepEnd(reason, usage, stop_sequence, extra))
+
+    def _speak(self, kind: SpokenKind, fragment: str) -> None:
+        if not fragment:
+            return
+        queue = self._queue
+        last = queue[-1] if queue else None
+        if not isinstance(last, _Spoken) or last.kind != kind:
+            last = self._append(_Spoken(kind))
+        last.fragments.append(fragment)
+        if last is queue[0]:
+            self.events.append(Delta(fragment))
+
+    def _append(self, part: _P) -> _P:
+        self.start()
+        self._queue.append(part)
+        if len(self._queue) == 1:
+            self._open_head()
+        self._advance()
+        return part
+
+    def _name(self, call: _Call, name: str) -> None:
+        if call.name in self._tools or name == call.name:
+            return
+        call.name += name
+
+    def _argue(self, call: _Call, fragment: str) -> None:
+        call.fragments.append(fragment)
+        if not self._queue or self._queue[0] is not call:
+            if not any(waiting is call for waiting in self._queue):
+                self._refuse_afterthought(call, fragment)
+            return
+        self._start_call(call)
+        if call.started and (tellable := call.tellable(fragment)):
+            call.told = True
+            self.events.append(Delta(tellable))
+        if len(self._queue) > 1 and fragment.rstrip().endswith("}"):
+            self._advance()
+
+    def _refuse_afterthought(self, call: _Call, fragment: str) -> None:
+        call.fragments.pop()
+        if fragment.strip() and fragment.strip() != settled("".join(call.fragments)):
+            raise Garbled("The upstream sent more arguments for a tool call that was already complete.")
+
+    def _start_call(self, call: _Call) -> None:
+        if call.started or not call.name or not self._queue or self._queue[0] is not call:
+            return
+        call.started = True
+        call.id = self._unique(call.given_id)
+        self.events.append(PartStart(call.opening()))
+
+    def _unique(self, given: str | None) -> str:
+        id = portable(given) if given else self._new_id()
+        if id in self._used_ids:
+            id = self._new_id()
+        self._used_ids.add(id)
+        return id
+
+    def _advance(self) -> None:
+        """Close the open part while it is complete and another waits."""
+        while len(self._queue) > 1:
+            head = self._queue[0]
+            if isinstance(head, _Call) and not head.is_complete():
+                return
+            self._close_head(cut=False)
+
+    def _open_head(self) -> None:
+        """Tell what is already known of the part that is now first."""
+        match self._queue[0]:
+            case _Call() as call:
+                if call.fragments or call.name in self._tools:
+                    self._start_call(call)
+                if call.started and (tellable := call.tellable("".join(call.fragments))):
+                    call.told = True
+                    self.events.append(Delta(tellable))
+            case _Spoken() as spoken:
+                self.events.append(PartStart(spoken.part("")))
+                self.events += [Delta(fragment) for fragment in spoken.fragments]
+            case part:
+                self.events.append(PartStart(part))
+
+    def _close_head(self, cut: bool) -> None:
+        match self._queue[0]:
+            case _Call() as call:
+                self._close_call(call, cut)
+            case _Spoken() as spoken:
+                self.events.append(PartEnd(spoken.part("".join(spoken.fragments))))
+            case part:
+                self.events.append(PartEnd(part))
+        self._queue.popleft()
+        if self._queue:
+            self._open_head()
+
+    def _close_call(self, call: _Call, cut: bool) -> None:
+        if not call.name:
+            raise Garbled("The upstream sent a tool call without a name.")
+        self._start_call(call)
+        whole = call.whole(cut)
+        if not call.told and whole.complete and whole.arguments:
+            self.events.append(Delta(whole.arguments))
+        self.events.append(PartEnd(whole))

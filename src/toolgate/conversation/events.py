@@ -1,0 +1,102 @@
+"""The grammar of an answer while it is being made.
+
+    run   := step (tools step)* Finish
+    step  := StepStart part* StepEnd
+    part  := PartStart Delta* PartEnd
+
+One part is open at a time, so a `Delta` needs no address. `PartEnd` carries the whole part: storage, the loop and
+whole answers read `PartEnd` alone and may be given no deltas at all. Failure is an exception, never an event.
+"""
+
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+
+from toolgate.conversation.message import NO_EXTRA, Extra, Part
+
+FinishReason: TypeAlias = Literal["stop", "tool_calls", "length", "content_filter", "pause"]
+
+
+class Usage(Struct, frozen=True):
+    """Tokens of one step or run; `input` includes `cache_read` and `cache_write`, `output` includes `reasoning`."""
+
+    input: int = 0
+    output: int = 0
+    cache_read: int = 0
+    cache_write: int = 0
+    reasoning: int = 0
+    estimated: bool = False
+
+    def __add__(self, other: "Usage") -> "Usage":
+        """The two together; an estimate stays an estimate."""
+        return Usage(
+            self.input + other.input,
+            self.output + other.output,
+            self.cache_read + other.cache_read,
+            self.cache_write + other.cache_write,
+            self.reasoning + other.reasoning,
+            self.estimated or other.estimated,
+        )
+
+
+class StepStart(Struct, frozen=True):
+    """A model began to answer; `id` and `model` are the upstream's own, for the record.
+
+    `usage` is what the upstream already knows of the input, where its dialect tells this early.
+    """
+
+    id: str | None = None
+    model: str | None = None
+    usage: Usage | None = None
+
+
+class PartStart(Struct, frozen=True):
+    """A part begins; it carries what is known so far: an empty text, or a call with its id and name."""
+
+    part: Part
+
+
+class Delta(Struct, frozen=True):
+    """More of the open part: text, reasoning, refusal or argument text by the part's kind."""
+
+    text: str
+
+
+class PartEnd(Struct, frozen=True):
+    """The open part is complete, and this is all of it."""
+
+    part: Part
+
+
+class StepEnd(Struct, frozen=True):
+    """The model stopped, why, and what it cost; `usage` None means that the upstream did not say."""
+
+    reason: FinishReason
+    usage: Usage | None = None
+    stop_sequence: str | None = None
+    extra: Extra = NO_EXTRA
+
+
+class Finish(Struct, frozen=True):
+    """The run is over; `usage` is the sum over its steps."""
+
+    reason: FinishReason
+    usage: Usage
+    stop_sequence: str | None = None
+    extra: Extra = NO_EXTRA
+
+
+StepEvent: TypeAlias = StepStart | PartStart | Delta | PartEnd | StepEnd
+RunEvent: TypeAlias = StepStart | PartStart | Delta | PartEnd | StepEnd | Finish
+
+
+class ModelResponse(Struct, frozen=True):
+    """A whole answer; `id` and `model` are the upstream's own, for the record."""
+
+    parts: tuple[Part, ...]
+    reason: FinishReason
+    usage: Usage | None = None
+    id: str | None = None
+    model: str | None = None
+    stop_sequence: str | None = None
+    extra: Extra = NO_EXTRA

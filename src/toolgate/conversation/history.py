@@ -1,0 +1,94 @@
+"""Calls and results of a history, matched by id before anything else looks at it.
+
+A result that answers no call is the client's mistake. A call without a result is not: clients lose results when a turn is
+interrupted, and without an error result in its place the conversation could never go on.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from toolgate.conversation.errors import InvalidRequest
+from toolgate.conversation.message import Message, Text, ToolCall, ToolResult
+from toolgate.conversation.request import ModelRequest
+
+LOST_RESULT = "No result was recorded for this tool call: it was interrupted or its result was lost."
+
+
+def settle(request: ModelRequest, strict: bool = False, lenient: bool = False) -> ModelRequest:
+    """The request with every call answered once, right behind it and in call order.
+
+    `strict` refuses a call without a result; `lenient` drops a result without a call instead of refusing it.
+    """
+    if not any(message.role == "tool" or _calls(message) for message in request.messages):
+        return request
+    warnings = list(request.warnings)
+    messages = tuple(_settled(request.messages, warnings, strict, lenient))
+    if messages == request.messages and len(warnings) == len(request.warnings):
+        return request
+    return msgspec.structs.replace(request, messages=messages, warnings=tuple(warnings))
+
+
+def _settled(messages: tuple[Message, ...], warnings: list[str], strict: bool, lenient: bool) -> Iterator[Message]:
+    results = _results_by_call(messages, warnings, lenient)
+    for number, message in enumerate(messages):
+        if message.role == "tool":
+            continue
+        yield message
+        calls = _calls(message)
+        for position, call in enumerate(calls):
+            result = results.get((number, position))
+            if result is None:
+                if strict:
+                    raise InvalidRequest(f"The tool call {call.id!r} has no result.", param=f"messages[{number}]")
+                if number == len(messages) - 1:
+                    continue  # the last word is a call: a prefill, or a turn for the caller to end
+                warnings.append(f"tool call {call.id} had no result: an error result was supplied")
+                result = Message("tool", (ToolResult(call.id, (Text(LOST_RESULT),), True, call.name),))
+            yield result
+
+
+def _results_by_call(
+    messages: tuple[Message, ...], warnings: list[str], lenient: bool
+) -> dict[tuple[int, int], Message]:
+    """The message that answers each call, addressed by the call's message and position in it.
+
+    Ids may come back in every round, so a result belongs to the nearest earlier call of that id.
+    """
+    latest: dict[str, tuple[int, int]] = {}
+    names: dict[tuple[int, int], str] = {}
+    answers: dict[tuple[int, int], Message] = {}
+    for number, message in enumerate(messages):
+        for position, call in enumerate(_calls(message)):
+            latest[call.id] = (number, position)
+            names[(number, position)] = call.name
+        if message.role != "tool":
+            continue
+        for part in message.parts:
+            if not isinstance(part, ToolResult):
+                continue
+            address = latest.get(part.call_id)
+            if address is None:
+                if not lenient:
+                    raise _orphan(part.call_id, number)
+                warnings.append(f"a tool result for {part.call_id} matches no earlier call and was ignored")
+                continue
+            if address in answers:
+                warnings.append(f"tool call {part.call_id} had several results: the last one was kept")
+            part = part if part.name else msgspec.structs.replace(part, name=names[address])
+            answers[address] = Message("tool", (part,), message.extra)
+    return answers
+
+
+def _orphan(call_id: str, number: int) -> InvalidRequest:
+    return InvalidRequest(
+        f"The tool result for {call_id!r} matches no earlier tool call.",
+        param=f"messages[{number}].tool_call_id",
+        code="unknown_tool_call_id",
+    )
+
+
+def _calls(message: Message) -> list[ToolCall]:
+    if message.role != "assistant":
+        return []
+    return [part for part in message.parts if isinstance(part, ToolCall) and part.executor != "provider"]

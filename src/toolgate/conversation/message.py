@@ -1,0 +1,106 @@
+"""Messages and the parts they are made of: immutable values that every dialect reads and writes.
+
+`extra` holds what a dialect said that we do not understand, under that dialect's name.
+It goes back to the same dialect and to no other.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias
+
+from msgspec import Struct
+
+Extra: TypeAlias = Mapping[str, Mapping[str, Any]]
+Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
+Executor: TypeAlias = Literal["client", "gateway", "provider"]
+MediaKind: TypeAlias = Literal["image", "audio", "video", "file"]
+
+NO_EXTRA: Extra = {}
+
+
+class Text(Struct, frozen=True):
+    """Words."""
+
+    text: str
+    extra: Extra = NO_EXTRA
+
+
+class Media(Struct, frozen=True):
+    """A picture, sound or document: inline as base64 in `data`, or elsewhere by `url` or `file_id`."""
+
+    kind: MediaKind
+    mime: str | None = None
+    data: str | None = None
+    url: str | None = None
+    file_id: str | None = None
+    name: str | None = None
+    extra: Extra = NO_EXTRA
+
+
+class Seal(Struct, frozen=True):
+    """A provider's proof of its own reasoning, opaque to us and worthless in another dialect."""
+
+    dialect: str
+    fields: Mapping[str, Any]
+
+
+class Reasoning(Struct, frozen=True):
+    """What the model thought; `seal` must come back untouched to the dialect that made it."""
+
+    text: str
+    seal: Seal | None = None
+    extra: Extra = NO_EXTRA
+
+
+class Refusal(Struct, frozen=True):
+    """The model's own words for declining."""
+
+    text: str
+    extra: Extra = NO_EXTRA
+
+
+class ToolCall(Struct, frozen=True):
+    """A call of a tool; `arguments` is the exact JSON text, or free text for a freeform tool.
+
+    `complete` is false when the model was cut off while writing it: such a call is shown, never run.
+    """
+
+    id: str
+    name: str
+    arguments: str
+    executor: Executor = "client"
+    freeform: bool = False
+    complete: bool = True
+    extra: Extra = NO_EXTRA
+
+
+class ToolResult(Struct, frozen=True):
+    """What a call gave back; `is_error` is None when the client did not say."""
+
+    call_id: str
+    content: "tuple[Text | Media, ...]"
+    is_error: bool | None = None
+    name: str | None = None
+    extra: Extra = NO_EXTRA
+
+
+class Opaque(Struct, frozen=True):
+    """A part of a kind we do not know: it is kept for `dialect`, which wrote it, and shown to no other."""
+
+    dialect: str
+    value: Mapping[str, Any]
+
+
+Part: TypeAlias = Text | Media | Reasoning | Refusal | ToolCall | ToolResult | Opaque
+
+
+class Message(Struct, frozen=True):
+    """One turn of one speaker; tool results stand in messages of role `tool`."""
+
+    role: Role
+    parts: tuple[Part, ...]
+    extra: Extra = NO_EXTRA
+
+
+def plain_text(parts: tuple[Part, ...]) -> str:
+    """The text parts alone, joined as they stand."""
+    return "".join(part.text for part in parts if isinstance(part, Text))

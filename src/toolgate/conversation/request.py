@@ -1,0 +1,89 @@
+"""What a client asks of a model, in no dialect."""
+
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias
+
+from msgspec import Struct
+
+from toolgate.conversation.message import NO_EXTRA, Extra, Message
+
+ToolKind: TypeAlias = Literal["function", "freeform", "hosted"]
+
+
+class ToolDef(Struct, frozen=True):
+    """A tool offered to the model.
+
+    A `function` takes JSON by its schema, a `freeform` tool takes text (perhaps by the grammar in `format`),
+    a `hosted` one is run by the provider and known to its own dialect alone, which finds it whole in `extra`.
+    `namespace` groups functions where a dialect has that notion.
+    """
+
+    name: str
+    description: str | None = None
+    input_schema: Mapping[str, Any] | None = None
+    strict: bool | None = None
+    kind: ToolKind = "function"
+    format: Mapping[str, Any] | None = None
+    namespace: str | None = None
+    extra: Extra = NO_EXTRA
+
+
+class ToolChoice(Struct, frozen=True):
+    """Whether the model may, must or must not call; `names` narrows it to those tools; `parallel` None means unsaid."""
+
+    mode: Literal["auto", "none", "required"] = "auto"
+    names: tuple[str, ...] = ()
+    parallel: bool | None = None
+
+
+class OutputFormat(Struct, frozen=True):
+    """Text by a JSON Schema, or any JSON object when `schema` is None."""
+
+    schema: Mapping[str, Any] | None = None
+    name: str = "answer"
+    description: str | None = None
+    strict: bool | None = None
+
+
+class Thinking(Struct, frozen=True):
+    """How much the model should think: an effort word, a token budget, or both; `summary` asks to see it."""
+
+    enabled: bool = True
+    effort: str | None = None
+    budget: int | None = None
+    summary: str | None = None
+
+
+class Settings(Struct, frozen=True):
+    """Sampling and limits; None means the upstream's own default."""
+
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    stop: tuple[str, ...] = ()
+    seed: int | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    output: OutputFormat | None = None
+    thinking: Thinking | None = None
+    user: str | None = None
+    choices: int = 1
+
+
+class ModelRequest(Struct, frozen=True):
+    """One question to a model: the whole conversation so far, the tools on offer and how to answer.
+
+    `tool_choice` None means the client said nothing about it.
+    `dialect` is the one the client spoke, `warnings` what had to be changed or dropped on the way here.
+    """
+
+    model: str
+    messages: tuple[Message, ...]
+    tools: tuple[ToolDef, ...] = ()
+    tool_choice: ToolChoice | None = None
+    settings: Settings = Settings()
+    stream: bool = False
+    dialect: str = ""
+    extra: Extra = NO_EXTRA
+    warnings: tuple[str, ...] = ()

@@ -1,0 +1,152 @@
+"""What a dialect is: two pure translators between one wire format and the conversation's values.
+
+The server half faces a client, the upstream half faces a model; each is a module of functions. They do no I/O, know no
+clock and never see each other. Where the client's dialect is also the upstream's, a `Relay` passes frames on and mends only
+what would break a client.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal, Protocol, TypeAlias
+
+from msgspec import Struct
+
+from toolgate.conversation.errors import ToolgateError, UpstreamFault
+from toolgate.conversation.events import FinishReason, ModelResponse, RunEvent, StepEvent, Usage
+from toolgate.conversation.request import ModelRequest
+from toolgate.wire.frames import Frame, FrameDecoder
+from toolgate.wire.ndjson import NdjsonDecoder
+from toolgate.wire.sse import SseDecoder
+
+Framing: TypeAlias = Literal["sse", "ndjson"]
+
+
+class Reply(Struct, frozen=True):
+    """How our answer presents itself: its id, the second it was created and the model's public name."""
+
+    id: str
+    created: int
+    model: str
+
+
+class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
+    """How one upstream differs from its dialect's letter; every field is a column of the provider table."""
+
+    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    system_role: Literal["system", "developer"] = "system"
+    reasoning_field: Literal["reasoning_content", "reasoning"] | None = None
+    images_in_tool_results: bool = False
+    usage_in_streams: bool = True
+    output_format: Literal["schema", "json", "none"] = "schema"
+    call_id_pattern: str | None = None
+    name_limit: int = 64
+    freeform_tools: bool = False
+    unsupported: tuple[str, ...] = ()
+
+
+class Encoder(Protocol):
+    """Tells one run to the client, event by event."""
+
+    def encode(self, event: RunEvent) -> bytes:
+        """The frames for this event; empty when the dialect does not speak of it."""
+
+    def error(self, error: ToolgateError) -> bytes:
+        """The dialect's own way to say that the stream failed, and its terminator."""
+
+
+class ServerHalf(Protocol):
+    """Faces the client. Satisfied by a module."""
+
+    def decode_request(self, body: Any) -> ModelRequest:
+        """The request that the body makes; InvalidRequest names the field that is wrong."""
+
+    def reply_id(self) -> str:
+        """A fresh id for an answer."""
+
+    def encoder(self, request: ModelRequest, reply: Reply) -> Encoder:
+        """An encoder for the answer to this request."""
+
+    def encode_response(self, response: ModelResponse, request: ModelRequest, reply: Reply) -> bytes:
+        """A whole answer."""
+
+    def encode_error(self, error: ToolgateError) -> bytes:
+        """The body of an error response."""
+
+
+class Decoder(Protocol):
+    """Reads one streamed answer of an upstream."""
+
+    done: bool
+    """The answer is complete: whatever the socket does next, nothing more is awaited."""
+
+    def feed(self, frame: Frame) -> list[StepEvent]:
+        """What this frame makes certain; raises UpstreamFault if it tells of a failure."""
+
+    def end(self) -> list[StepEvent]:
+        """What the end of the stream makes certain; raises Garbled if it was cut short."""
+
+
+class Relay(Protocol):
+    """Passes one streamed answer to a client of the same dialect; unknown fields stay, what breaks clients is mended."""
+
+    done: bool
+    usage: Usage | None
+
+    @property
+    def reason(self) -> FinishReason | None:
+        """Why the answer ended, once it has."""
+
+    @property
+    def calls(self) -> int:
+        """How many tool calls it holds so far."""
+
+    def feed(self, frame: Frame) -> bytes:
+        """The frame as the client should see it; raises UpstreamFault if it tells of a failure."""
+
+    def end(self) -> bytes:
+        """What is left to say; raises Garbled if the stream was cut short."""
+
+
+class UpstreamHalf(Protocol):
+    """Faces the model. Satisfied by a module."""
+
+    def path(self, request: ModelRequest) -> str:
+        """Where to post, relative to the upstream's base URL."""
+
+    def headers(self, api_key: str | None) -> dict[str, str]:
+        """The credentials and version headers of this dialect."""
+
+    def encode_request(self, request: ModelRequest, quirks: Quirks) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """The body to post, and what could not be said in this dialect, in words for a person."""
+
+    def decoder(self, request: ModelRequest) -> Decoder:
+        """A decoder for the streamed answer to this request."""
+
+    def relay(self, request: ModelRequest, reply: Reply) -> Relay:
+        """A relay for the streamed answer to this request."""
+
+    def decode_response(self, body: Any, request: ModelRequest) -> ModelResponse:
+        """A whole answer; raises UpstreamFault if it is an error in disguise."""
+
+    def relay_response(self, body: Any, request: ModelRequest, reply: Reply) -> tuple[dict[str, Any], ModelResponse]:
+        """A whole answer as a client of the same dialect should see it, and what it says."""
+
+    def decode_error(self, status: int, headers: Mapping[str, str], body: bytes) -> UpstreamFault:
+        """The failure that an answer with a bad status tells of."""
+
+
+class Dialect(Struct, frozen=True):
+    """A wire format with both its halves."""
+
+    name: str
+    server: ServerHalf
+    upstream: UpstreamHalf
+    framing: Framing = "sse"
+
+    def frame_decoder(self) -> FrameDecoder:
+        """Cuts a streamed body of this dialect into frames."""
+        return SseDecoder() if self.framing == "sse" else NdjsonDecoder()
+
+    @property
+    def stream_type(self) -> str:
+        """The content type of a streamed body."""
+        return "text/event-stream" if self.framing == "sse" else "application/x-ndjson"

@@ -1,0 +1,321 @@
+"""Chat Completions requests, read into the conversation's values."""
+
+from typing import Any
+
+from toolgate.conversation.arguments import as_text
+from toolgate.conversation.errors import InvalidRequest
+from toolgate.conversation.message import (
+    NO_EXTRA,
+    Extra,
+    Media,
+    Message,
+    Opaque,
+    Part,
+    Reasoning,
+    Refusal,
+    Seal,
+    Text,
+    ToolCall,
+    ToolResult,
+)
+from toolgate.conversation.request import ModelRequest, OutputFormat, Settings, Thinking, ToolChoice, ToolDef
+from toolgate.conversation.seals import disclose
+from toolgate.dialects.openai_chat.words import NAME, media_from_url
+from toolgate.wire.fields import Fields
+
+MAX_STOPS = 64
+_AUDIO_MIME = {"wav": "audio/wav", "mp3": "audio/mpeg", "flac": "audio/flac", "ogg": "audio/ogg", "aac": "audio/aac"}
+_LEGACY = "legacy_functions"
+
+
+def decode_request(body: Any) -> ModelRequest:
+    """The request that the body makes."""
+    fields = Fields(body)
+    model = fields.required_text("model")
+    messages = _messages(fields)
+    tools = _tools(fields)
+    choice = _tool_choice(fields)
+    settings = _settings(fields)
+    stream = bool(fields.flag("stream"))
+    return ModelRequest(model, messages, tools, choice, settings, stream, NAME, _extra(fields.rest))
+
+
+def wants_usage(request: ModelRequest) -> bool:
+    """Whether a streamed answer ends with a usage chunk."""
+    options = request.extra.get(NAME, {}).get("stream_options")
+    return type(options) is dict and options.get("include_usage") is True
+
+
+def uses_legacy_functions(request: ModelRequest) -> bool:
+    """Whether the client speaks of functions as it did before there were tools."""
+    return request.dialect == NAME and _LEGACY in request.extra.get(NAME, {})
+
+
+def _extra(rest: dict[str, Any]) -> Extra:
+    return {NAME: rest} if rest else NO_EXTRA
+
+
+def _messages(fields: Fields) -> tuple[Message, ...]:
+    values = fields.items("messages")
+    if not values:
+        raise InvalidRequest("messages must be a list with at least one message.", param="messages")
+    messages: list[Message] = []
+    for number, value in enumerate(values):
+        messages.append(_message(Fields(value, f"messages[{number}]"), messages))
+    return tuple(messages)
+
+
+def _message(fields: Fields, before: list[Message]) -> Message:
+    role = fields.text("role")
+    match role:
+        case "user":
+            return Message("user", _content(fields), _extra(fields.rest))
+        case "assistant":
+            return _assistant(fields, before)
+        case "tool":
+            return _tool(fields)
+        case "system" | "developer":
+            parts = _content(fields)
+            own = {"role": role, **fields.rest} if role == "developer" else fields.rest
+            return Message("system", parts, _extra(own))
+        case "function":
+            return _function_result(fields, before)
+        case _:
+            raise InvalidRequest(
+                f"{fields.at('role')} must be system, developer, user, assistant or tool.", param=fields.at("role")
+            )
+
+
+def _content(fields: Fields) -> tuple[Part, ...]:
+    value = fields.raw("content")
+    if type(value) is str:
+        return (Text(value),)
+    if value is None:
+        return ()
+    if type(value) is not list:
+        raise fields.wrong("content", "a string or a list of parts")
+    return tuple([_part(Fields(part, f"{fields.at('content')}[{i}]")) for i, part in enumerate(value)])
+
+
+def _part(fields: Fields) -> Part:
+    whole = dict(fields.rest)
+    match fields.text("type"):
+        case "text":
+            return Text(fields.text("text") or "", _extra(fields.rest))
+        case "refusal":
+            return Refusal(fields.text("refusal") or "", _extra(fields.rest))
+        case "image_url":
+            return _image(fields)
+        case "input_audio":
+            audio = fields.object("input_audio") or Fields({}, fields.at("input_audio"))
+            data, form = audio.required_text("data"), audio.text("format") or "wav"
+            return Media("audio", _AUDIO_MIME.get(form, f"audio/{form}"), data, extra=_extra(fields.rest))
+        case "file":
+            return _file(fields)
+        case None:
+            raise InvalidRequest(f"{fields.at('type')} is required.", param=fields.at("type"))
+        case _:
+            return Opaque(NAME, whole)
+
+
+def _image(fields: Fields) -> Media:
+    value = fields.rest.get("image_url")
+    image = Fields(
+        {"url": fields.raw("image_url")} if type(value) is str else fields.raw("image_url"), fields.at("image_url")
+    )
+    url = image.required_text("url")
+    own = {**fields.rest, **({"image_url": image.rest} if image.rest else {})}
+    return media_from_url("image", url, _extra(own))
+
+
+def _file(fields: Fields) -> Media:
+    file = fields.object("file") or Fields({}, fields.at("file"))
+    name, file_id, data = file.text("filename"), file.text("file_id"), file.text("file_data")
+    if data is not None and data.startswith("data:"):
+        media = media_from_url("file", data, NO_EXTRA)
+        return Media("file", media.mime, media.data, media.url, file_id, name, _extra(fields.rest))
+    return Media("file", "application/pdf" if data else None, data, None, file_id, name, _extra(fields.rest))
+
+
+def _assistant(fields: Fields, before: list[Message]) -> Message:
+    parts: list[Part] = [*_reasoning(fields)]
+    parts += [part for part in _content(fields) if part != Text("")]
+    if refusal := fields.text("refusal"):
+        parts.append(Refusal(refusal))
+    for number, value in enumerate(fields.items("tool_calls") or []):
+        parts.append(_call(Fields(value, f"{fields.at('tool_calls')}[{number}]")))
+    legacy = fields.object("function_call")
+    if legacy is not None:
+        name, arguments = legacy.required_text("name"), as_text(legacy.raw("arguments"))
+        parts.append(ToolCall(f"call_legacy{len(before):04d}{'0' * 8}", name, arguments or "{}"))
+    return Message("assistant", tuple(parts), _extra(fields.rest))
+
+
+def _reasoning(fields: Fields) -> list[Part]:
+    parts: list[Part] = []
+    for field in ("reasoning_content", "reasoning"):
+        if type(fields.rest.get(field)) is str and (text := fields.text(field)):
+            parts.append(Reasoning(text, Seal(NAME, {"field": field})))
+    details = fields.rest.get("reasoning_details")
+    if type(details) is list:
+        opened = [seal for detail in details if type(detail) is dict and (seal := disclose(str(detail.get("data"))))]
+        if opened:  # our own envelopes: the text they seal is the reasoning text beside them
+            text = "".join([part.text for part in parts if isinstance(part, Reasoning)])
+            parts = [Reasoning(text if i == 0 else "", seal) for i, seal in enumerate(opened)]
+            fields.raw("reasoning_details")
+    return parts
+
+
+def _call(fields: Fields) -> ToolCall:
+    id, kind = fields.required_text("id"), fields.text("type") or "function"
+    fields.rest.pop("index", None)
+    if kind == "custom":
+        custom = fields.object("custom") or Fields({}, fields.at("custom"))
+        return ToolCall(
+            id, custom.required_text("name"), custom.text("input") or "", freeform=True, extra=_extra(fields.rest)
+        )
+    function = fields.object("function") or Fields({}, fields.at("function"))
+    name, arguments = function.required_text("name"), as_text(function.raw("arguments"))
+    return ToolCall(id, name, arguments.strip() or "{}", extra=_extra(fields.rest))
+
+
+def _tool(fields: Fields) -> Message:
+    call_id = fields.text("tool_call_id")
+    if not call_id:
+        raise InvalidRequest(
+            f"{fields.at('tool_call_id')} is required in a message of role tool.", param=fields.at("tool_call_id")
+        )
+    content = _result_content(fields)
+    return Message("tool", (ToolResult(call_id, content, name=fields.text("name")),), _extra(fields.rest))
+
+
+def _function_result(fields: Fields, before: list[Message]) -> Message:
+    name = fields.required_text("name")
+    calls = [part for message in before for part in message.parts if isinstance(part, ToolCall) and part.name == name]
+    if not calls:
+        raise InvalidRequest(f"{fields.at('name')}: no earlier function_call names {name!r}.", param=fields.at("name"))
+    return Message("tool", (ToolResult(calls[-1].id, _result_content(fields), name=name),), _extra(fields.rest))
+
+
+def _result_content(fields: Fields) -> tuple[Text | Media, ...]:
+    parts = _content(fields)
+    strange = [part for part in parts if not isinstance(part, (Text, Media))]
+    if strange:
+        raise InvalidRequest(f"{fields.at('content')} may hold text and images only.", param=fields.at("content"))
+    return parts  # type: ignore[return-value]  # narrowed by the check above
+
+
+def _tools(fields: Fields) -> tuple[ToolDef, ...]:
+    values = fields.items("tools") or []
+    tools = [_tool_def(Fields(value, f"tools[{number}]")) for number, value in enumerate(values)]
+    functions = fields.items("functions")
+    if functions is not None:
+        fields.rest[_LEGACY] = True
+        tools += [_function(Fields(value, f"functions[{number}]"), {}) for number, value in enumerate(functions)]
+    return tuple(tools)
+
+
+def _tool_def(fields: Fields) -> ToolDef:
+    kind = fields.text("type")
+    if kind == "function":
+        function = fields.object("function")
+        if function is None:
+            raise InvalidRequest(f"{fields.at('function')} is required.", param=fields.at("function"))
+        return _function(function, fields.rest)
+    if kind == "custom":
+        custom = fields.object("custom") or Fields({}, fields.at("custom"))
+        name = custom.required_text("name")
+        return ToolDef(name, custom.text("description"), kind="freeform", format=custom.mapping("format"))
+    raise InvalidRequest(
+        f"{fields.at('type')} must be function or custom.", param=fields.at("type"), code="invalid_tool"
+    )
+
+
+def _function(fields: Fields, beside: dict[str, Any]) -> ToolDef:
+    name = fields.required_text("name")
+    description, schema, strict = fields.text("description"), fields.mapping("parameters"), fields.flag("strict")
+    own = {**({"function": fields.rest} if fields.rest else {}), **beside}
+    return ToolDef(name, description, schema, strict, extra=_extra(own))
+
+
+def _tool_choice(fields: Fields) -> ToolChoice | None:
+    parallel = fields.flag("parallel_tool_calls")
+    value = fields.raw("tool_choice")
+    if value is None and fields.rest.get("function_call") is not None:
+        value = fields.raw("function_call")
+        value = {"type": "function", "function": value} if type(value) is dict else value
+    match value:
+        case None:
+            return None if parallel is None else ToolChoice(parallel=parallel)
+        case "auto" | "none" | "required":
+            return ToolChoice(value, parallel=parallel)
+        case {"type": "function", "function": {"name": str(name)}} | {"type": "custom", "custom": {"name": str(name)}}:
+            return ToolChoice("required", (name,), parallel)
+        case {"type": "allowed_tools", "allowed_tools": dict(allowed)}:
+            return _allowed_tools(Fields(allowed, "tool_choice.allowed_tools"), parallel)
+        case _:
+            raise InvalidRequest(
+                "tool_choice must be none, auto, required, a named function or allowed_tools.", param="tool_choice"
+            )
+
+
+def _allowed_tools(fields: Fields, parallel: bool | None) -> ToolChoice:
+    mode = fields.one_of("mode", "auto", "required") or "auto"
+    names = []
+    for number, value in enumerate(fields.items("tools") or []):
+        match value:
+            case {"function": {"name": str(name)}} | {"custom": {"name": str(name)}} | {"name": str(name)}:
+                names.append(name)
+            case _:
+                raise fields.wrong(f"tools[{number}]", "a function by name")
+    return ToolChoice("required" if mode == "required" else "auto", tuple(names), parallel)
+
+
+def _settings(fields: Fields) -> Settings:
+    newer = fields.integer("max_completion_tokens", least=1)
+    older = fields.integer("max_tokens", least=1)
+    if newer is not None:
+        fields.rest["max_completion_tokens"] = newer  # the client's own spelling goes back to its own dialect
+    effort = fields.text("reasoning_effort")
+    return Settings(
+        max_tokens=newer if newer is not None else older,
+        temperature=fields.number("temperature"),
+        top_p=fields.number("top_p"),
+        top_k=fields.integer("top_k"),
+        stop=_stop(fields),
+        seed=fields.integer("seed"),
+        frequency_penalty=fields.number("frequency_penalty"),
+        presence_penalty=fields.number("presence_penalty"),
+        output=_output(fields),
+        thinking=Thinking(effort != "none", effort) if effort else None,
+        user=fields.text("user"),
+        choices=fields.integer("n", least=1, most=128) or 1,
+    )
+
+
+def _stop(fields: Fields) -> tuple[str, ...]:
+    value = fields.raw("stop")
+    if value is None:
+        return ()
+    words = [value] if type(value) is str else value
+    if type(words) is not list or not all(type(word) is str for word in words):
+        raise fields.wrong("stop", "a string or a list of strings")
+    if len(words) > MAX_STOPS:
+        raise InvalidRequest(f"stop may hold at most {MAX_STOPS} strings.", param="stop")
+    return tuple(words)
+
+
+def _output(fields: Fields) -> OutputFormat | None:
+    form = fields.object("response_format")
+    if form is None:
+        return None
+    match form.one_of("type", "text", "json_object", "json_schema"):
+        case "json_object":
+            return OutputFormat()
+        case "json_schema":
+            wanted = form.object("json_schema") or Fields({}, form.at("json_schema"))
+            schema = wanted.mapping("schema")
+            name, description = wanted.text("name") or "answer", wanted.text("description")
+            return OutputFormat(schema if schema is not None else {}, name, description, wanted.flag("strict"))
+        case _:
+            return None

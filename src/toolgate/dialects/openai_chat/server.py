@@ -1,0 +1,206 @@
+"""The side of Chat Completions that faces a client: its answers, whole and streamed, and its errors.
+
+Reading requests has a file of its own, `requests.py`.
+"""
+
+from typing import Any
+
+from toolgate.conversation import ids
+from toolgate.conversation.errors import ToolgateError
+from toolgate.conversation.events import (
+    Delta,
+    Finish,
+    ModelResponse,
+    PartEnd,
+    PartStart,
+    RunEvent,
+    StepStart,
+    Usage,
+)
+from toolgate.conversation.message import Media, Part, Reasoning, Refusal, Text, ToolCall
+from toolgate.conversation.request import ModelRequest
+from toolgate.conversation.seals import enclose
+from toolgate.dialects.dialect import Encoder, Reply
+from toolgate.dialects.openai_chat.requests import decode_request, uses_legacy_functions, wants_usage
+from toolgate.dialects.openai_chat.words import NAME, data_url, write_reason, write_usage
+from toolgate.wire.jsontext import encode
+
+__all__ = ["decode_request", "encode_error", "encode_response", "encoder", "reply_id"]
+
+_DONE = b"data: [DONE]\n\n"
+_ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
+
+
+def reply_id() -> str:
+    """A fresh id for an answer."""
+    return "chatcmpl-" + ids.mint(29)
+
+
+def encoder(request: ModelRequest, reply: Reply) -> Encoder:
+    """An encoder for the answer to this request."""
+    return ChatEncoder(reply, wants_usage(request), uses_legacy_functions(request))
+
+
+class ChatEncoder:
+    """Tells a run as chat completion chunks; the fixed parts of a chunk are written once."""
+
+    def __init__(self, reply: Reply, usage: bool, legacy: bool) -> None:
+        head = {"id": reply.id, "object": "chat.completion.chunk", "created": reply.created, "model": reply.model}
+        self._head = b"data: " + encode(head)[:-1] + b',"choices":['
+        self._delta = self._head + b'{"index":0,"delta":'
+        # Whoever asked for usage finds it null in every chunk but the last, as the published types have it.
+        self._tail = b'],"usage":null}\n\n' if usage else b"]}\n\n"
+        self._delta_tail = b',"logprobs":null,"finish_reason":null}' + self._tail
+        self._usage = usage
+        self._legacy = legacy
+        self._calls = -1
+        self._open_delta = (b"", b"")  # what stands around the text of a delta of the open part
+        self._began = False
+
+    def encode(self, event: RunEvent) -> bytes:
+        """The chunks for this event."""
+        match event:
+            case Delta(text):
+                before, after = self._open_delta
+                return before + encode(text) + after if before else b""
+            case PartStart(part):
+                return self._begin() + self._start(part)
+            case PartEnd(part):
+                return self._end(part)
+            case StepStart():
+                return self._begin()
+            case Finish():
+                return self._begin() + self._finish(event)
+            case _:
+                return b""
+
+    def error(self, error: ToolgateError) -> bytes:
+        """The error as an event, then the terminator."""
+        return b"data: " + encode_error(error) + b"\n\n" + _DONE
+
+    def _begin(self) -> bytes:
+        if self._began:
+            return b""
+        self._began = True
+        return self._chunk({"role": "assistant", "content": "", "refusal": None})
+
+    def _chunk(self, delta: dict[str, Any]) -> bytes:
+        return self._delta + encode(delta) + self._delta_tail
+
+    def _around(self, delta: bytes) -> tuple[bytes, bytes]:
+        before, after = delta.split(b'"?"')
+        return self._delta + before, after + self._delta_tail
+
+    def _start(self, part: Part) -> bytes:
+        match part:
+            case Text():
+                self._open_delta = self._around(b'{"content":"?"}')
+            case Reasoning():
+                self._open_delta = self._around(b'{"reasoning_content":"?"}')
+            case Refusal():
+                self._open_delta = self._around(b'{"refusal":"?"}')
+            case ToolCall():
+                return self._start_call(part)
+            case Media():
+                self._open_delta = (b"", b"")
+                return self._chunk({"images": [_image(part)]})
+            case _:
+                self._open_delta = (b"", b"")
+        return b""
+
+    def _start_call(self, call: ToolCall) -> bytes:
+        self._calls += 1
+        if self._legacy:
+            self._open_delta = self._around(b'{"function_call":{"arguments":"?"}}') if self._calls == 0 else (b"", b"")
+            return self._chunk({"function_call": {"name": call.name, "arguments": ""}}) if self._calls == 0 else b""
+        start = {"index": self._calls, **write_call(call)}
+        index = str(self._calls).encode()
+        field = b'"custom":{"input":"?"}' if call.freeform else b'"function":{"arguments":"?"}'
+        self._open_delta = self._around(b'{"tool_calls":[{"index":' + index + b"," + field + b"}]}")
+        return self._chunk({"tool_calls": [start]})
+
+    def _end(self, part: Part) -> bytes:
+        match part:
+            case Reasoning(seal=seal) if seal is not None and seal.dialect != NAME:
+                return self._chunk({"reasoning_details": [write_seal(part)]})
+            case _:
+                return b""
+
+    def _finish(self, finish: Finish) -> bytes:
+        reason = write_reason(finish.reason)
+        if self._legacy and reason == "tool_calls":
+            reason = "function_call"
+        last = b'{"index":0,"delta":{},"logprobs":null,"finish_reason":"' + reason.encode() + b'"}'
+        return self._head + last + self._tail + self._usage_chunk(finish.usage) + _DONE
+
+    def _usage_chunk(self, usage: Usage) -> bytes:
+        if not self._usage:
+            return b""
+        return self._head + b'],"usage":' + encode(write_usage(usage)) + b"}\n\n"
+
+
+def encode_response(response: ModelResponse, request: ModelRequest, reply: Reply) -> bytes:
+    """A whole answer."""
+    legacy = uses_legacy_functions(request)
+    message = write_message(response.parts, legacy)
+    reason = write_reason(response.reason)
+    if legacy and reason == "tool_calls":
+        reason = "function_call"
+    body = {
+        "id": reply.id,
+        "object": "chat.completion",
+        "created": reply.created,
+        "model": reply.model,
+        "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": reason}],
+        "usage": write_usage(response.usage or Usage()),
+    }
+    return encode(body)
+
+
+def write_message(parts: tuple[Part, ...], legacy: bool = False) -> dict[str, Any]:
+    """The assistant's message that these parts make; content is null when there is none."""
+    text = "".join([part.text for part in parts if type(part) is Text])
+    refusal = "".join([part.text for part in parts if type(part) is Refusal])
+    calls = [write_call(part, part.arguments) for part in parts if type(part) is ToolCall]
+    message: dict[str, Any] = {"role": "assistant", "content": text or None, "refusal": refusal or None}
+    if not (text or refusal or calls):
+        message["content"] = ""
+    reasoning = "".join([part.text for part in parts if type(part) is Reasoning])
+    if reasoning:
+        message["reasoning_content"] = reasoning
+    seals = [write_seal(part) for part in parts if type(part) is Reasoning and part.seal and part.seal.dialect != NAME]
+    if seals:
+        message["reasoning_details"] = seals
+    images = [_image(part) for part in parts if type(part) is Media]
+    if images:
+        message["images"] = images
+    if calls and legacy:
+        message["function_call"] = calls[0]["function"]
+    elif calls:
+        message["tool_calls"] = calls
+    return message
+
+
+def write_call(call: ToolCall, arguments: str = "") -> dict[str, Any]:
+    """A call as an entry of `tool_calls`."""
+    if call.freeform:
+        return {"id": call.id, "type": "custom", "custom": {"name": call.name, "input": arguments}}
+    own = dict(call.extra.get(NAME, {}))
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}, **own}
+
+
+def write_seal(part: Reasoning) -> dict[str, Any]:
+    """Another dialect's seal, in the place where Chat's clients keep such things."""
+    assert part.seal is not None
+    return {"type": "reasoning.encrypted", "format": "toolgate-v1", "index": 0, "data": enclose(part.seal)}
+
+
+def _image(part: Media) -> dict[str, Any]:
+    url = part.url or data_url(part.mime, part.data or "")
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def encode_error(error: ToolgateError) -> bytes:
+    """The body of an error response."""
+    kind = _ERROR_TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "server_error")
+    return encode({"error": {"message": error.message, "type": kind, "param": error.param, "code": error.code}})

@@ -1,0 +1,209 @@
+"""Chat streams, read: which call a delta belongs to, and what a chunk says.
+
+OpenAI-compatible servers agree on little here. The rule for calls is in `Correlator`; words are in `words.py`; everything
+that has to do with whole parts is `assemble.py`'s.
+"""
+
+from collections.abc import Collection
+from typing import Any
+
+from toolgate.conversation.arguments import as_text
+from toolgate.conversation.assemble import Assembler
+from toolgate.conversation.errors import Garbled
+from toolgate.conversation.events import FinishReason, StepEvent, Usage
+from toolgate.conversation.message import NO_EXTRA, Extra, Reasoning, Seal
+from toolgate.dialects.openai_chat.words import NAME, read_reason, read_usage
+from toolgate.dialects.refusals import read_error_object
+from toolgate.wire.frames import Frame
+from toolgate.wire.jsontext import decode_event
+
+_REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_text", "thinking")
+
+
+class Correlator:
+    """Finds the call that an entry of `tool_calls` continues, or says that it begins a new one.
+
+    An id never seen begins a call, unless the entry has the index of the open call and no name: some servers change
+    the id from delta to delta. Without an id, the index decides; a name under an index whose call already has
+    arguments begins a new call, for some servers say index 0 every time. Without either, it continues the last call.
+    """
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, int] = {}
+        self._by_index: dict[int, int] = {}
+        self._names: list[str] = []
+        self._argued: list[bool] = []
+
+    def place(self, entry: dict[str, Any]) -> int:
+        """The number of the call, counted from 0 in order of appearance."""
+        id, index = entry.get("id"), entry.get("index")
+        function = entry.get("function") or entry.get("custom") or {}
+        name, argued = function.get("name"), bool(function.get("arguments") or function.get("input"))
+        number = self._find(id if type(id) is str else None, index if type(index) is int else None, name or "")
+        if number is None:
+            number = len(self._names)
+            self._names.append("")
+            self._argued.append(False)
+        if id:
+            self._by_id.setdefault(str(id), number)
+        if type(index) is int:
+            self._by_index[index] = number
+        self._names[number] = self._names[number] or name or ""
+        self._argued[number] = self._argued[number] or argued
+        return number
+
+    def _find(self, id: str | None, index: int | None, name: str) -> int | None:
+        indexed = self._by_index.get(index) if index is not None else None
+        if id:
+            if id in self._by_id and (indexed is None or self._by_id[id] == indexed):
+                known = self._by_id[id]
+                return None if self._starts_again(known, name) else known
+            return indexed if indexed is not None and not (name and self._names[indexed]) else None
+        if indexed is not None:
+            return None if self._starts_again(indexed, name) else indexed
+        if index is not None or not self._names:
+            return None
+        return None if name and self._names[-1] else len(self._names) - 1
+
+    def _starts_again(self, number: int, name: str) -> bool:
+        """Whether a name under a known id or index is another call, not the same name said once more."""
+        if not name or not self._argued[number]:
+            return False
+        return name != self._names[number]
+
+
+class ChatDecoder:
+    """Reads the first choice of a chat stream."""
+
+    def __init__(self, tools: Collection[str]) -> None:
+        self.done = False
+        self._parts = Assembler(tools)
+        self._calls = Correlator()
+        self._reason: FinishReason | None = None
+        self._usage: Usage | None = None
+        self._field = ""
+        self._half = ""  # the first half of a surrogate pair, whose second half comes with the next delta
+
+    def feed(self, frame: Frame) -> list[StepEvent]:
+        """What this frame makes certain."""
+        data = frame.data.strip()
+        if not data:
+            return []
+        if data == b"[DONE]":
+            return self._finish()
+        chunk = decode_event(data)
+        if type(chunk) is not dict:
+            raise Garbled("The upstream sent a chunk that is not an object.")
+        if frame.event == "error":
+            raise read_error_object(chunk)
+        return self.read(chunk)
+
+    def read(self, chunk: dict[str, Any]) -> list[StepEvent]:
+        """What this chunk makes certain."""
+        if chunk.get("error"):
+            raise read_error_object(chunk["error"])
+        self._parts.start(chunk.get("id") or None, chunk.get("model") or None)
+        usage = chunk.get("usage") or (chunk.get("x_groq") or {}).get("usage")
+        if usage:
+            self._usage = read_usage(usage) or self._usage
+        for choice in chunk.get("choices") or ():
+            if not choice.get("index"):
+                self._choice(choice)
+        return self._parts.take()
+
+    def end(self) -> list[StepEvent]:
+        """What the end of the stream makes certain."""
+        return [] if self.done else self._finish()
+
+    def _finish(self) -> list[StepEvent]:
+        if self._reason is None:
+            raise Garbled("The upstream's stream ended before the answer was complete.")
+        self.done = True
+        self._say_half()
+        self._parts.end(self._reason, self._usage)
+        return self._parts.take()
+
+    def _choice(self, choice: dict[str, Any]) -> None:
+        delta = choice.get("delta")
+        if type(delta) is dict:
+            self._delta(delta)
+        reason = choice.get("finish_reason")
+        if reason == "error":
+            raise read_error_object(choice.get("error") or "The upstream failed while answering.")
+        if reason and self._reason is None:
+            self._reason = read_reason(str(reason))
+            self._say_half()
+            self._parts.flush(cut=self._reason in ("length", "content_filter"))
+
+    def _delta(self, delta: dict[str, Any]) -> None:
+        parts = self._parts
+        for field in _REASONING_FIELDS:
+            if type(delta.get(field)) is str and delta[field]:
+                self._reasoning(field, delta[field])
+                break
+        if details := delta.get("reasoning_details"):
+            self._details(details)
+        content = delta.get("content")
+        if type(content) is str:
+            if content:
+                parts.text(self._joined(content))
+        elif type(content) is list:
+            self._content_parts(content)
+        if refusal := delta.get("refusal"):
+            parts.refusal(refusal)
+        for entry in delta.get("tool_calls") or ():
+            self._call(entry)
+        legacy = delta.get("function_call")
+        if type(legacy) is dict:
+            parts.call("function_call", name=legacy.get("name"), arguments=as_text(legacy.get("arguments")))
+
+    def _reasoning(self, field: str, text: str) -> None:
+        self._parts.reasoning(text)
+        self._parts.seal(Seal(NAME, {"field": field}))
+
+    def _details(self, details: list[dict[str, Any]]) -> None:
+        """OpenRouter's form: text we may already have from another field, and signatures that must come back."""
+        self._parts.seal(Seal(NAME, {"field": "reasoning", "reasoning_details": details}))
+
+    def _content_parts(self, content: list[Any]) -> None:
+        for part in content:
+            match part:
+                case {"type": "text", "text": str(text)}:
+                    self._parts.text(text)
+                case {"type": "thinking", "thinking": list(pieces)}:
+                    self._parts.reasoning("".join([piece.get("text", "") for piece in pieces if type(piece) is dict]))
+                case {"type": "thinking", "thinking": str(text)}:
+                    self._parts.reasoning(text)
+
+    def _call(self, entry: Any) -> None:
+        if type(entry) is not dict:
+            raise Garbled("The upstream sent a tool call that is not an object.")
+        number = self._calls.place(entry)
+        freeform = type(entry.get("custom")) is dict
+        function = entry.get("custom") if freeform else entry.get("function")
+        function = function if type(function) is dict else {}
+        extra: Extra = {NAME: {"extra_content": entry["extra_content"]}} if entry.get("extra_content") else NO_EXTRA
+        if extra:  # a client of another dialect can keep this only as reasoning beside the call
+            self._parts.whole(Reasoning("", Seal(NAME, {"next_call": extra[NAME]})))
+        self._parts.call(
+            number,
+            id=as_text(entry.get("id")) or None,
+            name=function.get("name"),
+            arguments=as_text(function.get("input" if freeform else "arguments")),
+            freeform=freeform,
+            extra=extra,
+        )
+
+    def _joined(self, text: str) -> str:
+        """The text with halves of surrogate pairs joined across deltas; a half that stays alone becomes U+FFFD."""
+        if not self._half and text.isascii():
+            return text
+        text, self._half = self._half + text, ""
+        if "\ud800" <= text[-1] <= "\udbff":
+            text, self._half = text[:-1], text[-1]
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+    def _say_half(self) -> None:
+        if self._half:
+            self._half = ""
+            self._parts.text("\ufffd")

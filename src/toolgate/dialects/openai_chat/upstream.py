@@ -1,0 +1,304 @@
+"""The side of Chat Completions that faces a model: requests written, answers and errors read.
+
+Streams are read in `stream.py` and passed on in `relay.py`.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from toolgate.conversation import ids
+from toolgate.conversation.errors import Garbled, UpstreamFault
+from toolgate.conversation.events import ModelResponse
+from toolgate.conversation.fold import fold
+from toolgate.conversation.message import Media, Message, Opaque, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
+from toolgate.conversation.request import ModelRequest, OutputFormat, Settings, ToolChoice, ToolDef
+from toolgate.dialects.dialect import Decoder, Quirks, Relay, Reply
+from toolgate.dialects.openai_chat.relay import ChatRelay, mend_response
+from toolgate.dialects.openai_chat.stream import ChatDecoder
+from toolgate.dialects.openai_chat.words import NAME, data_url
+from toolgate.dialects.refusals import read_refusal
+
+__all__ = ["decode_error", "decode_response", "decoder", "encode_request", "headers", "path", "relay", "relay_response"]
+
+_EMPTY_SCHEMA: Mapping[str, Any] = {"type": "object", "properties": {}}
+_IMAGES_FOLLOW = "[The tool returned the following attachment.]"
+
+
+def path(request: ModelRequest) -> str:
+    """Where to post."""
+    return "/chat/completions"
+
+
+def headers(api_key: str | None) -> dict[str, str]:
+    """The credentials of this dialect."""
+    return {"authorization": f"Bearer {api_key}"} if api_key else {}
+
+
+def decoder(request: ModelRequest) -> Decoder:
+    """A decoder for the streamed answer to this request."""
+    return ChatDecoder({tool.name for tool in request.tools})
+
+
+def relay(request: ModelRequest, reply: Reply) -> Relay:
+    """A relay for the streamed answer to this request."""
+    return ChatRelay(request, reply)
+
+
+def decode_response(body: Any, request: ModelRequest) -> ModelResponse:
+    """A whole answer: its one choice is read as if it were streamed in one chunk."""
+    decoder = ChatDecoder({tool.name for tool in request.tools})
+    return fold([*decoder.read(_as_chunk(body)), *decoder.end()])
+
+
+def relay_response(body: Any, request: ModelRequest, reply: Reply) -> tuple[dict[str, Any], ModelResponse]:
+    """A whole answer as a Chat client should see it, and what it says."""
+    response = decode_response(body, request)
+    return mend_response(body, response, reply), response
+
+
+def decode_error(status: int, headers: Mapping[str, str], body: bytes) -> UpstreamFault:
+    """The failure that an answer with a bad status tells of."""
+    return read_refusal(status, headers, body)
+
+
+def _as_chunk(body: Any) -> dict[str, Any]:
+    choices = body.get("choices") if type(body) is dict else None
+    if type(body) is dict and body.get("error"):
+        return body
+    if type(choices) is not list or not choices or type(choices[0]) is not dict:
+        raise Garbled("The upstream's answer holds no choices.")
+    message = choices[0].get("message")
+    choice = {**choices[0], "index": 0, "delta": message if type(message) is dict else {}}
+    return {**body, "choices": [choice]}
+
+
+def encode_request(request: ModelRequest, quirks: Quirks) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The body to post, and what could not be said in this dialect."""
+    dropped: list[str] = []
+    body: dict[str, Any] = {"model": request.model}
+    body["messages"] = [message for one in request.messages for message in _messages(one, quirks, dropped)]
+    tools = [written for tool in request.tools if (written := _tool(tool, dropped))]
+    if tools:
+        body["tools"] = tools
+        body |= _choice(request.tool_choice)
+    body |= _settings(request.settings, quirks, dropped)
+    if request.stream:
+        body["stream"] = True
+        if quirks.usage_in_streams:
+            body["stream_options"] = {"include_usage": True}
+    own = request.extra.get(NAME, {})
+    if own:
+        body |= _own_fields(own, body, quirks)
+    for field in quirks.unsupported:
+        if body.pop(field, None) is not None:
+            dropped.append(f"{field} is not supported by the upstream")
+    return body, tuple(dropped)
+
+
+def _own_fields(own: Mapping[str, Any], body: dict[str, Any], quirks: Quirks) -> dict[str, Any]:
+    """The fields a Chat client sent that we do not read, minus those that we say ourselves."""
+    fields = {name: value for name, value in own.items() if name != "legacy_functions"}
+    if "max_completion_tokens" in fields:
+        body.pop(quirks.max_tokens_field, None)
+    if "stream_options" in fields and request_streams(body):
+        fields["stream_options"] = {**(fields["stream_options"] or {}), **body.get("stream_options", {})}
+    return fields
+
+
+def request_streams(body: Mapping[str, Any]) -> bool:
+    """Whether a body asks for a stream."""
+    return body.get("stream") is True
+
+
+def _messages(message: Message, quirks: Quirks, dropped: list[str]) -> Iterator[dict[str, Any]]:
+    own = dict(message.extra.get(NAME, {}))
+    match message.role:
+        case "system":
+            yield {"role": quirks.system_role, "content": _content(message.parts, dropped), **own}
+        case "user":
+            yield {"role": "user", "content": _content(message.parts, dropped), **own}
+        case "assistant":
+            yield _assistant(message.parts, quirks, dropped) | own
+        case "tool":
+            yield from _results(message, quirks, own)
+
+
+def _content(parts: tuple[Part, ...], dropped: list[str]) -> str | list[dict[str, Any]]:
+    if len(parts) == 1 and type(part := parts[0]) is Text and not part.extra:
+        return part.text
+    written = [entry for part in parts if (entry := _part(part, dropped))]
+    return written or ""
+
+
+def _part(part: Part, dropped: list[str]) -> dict[str, Any] | None:
+    match part:
+        case Text(text):
+            return {"type": "text", "text": text, **part.extra.get(NAME, {})}
+        case Media():
+            return _media(part, dropped)
+        case Opaque(dialect, value) if dialect == NAME:
+            return dict(value)
+        case Refusal(text):
+            return {"type": "refusal", "refusal": text}
+        case Opaque(dialect, value):
+            dropped.append(f"a part of type {value.get('type')!r} is known to {dialect} only")
+        case _:
+            dropped.append(f"a part of kind {type(part).__name__} has no place here")
+    return None
+
+
+def _media(part: Media, dropped: list[str]) -> dict[str, Any] | None:
+    own = dict(part.extra.get(NAME, {}))
+    url = part.url or (data_url(part.mime, part.data) if part.data else None)
+    if part.kind == "image" and url:
+        return {"type": "image_url", **own, "image_url": {"url": url, **own.get("image_url", {})}}
+    if part.kind == "audio" and part.data:
+        form = {"audio/mpeg": "mp3"}.get(part.mime or "", (part.mime or "audio/wav").rpartition("/")[2])
+        return {"type": "input_audio", "input_audio": {"data": part.data, "format": form}, **own}
+    if part.kind == "file" and (part.file_id or part.data):
+        file = {"file_id": part.file_id, "filename": part.name, "file_data": url if part.data else None}
+        return {"type": "file", "file": {name: value for name, value in file.items() if value}, **own}
+    dropped.append(f"{part.kind} by {'url' if part.url else 'file id'} has no place here")
+    return None
+
+
+def _assistant(parts: tuple[Part, ...], quirks: Quirks, dropped: list[str]) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant"}
+    spoken = tuple([part for part in parts if not isinstance(part, (Reasoning, ToolCall))])
+    message["content"] = _content(spoken, dropped) if spoken else None
+    if len(spoken) > 1 and all(type(part) is Text and not part.extra for part in spoken):
+        message["content"] = "".join([part.text for part in spoken if type(part) is Text])
+    calls: list[dict[str, Any]] = []
+    sealed: Mapping[str, Any] = {}
+    for part in parts:
+        match part:
+            case ToolCall():
+                calls.append({**_call(part, quirks), **sealed})
+                sealed = {}
+            case Reasoning(seal=seal) if seal is not None and seal.dialect == NAME and "next_call" in seal.fields:
+                sealed = seal.fields["next_call"]
+            case Reasoning():
+                _write_reasoning(part, quirks, message)
+    if calls:
+        message["tool_calls"] = calls
+    elif message["content"] is None:
+        message["content"] = ""
+    return message
+
+
+def _write_reasoning(part: Reasoning, quirks: Quirks, message: dict[str, Any]) -> None:
+    """Reasoning goes back in the field it came in, or the one that this upstream wants; otherwise it stays out."""
+    field = quirks.reasoning_field
+    if part.seal is not None and part.seal.dialect == NAME:
+        field = part.seal.fields.get("field") or field
+        for name, value in part.seal.fields.items():
+            if name == "reasoning_details":
+                message[name] = [*message.get(name, []), *value]
+    if field and part.text:
+        message[field] = message.get(field, "") + part.text
+
+
+def _call(call: ToolCall, quirks: Quirks) -> dict[str, Any]:
+    own, id = dict(call.extra.get(NAME, {})), call_id(call.id, quirks)
+    if call.freeform:
+        return {"id": id, "type": "custom", "custom": {"name": call.name, "input": call.arguments}, **own}
+    return {"id": id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}, **own}
+
+
+def call_id(id: str, quirks: Quirks) -> str:
+    """The id as this upstream knows or accepts it."""
+    id = ids.original(id)
+    return ids.fitted(id, quirks.call_id_pattern) if quirks.call_id_pattern else id
+
+
+def _results(message: Message, quirks: Quirks, own: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Tool messages hold text only at most upstreams, so pictures follow as the user's."""
+    attachments: list[Text | Media] = []
+    for part in message.parts:
+        if not isinstance(part, ToolResult):
+            continue
+        content = part.content
+        if not quirks.images_in_tool_results and any(isinstance(piece, Media) for piece in content):
+            attachments += [piece for piece in content if isinstance(piece, Media)]
+            content = tuple([piece for piece in content if isinstance(piece, Text)]) or (Text(_IMAGES_FOLLOW),)
+        yield {"role": "tool", "tool_call_id": call_id(part.call_id, quirks), "content": _result_text(content), **own}
+    if attachments:
+        yield {"role": "user", "content": _content((Text(_IMAGES_FOLLOW), *attachments), [])}
+
+
+def _result_text(content: tuple[Text | Media, ...]) -> str | list[dict[str, Any]]:
+    if all(isinstance(piece, Text) and not piece.extra for piece in content):
+        return "".join([piece.text for piece in content if isinstance(piece, Text)])
+    return [entry for piece in content if (entry := _part(piece, []))]
+
+
+def _tool(tool: ToolDef, dropped: list[str]) -> dict[str, Any] | None:
+    if tool.kind == "hosted":
+        dropped.append(f"the hosted tool {tool.name!r} is known to its own API only")
+        return None
+    if tool.kind == "freeform":
+        custom = {"name": tool.name, "description": tool.description, "format": tool.format}
+        return {"type": "custom", "custom": {name: value for name, value in custom.items() if value is not None}}
+    own = dict(tool.extra.get(NAME, {}))
+    function: dict[str, Any] = {"name": tool.name, **own.pop("function", {})}
+    if tool.description is not None:
+        function["description"] = tool.description
+    function["parameters"] = tool.input_schema if tool.input_schema is not None else _EMPTY_SCHEMA
+    if tool.strict is not None:
+        function["strict"] = tool.strict
+    return {"type": "function", "function": function, **own}
+
+
+def _choice(choice: ToolChoice | None) -> dict[str, Any]:
+    if choice is None:
+        return {}
+    fields: dict[str, Any] = {}
+    match choice:
+        case ToolChoice("required", (name,)):
+            fields["tool_choice"] = {"type": "function", "function": {"name": name}}
+        case ToolChoice(mode, names) if names:
+            tools = [{"type": "function", "function": {"name": name}} for name in names]
+            fields["tool_choice"] = {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+        case ToolChoice(mode):
+            fields["tool_choice"] = mode
+    if choice.parallel is not None and choice.mode != "none":
+        fields["parallel_tool_calls"] = choice.parallel
+    return fields
+
+
+def _settings(settings: Settings, quirks: Quirks, dropped: list[str]) -> dict[str, Any]:
+    thinking = settings.thinking
+    fields = {
+        quirks.max_tokens_field: settings.max_tokens,
+        "temperature": settings.temperature,
+        "top_p": settings.top_p,
+        "top_k": settings.top_k,
+        "stop": list(settings.stop) or None,
+        "seed": settings.seed,
+        "frequency_penalty": settings.frequency_penalty,
+        "presence_penalty": settings.presence_penalty,
+        "response_format": _output(settings.output, quirks, dropped) if settings.output else None,
+        "reasoning_effort": _effort(thinking.enabled, thinking.effort, thinking.budget) if thinking else None,
+        "user": settings.user,
+        "n": settings.choices if settings.choices > 1 else None,
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _effort(enabled: bool, effort: str | None, budget: int | None) -> str | None:
+    """A token budget as the nearest effort word, where a client gave only the budget."""
+    if effort or budget is None:
+        return effort if enabled else None
+    return "low" if budget <= 2048 else "medium" if budget <= 12288 else "high"
+
+
+def _output(output: OutputFormat, quirks: Quirks, dropped: list[str]) -> dict[str, Any] | None:
+    if quirks.output_format == "none":
+        dropped.append("the upstream takes no output format")
+        return None
+    if output.schema is None or quirks.output_format == "json":
+        if output.schema is not None:
+            dropped.append("the upstream takes no output schema: any JSON object was asked for")
+        return {"type": "json_object"}
+    schema = {"name": output.name, "schema": output.schema, "description": output.description, "strict": output.strict}
+    return {"type": "json_schema", "json_schema": {name: value for name, value in schema.items() if value is not None}}

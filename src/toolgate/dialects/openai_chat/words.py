@@ -1,0 +1,93 @@
+"""The vocabulary that both halves of the Chat dialect share: finish reasons, usage, content parts."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from toolgate.conversation.events import FinishReason, Usage
+from toolgate.conversation.message import Media, MediaKind
+
+NAME = "openai_chat"
+
+_REASONS: dict[str, FinishReason] = {
+    "stop": "stop",
+    "eos": "stop",
+    "eos_token": "stop",
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "completed": "stop",
+    "tool_calls": "tool_calls",
+    "tool_use": "tool_calls",
+    "function_call": "tool_calls",
+    "length": "length",
+    "max_tokens": "length",
+    "max_output_tokens": "length",
+    "model_length": "length",
+    "content_filter": "content_filter",
+    "refusal": "content_filter",
+    "safety": "content_filter",
+    "recitation": "content_filter",
+}
+
+
+def read_reason(word: str) -> FinishReason:
+    """The finish reason behind a vendor's word for it; an unknown word is a plain stop."""
+    return _REASONS.get(word.lower(), "stop")
+
+
+def write_reason(reason: FinishReason) -> str:
+    """Chat's word for a finish reason; it has none for a pause."""
+    return "stop" if reason == "pause" else reason
+
+
+def read_usage(value: Any) -> Usage | None:
+    """The token counts, or None if these are none."""
+    if type(value) is not dict:
+        return None
+    prompt, completion = _mapping(value, "prompt_tokens_details"), _mapping(value, "completion_tokens_details")
+    return Usage(
+        input=_count(value.get("prompt_tokens")),
+        output=_count(value.get("completion_tokens")),
+        cache_read=_count(prompt.get("cached_tokens") or value.get("prompt_cache_hit_tokens")),
+        cache_write=_count(prompt.get("cache_creation_tokens")),
+        reasoning=_count(completion.get("reasoning_tokens")),
+    )
+
+
+def write_usage(usage: Usage) -> dict[str, Any]:
+    """The token counts, all of them: some clients fail on a missing one."""
+    return {
+        "prompt_tokens": usage.input,
+        "completion_tokens": usage.output,
+        "total_tokens": usage.input + usage.output,
+        "prompt_tokens_details": {"cached_tokens": usage.cache_read, "audio_tokens": 0},
+        "completion_tokens_details": {
+            "reasoning_tokens": usage.reasoning,
+            "audio_tokens": 0,
+            "accepted_prediction_tokens": 0,
+            "rejected_prediction_tokens": 0,
+        },
+    }
+
+
+def data_url(mime: str | None, data: str) -> str:
+    """Inline bytes as a URL."""
+    return f"data:{mime or 'application/octet-stream'};base64,{data}"
+
+
+def media_from_url(kind: MediaKind, url: str, extra: Mapping[str, Mapping[str, Any]]) -> Media:
+    """Media by URL; a base64 data URL is opened, so that dialects without such URLs can carry its bytes."""
+    if url.startswith("data:"):
+        head, comma, data = url[5:].partition(",")
+        mime, _, encoding = head.partition(";")
+        if comma and encoding.endswith("base64"):
+            return Media(kind, mime or None, data=data, extra=extra)
+    return Media(kind, url=url, extra=extra)
+
+
+def _mapping(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    inner = value.get(name)
+    return inner if type(inner) is dict else {}
+
+
+def _count(value: Any) -> int:
+    return int(value) if type(value) in (int, float) and value > 0 else 0

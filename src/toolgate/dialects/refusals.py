@@ -1,0 +1,102 @@
+"""How upstreams say no: the error objects they agree on, read into whose fault it is.
+
+Every dialect's error object is a variation of `{"error": {"message": …}}`, so one reader serves them all.
+"""
+
+import time
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from toolgate.conversation.errors import Garbled, Rejected, TimedOut, Unavailable, UpstreamFault
+from toolgate.wire.jsontext import decode_event, excerpt
+
+MAX_RETRY_AFTER = 3600.0
+_BUSY_CODES = {
+    "overloaded_error",
+    "rate_limit_error",
+    "rate_limit_exceeded",
+    "api_error",
+    "server_error",
+    "timeout_error",
+}
+
+
+def read_refusal(status: int, headers: Mapping[str, str], body: bytes) -> UpstreamFault:
+    """The failure that an answer with a bad status tells of.
+
+    What the client can mend keeps its status. A refused credential is ours, not the client's, so it becomes a 502.
+    """
+    message, code, param = _read(body)
+    wait = retry_after(headers)
+    said = message or f"The upstream answered with status {status}."
+    if status == 429:
+        return _fault(Unavailable(said, code=code or "rate_limit_exceeded", status=429, retry_after=wait), status)
+    if status in (401, 403, 407):
+        return _fault(
+            Unavailable(f"The upstream refused our credentials ({status}): {said}", code="upstream_auth"), status
+        )
+    if status in (408, 504):
+        return _fault(TimedOut(said, code=code), status)
+    if status >= 500 or status < 400:
+        unwell = 503 if status in (503, 529) else 502
+        return _fault(Unavailable(said, code=code or "upstream_error", status=unwell, retry_after=wait), status)
+    kept = status if status in (400, 404, 409, 413) else 400
+    return _fault(Rejected(said, code=code, param=param, status=kept), status)
+
+
+def read_error_object(value: Any) -> UpstreamFault:
+    """The failure that an error event in the middle of a stream tells of."""
+    message, code, param = _of(value)
+    said = message or "The upstream reported an error while answering."
+    if code in _BUSY_CODES or code is None:
+        return Unavailable(said, code=code or "upstream_error")
+    return Rejected(said, code=code, param=param, status=502)
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds to wait, from a number or a date, within reason; nonsense counts as unsaid."""
+    value = headers.get("retry-after")
+    if not value:
+        return None
+    try:
+        seconds = float(value)
+    except ValueError:
+        try:
+            seconds = parsedate_to_datetime(value).timestamp() - time.time()
+        except ValueError:
+            return None
+    return min(seconds, MAX_RETRY_AFTER) if seconds >= 0 else None
+
+
+def _fault(error: UpstreamFault, status: int) -> UpstreamFault:
+    error.upstream_status = status
+    return error
+
+
+def _read(body: bytes) -> tuple[str | None, str | None, str | None]:
+    try:
+        value = decode_event(body)
+    except Garbled:
+        return (f"The upstream answered {excerpt(body)}" if body.strip() else None), None, None
+    return _of(value)
+
+
+def _of(value: Any) -> tuple[str | None, str | None, str | None]:
+    """Message, code and parameter of an error object, however deep it is wrapped."""
+    match value:
+        case str(text):
+            return text, None, None
+        case [first, *_]:
+            return _of(first)
+        case {"error": inner} if inner:
+            return _of(inner)
+        case {"response": {"error": dict(inner)}}:
+            return _of(inner)
+        case dict():
+            message = value.get("message") or value.get("detail") or value.get("msg")
+            code = value.get("code") if type(value.get("code")) is str else None
+            param = value.get("param")
+            kind = value.get("type") if type(value.get("type")) is str and value.get("type") != "error" else None
+            return (str(message) if message else None), code or kind, str(param) if param else None
+    return None, None, None

@@ -1,0 +1,67 @@
+"""JSON from outside, read so that nothing surprising gets in, and JSON for outside, written so that anything gets out."""
+
+import json
+from typing import Any
+
+import msgspec
+
+from toolgate.conversation.errors import Garbled, InvalidRequest
+
+_decode = msgspec.json.Decoder().decode
+_encode = msgspec.json.Encoder().encode
+
+
+def decode_body(body: bytes) -> Any:
+    """A client's JSON; InvalidRequest says where it breaks."""
+    try:
+        value = _decode(body)
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"The body is not valid UTF-8 at byte {error.start}.", code="invalid_json") from None
+    except RecursionError:
+        raise InvalidRequest("The body is nested too deeply.", code="invalid_json") from None
+    except msgspec.MsgspecError as error:
+        raise InvalidRequest(f"The body is not valid JSON: {error}.", code="invalid_json") from None
+    if len(_encode(value)) != len(body):
+        _refuse_repeated_keys(body)
+    return value
+
+
+def decode_event(data: bytes) -> Any:
+    """An upstream's JSON; a half of a surrogate pair or an enormous number is let through, garbage is not."""
+    try:
+        return _decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return _decode_leniently(data)
+
+
+def encode(value: Any) -> bytes:
+    """Compact JSON in UTF-8; half a surrogate pair, which UTF-8 cannot carry, becomes U+FFFD."""
+    try:
+        return _encode(value)
+    except UnicodeEncodeError:
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")
+
+
+def _decode_leniently(data: bytes) -> Any:
+    try:
+        return json.loads(data.decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        raise Garbled(f"The upstream sent an event that is not JSON: {excerpt(data)}") from None
+
+
+def excerpt(data: bytes, length: int = 120) -> str:
+    """The beginning of some bytes, printable on one line."""
+    text = data[:length].decode("utf-8", "replace")
+    return repr(text) + ("…" if len(data) > length else "")
+
+
+def _refuse_repeated_keys(body: bytes) -> None:
+    """Only a body that is not as compact as it could be comes here, for it may say a key twice."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> None:
+        if len({key for key, _ in pairs}) != len(pairs):
+            seen: set[str] = set()
+            twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]  # add returns None
+            raise InvalidRequest(f"The key {twice!r} stands twice in one object.", param=twice, code="invalid_json")
+
+    json.loads(body, object_pairs_hook=unique)
