@@ -1,0 +1,1 @@
+"""Runs: asking a model, and the ports through which the engine sees the rest of the world."""
