@@ -1,0 +1,52 @@
+"""Toolgate, as its users start it: the command line and a configuration file, authentication on."""
+
+import json
+import os
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+from bench.peers.peer import Missing, Start, Target
+from bench.shapes import MODELS, PATHS, Route
+
+KEY = "tg-bench-0123456789abcdef"
+PROGRAM = Path(sys.executable).parent / "toolgate"
+
+
+class Toolgate:
+    """One key with the chat scope, two upstreams on the mock, one model row per scripted model and upstream."""
+
+    name = "toolgate"
+    title = "Toolgate"
+
+    def prepare(self) -> None:
+        """Looks for the program beside the interpreter that runs the benchmark."""
+        if not os.access(PROGRAM, os.X_OK):
+            raise Missing(f"no `toolgate` beside {Path(sys.executable).name}; run `make bench`")
+
+    def version(self) -> str:
+        """The installed distribution's version."""
+        return version("toolgate")
+
+    def start(self, folder: Path, port: int, upstream: int) -> Start:
+        """Writes the configuration."""
+        folder.mkdir(parents=True, exist_ok=True)
+        config = folder / "toolgate.yaml"
+        config.write_text(json.dumps(_config(upstream), indent=1))
+        command = [str(PROGRAM), "serve", "--config", str(config), "--host", "127.0.0.1", "--port", str(port)]
+        return Start(command)
+
+    def target(self, route: Route, model: str, upstream: int) -> Target | None:
+        """Every route, by the model's name."""
+        return Target(PATHS[route.client], {"authorization": f"Bearer {KEY}"}, f"{route.upstream}-{model}")
+
+
+def _config(upstream: int) -> dict[str, object]:
+    root = f"http://127.0.0.1:{upstream}"
+    upstreams = {
+        "chat": {"dialect": "openai_chat", "base_url": f"{root}/v1", "api_key": "sk-upstream"},
+        "messages": {"dialect": "anthropic", "base_url": root, "api_key": "sk-upstream"},
+    }
+    models = [{"name": f"{name}-{model}", "upstream": name, "model": model} for name in upstreams for model in MODELS]
+    keys = [{"name": "bench", "key": KEY, "scopes": ["chat"]}]
+    return {"keys": keys, "upstreams": upstreams, "models": models}

@@ -1,0 +1,98 @@
+"""Starts and ends the processes of a measurement, and talks to the load generator; knows no dialect and no peer."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from bench.load import Job, Outcome
+from bench.measure import resident_bytes, tree
+
+ROOT = Path(__file__).resolve().parent.parent
+WORK = ROOT / ".bench"
+
+
+class Failed(RuntimeError):
+    """A process did not do what was asked of it; the message says which and where its log is."""
+
+
+def free_port() -> int:
+    """A TCP port nobody listens on at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextmanager
+def running(
+    name: str, command: Sequence[str], port: int, *, env: Mapping[str, str] | None = None, patience: float = 90
+) -> Iterator[subprocess.Popen[bytes]]:
+    """The process, from the moment its port accepts connections; its whole tree is ended at the close."""
+    log = WORK / f"{name}.log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **(env or {})}, stdout=out, stderr=out)
+    try:
+        _await_port(process, port, log, time.monotonic() + patience)
+        yield process
+    finally:
+        end(process)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Ends the process and its children, gently at first."""
+    if process.poll() is None:
+        family = tree(process.pid)
+        process.terminate()
+        try:
+            process.wait(5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        for child in family[1:]:
+            if child.is_running():
+                child.kill()
+
+
+def _await_port(process: subprocess.Popen[bytes], port: int, log: Path, deadline: float) -> None:
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise Failed(f"{process.args!r} ended with {process.returncode}; see {log}")
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.01)
+    raise Failed(f"{process.args!r} did not open port {port}; see {log}")
+
+
+def load(job: Job) -> Outcome:
+    """Runs the job in a load generator of its own."""
+    with _generator() as generator:
+        out, _ = generator.communicate(msgspec.json.encode(job) + b"\n")
+    if generator.returncode:
+        raise Failed(f"the load generator ended with {generator.returncode}")
+    return msgspec.json.decode(out, type=Outcome)
+
+
+def hold(job: Job, pid: int) -> tuple[int, Outcome]:
+    """Opens the job's streams, reads the resident bytes of `pid`'s tree while all are open, and closes them."""
+    with _generator() as generator:
+        assert generator.stdin is not None
+        assert generator.stdout is not None
+        generator.stdin.write(msgspec.json.encode(job) + b"\n")
+        generator.stdin.flush()
+        generator.stdout.readline()
+        resident = resident_bytes(pid)
+        out, _ = generator.communicate()
+    return resident, msgspec.json.decode(out, type=Outcome)
+
+
+def _generator() -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "bench.load"]
+    return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
