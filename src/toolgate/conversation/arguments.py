@@ -3,11 +3,13 @@
 The text itself is never re-written: numbers beyond 2^53, key order and spelling reach the tool as the model wrote them.
 """
 
+import json
 from typing import Any
 
 import msgspec
 
 NO_ARGUMENTS = "{}"
+_encode = msgspec.json.Encoder(decimal_format="number").encode
 
 
 def is_object(text: str) -> bool:
@@ -17,9 +19,17 @@ def is_object(text: str) -> bool:
     try:
         return type(msgspec.json.decode(text)) is dict
     except msgspec.ValidationError:
-        return True  # well-formed, but with a number no machine type holds
+        return _is_well_formed(text)  # it holds a number no machine type holds, and the rest was not looked at
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return False
+
+
+def _is_well_formed(text: str) -> bool:
+    try:
+        json.loads(text, parse_int=str, parse_float=str)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def settled(text: str) -> str:
@@ -46,7 +56,7 @@ def as_text(value: Any) -> str:
     """Arguments as an upstream or client gave them, be it text or an object, as JSON text."""
     if value is None:
         return ""
-    return value if type(value) is str else msgspec.json.encode(value).decode()
+    return value if type(value) is str else _encode(value).decode()
 
 
 def as_object(text: str) -> msgspec.Raw | dict[str, str]:

@@ -1,6 +1,8 @@
 """JSON from outside, read so that nothing surprising gets in, and JSON for outside, written so that anything gets out."""
 
 import json
+import math
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import msgspec
@@ -8,7 +10,7 @@ import msgspec
 from toolgate.conversation.errors import Garbled, InvalidRequest
 
 _decode = msgspec.json.Decoder().decode
-_encode = msgspec.json.Encoder().encode
+_encode = msgspec.json.Encoder(decimal_format="number").encode
 
 
 def decode_body(body: bytes) -> Any:
@@ -19,6 +21,8 @@ def decode_body(body: bytes) -> Any:
         raise InvalidRequest(f"The body is not valid UTF-8 at byte {error.start}.", code="invalid_json") from None
     except RecursionError:
         raise InvalidRequest("The body is nested too deeply.", code="invalid_json") from None
+    except msgspec.ValidationError:
+        value = _decode_enormous(body)
     except msgspec.MsgspecError as error:
         raise InvalidRequest(f"The body is not valid JSON: {error}.", code="invalid_json") from None
     if len(_encode(value)) != len(body):
@@ -39,12 +43,46 @@ def encode(value: Any) -> bytes:
     try:
         return _encode(value)
     except UnicodeEncodeError:
-        return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")
+        return _encode(_paired(value))
+
+
+def _paired(value: Any) -> Any:
+    """The value without halves of surrogate pairs."""
+    match value:
+        case str():
+            return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        case dict():
+            return {_paired(key): _paired(inner) for key, inner in value.items()}
+        case list() | tuple():
+            return [_paired(inner) for inner in value]
+        case _:
+            return value
+
+
+def _number(text: str) -> float | Decimal:
+    """A number as it is written: one that no float holds stays a decimal, for arguments must not change on the way."""
+    number = float(text)
+    try:
+        return number if math.isfinite(number) else Decimal(text)
+    except InvalidOperation:
+        raise ValueError("a number is out of any range") from None
+
+
+def _decode_enormous(body: bytes) -> Any:
+    """A client's JSON with a number in it that no float holds."""
+    try:
+        return json.loads(body, parse_float=_number, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(f"The body is not valid JSON: {error}.", code="invalid_json") from None
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON number")
 
 
 def _decode_leniently(data: bytes) -> Any:
     try:
-        return json.loads(data.decode("utf-8", "replace"))
+        return json.loads(data.decode("utf-8", "replace"), parse_float=_number)
     except (ValueError, RecursionError):
         raise Garbled(f"The upstream sent an event that is not JSON: {excerpt(data)}") from None
 
