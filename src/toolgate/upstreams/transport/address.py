@@ -1,0 +1,133 @@
+"""Where a request goes: a URL taken apart, and the proxy on the way if there is one. Opens nothing."""
+
+import ipaddress
+import re
+from base64 import b64encode
+from collections.abc import Mapping
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from msgspec import Struct
+
+from toolgate.conversation.errors import GatewayFault
+
+DEFAULT_PORTS = {"http": 80, "https": 443}
+_PLAIN_URL = re.compile(r"[^\x00-\x20\x7f]+")
+
+
+class Origin(Struct, frozen=True):
+    """A scheme, host and port: all that decides which connections may be shared."""
+
+    scheme: str
+    host: str
+    port: int
+
+    @property
+    def name(self) -> str:
+        """Host and port, as messages call it."""
+        return f"{self.bracketed}:{self.port}"
+
+    @property
+    def bracketed(self) -> str:
+        """The host as it stands in a URL."""
+        return f"[{self.host}]" if ":" in self.host else self.host
+
+    @property
+    def authority(self) -> str:
+        """The value of the Host header."""
+        return self.bracketed if self.port == DEFAULT_PORTS[self.scheme] else self.name
+
+
+class Proxy(Struct, frozen=True):
+    """A forward proxy that speaks plain HTTP; `authorization` is the value of its header."""
+
+    host: str
+    port: int
+    authorization: str | None
+
+
+def parse_url(url: str) -> tuple[Origin, str]:
+    """Split a URL into its origin and request target, or refuse it without repeating it."""
+    # urlsplit drops CR, LF and tabs in silence, so look before it does.
+    if not _PLAIN_URL.fullmatch(url):
+        raise GatewayFault("an upstream's URL holds a space or control character")
+    try:
+        parts = urlsplit(url)
+        origin = _origin(parts)
+        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        target.encode("ascii")
+    except ValueError:
+        raise GatewayFault("an upstream's URL has a malformed host, port or path") from None
+    if parts.username is not None:
+        raise GatewayFault(f"the URL of {origin.name} holds credentials: put them in a header")
+    return origin, target
+
+
+def _origin(parts: SplitResult) -> Origin:
+    if parts.scheme not in DEFAULT_PORTS or not parts.hostname:
+        raise ValueError(parts.scheme)
+    host = parts.hostname if ":" in parts.hostname else parts.hostname.encode("idna").decode("ascii")
+    return Origin(parts.scheme, host, DEFAULT_PORTS[parts.scheme] if parts.port is None else parts.port)
+
+
+class Proxies(Struct, frozen=True):
+    """The proxies of the environment and the hosts that do without."""
+
+    by_scheme: Mapping[str, str]
+    exempt: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> "Proxies":
+        """Read HTTP_PROXY, HTTPS_PROXY and NO_PROXY; the lower-case spelling wins, as with curl."""
+
+        def value(name: str) -> str:
+            return environment.get(name) or environment.get(name.upper()) or ""
+
+        found = {scheme: value(f"{scheme}_proxy") for scheme in DEFAULT_PORTS}
+        exempt = (entry.strip().lower() for entry in value("no_proxy").split(","))
+        return cls({scheme: url for scheme, url in found.items() if url}, tuple(filter(None, exempt)))
+
+    def towards(self, origin: Origin) -> Proxy | None:
+        """The proxy to use for an origin; loopback never goes through one."""
+        url = self.by_scheme.get(origin.scheme)
+        if not url or _is_loopback(origin.host) or any(_covers(entry, origin) for entry in self.exempt):
+            return None
+        return _parse_proxy(url, f"{origin.scheme.upper()}_PROXY")
+
+
+def _parse_proxy(url: str, variable: str) -> Proxy:
+    try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        host, port = parts.hostname, parts.port or 80
+    except ValueError:
+        host = None
+    if not host or parts.scheme != "http":
+        raise GatewayFault(f"{variable} must name a proxy as http://host:port; NO_PROXY exempts hosts from it")
+    if parts.username is None:
+        return Proxy(host, port, None)
+    pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+    return Proxy(host, port, "Basic " + b64encode(pair.encode()).decode("ascii"))
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
+
+
+def _is_loopback(host: str) -> bool:
+    address = _address(host)
+    return host == "localhost" or host.endswith(".localhost") or (address is not None and address.is_loopback)
+
+
+def _covers(entry: str, origin: Origin) -> bool:
+    address = _address(origin.host)
+    if address is not None and "/" in entry:
+        try:
+            return address in ipaddress.ip_network(entry, strict=False)
+        except ValueError:
+            return False
+    if entry in ("*", origin.host, origin.name):
+        return True
+    domain, _, port = entry.removeprefix("*").lstrip(".").partition(":")
+    return bool(domain) and origin.host.endswith(f".{domain}") and port in ("", str(origin.port))

@@ -1,0 +1,125 @@
+"""The HTTP/1.1 client: from a URL to the head of its answer. Follows no redirect and repeats nothing that may have run."""
+
+import asyncio
+import os
+import ssl
+from collections.abc import Mapping
+from functools import partial
+
+from msgspec import Struct
+
+from toolgate.conversation.errors import TimedOut
+from toolgate.upstreams.transport.address import Origin, Proxies, Proxy, parse_url
+from toolgate.upstreams.transport.connection import Connection
+from toolgate.upstreams.transport.dial import dial
+from toolgate.upstreams.transport.incoming import Stale
+from toolgate.upstreams.transport.limits import Caps, Timeouts
+from toolgate.upstreams.transport.pool import Pool
+from toolgate.upstreams.transport.reply import Reply
+from toolgate.upstreams.transport.request import Composer, head_start
+
+_KNOWN_ROUTES = 1024
+_DEFAULT_TIMEOUTS = Timeouts()
+_DEFAULT_CAPS = Caps()
+
+
+class _Route(Struct, frozen=True):
+    """What a URL stands for: a pool, and the start of the request's head."""
+
+    pool: Pool
+    start: bytes
+
+
+class Transport:
+    """Sends requests over pooled connections; one serves a whole process, on one event loop."""
+
+    def __init__(
+        self,
+        *,
+        ca: str | ssl.SSLContext | None = None,
+        per_host: int = 1024,
+        keepalive_seconds: float = 30.0,
+        caps: Caps = _DEFAULT_CAPS,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Open nothing yet; `ca` is a file of trusted certificates or a ready context, by default the system's."""
+        self._ca = ca
+        self._per_host = per_host
+        self._keepalive = keepalive_seconds
+        self._caps = caps
+        self._proxies = Proxies.of(os.environ if environment is None else environment)
+        self._composer = Composer()
+        self._routes: dict[str, _Route] = {}
+        self._pools: dict[Origin, Pool] = {}
+
+    async def post(
+        self,
+        url: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        *,
+        timeouts: Timeouts = _DEFAULT_TIMEOUTS,
+        method: str = "POST",
+    ) -> Reply:
+        """Send a request and return when status and headers are here; a redirect is an answer like any other."""
+        route = self._routes.get(url) or self._route(url)
+        head = self._composer.head(method, route.start, headers, len(body))
+        total_at = asyncio.get_running_loop().time() + timeouts.total
+        connection = route.pool.ready() or await _acquire(route.pool, timeouts, total_at, fresh=False)
+        try:
+            return await self._exchange(connection, head, body, timeouts, total_at)
+        except Stale:
+            connection = await _acquire(route.pool, timeouts, total_at, fresh=True)
+        return await self._exchange(connection, head, body, timeouts, total_at)
+
+    async def aclose(self) -> None:
+        """Close every connection, also those at work, and wait until the sockets are gone."""
+        pools = tuple(self._pools.values())
+        self._pools.clear()
+        self._routes.clear()
+        for pool in pools:
+            await pool.aclose()
+
+    async def _exchange(
+        self, connection: Connection, head: bytes, body: bytes, timeouts: Timeouts, total_at: float
+    ) -> Reply:
+        incoming = connection.send(head, body, timeouts, total_at, self._caps.head)
+        await incoming.arrival()
+        if incoming.error is not None and not incoming.headed:
+            raise incoming.error
+        return Reply(incoming, self._caps)
+
+    def _route(self, url: str) -> _Route:
+        origin, target = parse_url(url)
+        proxy = self._proxies.towards(origin)
+        if len(self._routes) >= _KNOWN_ROUTES:
+            self._forget()
+        pool = self._pools.get(origin) or self._pool(origin, proxy)
+        route = self._routes[url] = _Route(pool, head_start(origin, target, proxy))
+        return route
+
+    def _pool(self, origin: Origin, proxy: Proxy | None) -> Pool:
+        tls = self._tls() if origin.scheme == "https" else None
+        open_one = partial(dial, origin, proxy, tls)
+        pool = Pool(asyncio.get_running_loop(), origin.name, open_one, self._per_host, self._keepalive)
+        self._pools[origin] = pool
+        return pool
+
+    def _tls(self) -> ssl.SSLContext:
+        # Reading the system's certificates takes some ten milliseconds: only those who need TLS pay for it.
+        if not isinstance(self._ca, ssl.SSLContext):
+            self._ca = ssl.create_default_context(cafile=self._ca)
+            self._ca.set_alpn_protocols(["http/1.1"])
+        return self._ca
+
+    def _forget(self) -> None:
+        self._routes.clear()
+        self._pools = {origin: pool for origin, pool in self._pools.items() if pool.in_use}
+
+
+async def _acquire(pool: Pool, timeouts: Timeouts, total_at: float, *, fresh: bool) -> Connection:
+    try:
+        async with asyncio.timeout_at(total_at if total_at < float("inf") else None):
+            return await pool.acquire(timeouts, fresh=fresh)
+    except TimeoutError:
+        raise TimedOut(f"{pool.upstream} was not reached within {timeouts.total:g} s (limit: total)") from None

@@ -1,0 +1,134 @@
+"""Opening a connection: name, TCP, proxy, TLS. Every way to fail becomes an error that names host and port alone."""
+
+import asyncio
+import socket
+import ssl
+from collections import deque
+from collections.abc import Callable, Iterable
+from errno import errorcode
+from itertools import chain, zip_longest
+from typing import Any
+
+from toolgate.conversation.errors import TimedOut, Unavailable, UpstreamFault
+from toolgate.upstreams.transport.address import Origin, Proxy
+from toolgate.upstreams.transport.connection import Connection
+from toolgate.upstreams.transport.tunnel import open_tunnel
+
+NEXT_ADDRESS_AFTER = 0.25
+Address = tuple[socket.AddressFamily, Any]  # what follows the family depends on it
+# OpenSSL's numbers for why a certificate was not accepted; its own words quote the certificate.
+_DISTRUST = {
+    9: "it is not valid yet",
+    10: "it has expired",
+    18: "it is self-signed",
+    19: "its issuer is self-signed and not trusted",
+    20: "its issuer is not trusted",
+    62: "it belongs to another host",
+    64: "it belongs to another address",
+}
+
+
+async def dial(
+    origin: Origin, proxy: Proxy | None, tls: ssl.SSLContext | None, limit: float, make: Callable[[], Connection]
+) -> Connection:
+    """Open a connection within `limit` seconds; a `tls` context means TLS, verified, or nothing."""
+    try:
+        async with asyncio.timeout(limit if limit < float("inf") else None) as clock:
+            return await _open(origin, proxy, tls, make)
+    except OSError as failure:
+        if clock.expired():
+            fault: UpstreamFault = TimedOut(f"no connection to {origin.name} within {limit:g} s (limit: connect)")
+        else:
+            fault = Unavailable(_words(origin, proxy, failure))
+    # Raised here, not above, so that what it replaces, certificate text and all, does not hang on it.
+    raise fault
+
+
+async def _open(
+    origin: Origin, proxy: Proxy | None, tls: ssl.SSLContext | None, make: Callable[[], Connection]
+) -> Connection:
+    loop = asyncio.get_running_loop()
+    through = origin if proxy is None else proxy
+    sock = await _connect(loop, through.host, through.port)
+    if proxy is not None and tls is not None:
+        return await open_tunnel(sock, origin, proxy, tls, make)
+    hostname = origin.host if tls is not None else None
+    _, connection = await loop.create_connection(make, sock=sock, ssl=tls, server_hostname=hostname)
+    return connection
+
+
+async def _connect(loop: asyncio.AbstractEventLoop, host: str, port: int) -> socket.socket:
+    addresses = await _resolve(loop, host, port)
+    if len(addresses) == 1:
+        return await _connect_to(loop, addresses[0])
+    return await _race(loop, addresses)
+
+
+async def _resolve(loop: asyncio.AbstractEventLoop, host: str, port: int) -> list[Address]:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    except socket.gaierror:  # a name: that takes a server, hence a thread
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return _alternate((family, address) for family, _, _, _, address in found)
+
+
+def _alternate(found: Iterable[Address]) -> list[Address]:
+    """Let the two families take turns, the resolver's favourite first."""
+    addresses = list(dict.fromkeys(found))
+    first = [address for address in addresses if address[0] == addresses[0][0]]
+    second = [address for address in addresses if address[0] != addresses[0][0]]
+    return [address for address in chain.from_iterable(zip_longest(first, second)) if address is not None]
+
+
+async def _connect_to(loop: asyncio.AbstractEventLoop, address: Address) -> socket.socket:
+    family, place = address
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        await loop.sock_connect(sock, place)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+async def _race(loop: asyncio.AbstractEventLoop, addresses: list[Address]) -> socket.socket:
+    """Try the next address when the last one failed or has kept us waiting; the first to connect wins.
+
+    By hand because uvloop's create_connection tries one address after the other.
+    """
+    waiting = deque(addresses)
+    running: set[asyncio.Task[socket.socket]] = set()
+    failure: BaseException | None = None
+    try:
+        while waiting or running:
+            if waiting:
+                running.add(loop.create_task(_connect_to(loop, waiting.popleft())))
+            patience = NEXT_ADDRESS_AFTER if waiting else None
+            done, running = await asyncio.wait(running, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+            winners = [task.result() for task in done if task.exception() is None]
+            for late in winners[1:]:
+                late.close()
+            if winners:
+                return winners[0]
+            failure = next((task.exception() for task in done), failure)
+    finally:
+        for task in running:
+            task.cancel()
+    raise failure or OSError("no address")
+
+
+def _words(origin: Origin, proxy: Proxy | None, failure: OSError) -> str:
+    place = origin.name if proxy is None else f"the proxy on the way to {origin.name}"
+    match failure:
+        case socket.gaierror():
+            return f"the name of {place} does not resolve"
+        case ConnectionRefusedError():
+            return f"{place} refused the connection"
+        case ssl.SSLCertVerificationError():
+            reason = _DISTRUST.get(failure.verify_code, "it cannot be verified")
+            return f"the TLS certificate of {origin.name} is not accepted: {reason}"
+        case ssl.SSLError():
+            return f"the TLS handshake with {origin.name} failed"
+    return f"{place} could not be reached ({errorcode.get(failure.errno or 0, 'connection lost')})"

@@ -1,0 +1,45 @@
+"""Undoes gzip and deflate a portion at a time, so that a small body cannot become a large one at once. Reads no socket."""
+
+import zlib
+
+PORTION = 128 * 1024
+CODINGS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
+_RAW_DEFLATE = -15
+
+
+class Inflate:
+    """One compressed body: give it input with `feed`, then draw output with `more` until that is empty."""
+
+    def __init__(self, coding: str) -> None:
+        self._wbits = CODINGS[coding]
+        self._input = b""
+        self._stream: zlib._Decompress | None = None
+
+    def feed(self, piece: bytes) -> None:
+        """Add input."""
+        self._input = self._input + piece if self._input else piece
+
+    def more(self) -> bytes:
+        """Draw at most PORTION bytes, or none when more input is needed; raises zlib.error on nonsense."""
+        if self._stream is None:
+            if len(self._input) < 2:
+                return b""
+            self._stream = zlib.decompressobj(self._container())
+        if not self._input:
+            return b""
+        output = self._stream.decompress(self._input, PORTION)
+        self._input = self._stream.unconsumed_tail
+        if self._stream.unused_data:
+            raise zlib.error("bytes after the end")
+        return output
+
+    @property
+    def finished(self) -> bool:
+        """Whether the body ended where it said it would; one that never began has."""
+        return not self._input if self._stream is None else self._stream.eof
+
+    def _container(self) -> int:
+        # "deflate" means zlib's container, yet some servers send the bare stream: its first two bytes tell them apart.
+        first, second = self._input[0], self._input[1]
+        bare = first & 0x0F != 8 or (first << 8 | second) % 31
+        return _RAW_DEFLATE if self._wbits == CODINGS["deflate"] and bare else self._wbits

@@ -1,0 +1,71 @@
+"""The way to a TLS upstream through a proxy: CONNECT, then TLS inside. Knows nothing of what is said in there."""
+
+import asyncio
+import re
+import socket
+import ssl
+from collections.abc import Callable
+from typing import cast
+
+from toolgate.upstreams.transport.address import Origin, Proxy
+from toolgate.upstreams.transport.connection import Connection
+
+_ANSWER_CAP = 16 * 1024
+_ANSWER = re.compile(rb"HTTP/1\.[01] (\d{3})[ \r].*?\r\n\r\n", re.DOTALL)
+
+
+class ProxyRefused(ConnectionError):
+    """The proxy did not open the way."""
+
+
+class _Opening(asyncio.Protocol):
+    """Asks the proxy to connect; `opened` is done when it has."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, ask: bytes) -> None:
+        self.opened: asyncio.Future[None] = loop.create_future()
+        self._ask = ask
+        self._answer = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        cast(asyncio.Transport, transport).write(self._ask)
+
+    def data_received(self, data: bytes) -> None:
+        self._answer += data
+        if self.opened.done() or (b"\r\n\r\n" not in self._answer and len(self._answer) < _ANSWER_CAP):
+            return
+        # Nothing may follow the head: the proxy would be speaking in the upstream's place.
+        answer = _ANSWER.fullmatch(self._answer)
+        if answer is not None and answer[1].startswith(b"2"):
+            self.opened.set_result(None)
+        else:
+            self.opened.set_exception(ProxyRefused())
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.opened.done():
+            self.opened.set_exception(ProxyRefused())
+
+
+async def open_tunnel(
+    sock: socket.socket, origin: Origin, proxy: Proxy, tls: ssl.SSLContext, make: Callable[[], Connection]
+) -> Connection:
+    """Have the proxy connect us to the origin, and start TLS with the origin itself."""
+    loop = asyncio.get_running_loop()
+    transport, opening = await loop.create_connection(lambda: _Opening(loop, _connect_line(origin, proxy)), sock=sock)
+    try:
+        await opening.opened
+        connection = make()
+        secured = await loop.start_tls(transport, connection, tls, server_hostname=origin.host)
+    except BaseException:
+        transport.abort()
+        raise
+    if secured is None:
+        raise ProxyRefused
+    connection.connection_made(secured)
+    return connection
+
+
+def _connect_line(origin: Origin, proxy: Proxy) -> bytes:
+    lines = [f"CONNECT {origin.name} HTTP/1.1", f"host: {origin.name}"]
+    if proxy.authorization is not None:
+        lines.append(f"proxy-authorization: {proxy.authorization}")
+    return "\r\n".join((*lines, "", "")).encode("ascii")
