@@ -21,9 +21,12 @@
 A failure is an exception, never an event. Dialects turn it into their own words; nothing here knows a wire format.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 
 class ToolgateError(Exception):
-    """A failure with everything a dialect needs to speak of it."""
+    """A failure with everything a dialect needs to speak of it; `details` are for programs, where a dialect has them."""
 
     status = 500
     code = "internal_error"
@@ -36,10 +39,12 @@ class ToolgateError(Exception):
         code: str | None = None,
         retry_after: float | None = None,
         status: int | None = None,
+        details: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
         self.param = param
+        self.details = details
         self.retry_after = retry_after
         if code is not None:
             self.code = code

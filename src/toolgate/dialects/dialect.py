@@ -40,6 +40,9 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     call_id_pattern: str | None = None
     name_limit: int = 64
     freeform_tools: bool = False
+    default_max_tokens: int = 8192
+    thinking: Literal["adaptive", "always", "budget"] = "adaptive"
+    system_in_place: bool | None = None
     unsupported: tuple[str, ...] = ()
 
 
