@@ -75,7 +75,8 @@ class ModelRequest(Struct, frozen=True):
     """One question to a model: the whole conversation so far, the tools on offer and how to answer.
 
     `tool_choice` None means the client said nothing about it.
-    `dialect` is the one the client spoke, `warnings` what had to be changed or dropped on the way here.
+    `dialect` is the one the client spoke; `relay` says that an answer in that dialect may reach it as it came.
+    `warnings` tells what had to be changed or dropped on the way here.
     """
 
     model: str
@@ -87,3 +88,4 @@ class ModelRequest(Struct, frozen=True):
     dialect: str = ""
     extra: Extra = NO_EXTRA
     warnings: tuple[str, ...] = ()
+    relay: bool = True

@@ -1,7 +1,7 @@
 """Chat to Chat: chunks pass as they came, and only what breaks clients is mended.
 
-Mended are the role of the first delta, `index`, `id` and `type` of calls, names and ids said again, arguments that are not
-text, vendors' finish reasons and repeated ones, and ids, dates and empty model names that change from chunk to chunk.
+Mended are the role of the first delta, `index`, `id` and `type` of calls, names and ids said again, arguments and content
+that are not text, vendors' finish reasons and repeated ones, and ids and dates that change from chunk to chunk.
 Unknown fields, further choices, log probabilities and the like stay as they are.
 """
 
@@ -15,7 +15,7 @@ from toolgate.conversation.message import ToolCall
 from toolgate.conversation.request import ModelRequest
 from toolgate.dialects.dialect import Reply
 from toolgate.dialects.openai_chat.requests import wants_usage
-from toolgate.dialects.openai_chat.stream import Correlator
+from toolgate.dialects.openai_chat.stream import Correlator, Halves, content_parts
 from toolgate.dialects.openai_chat.words import read_reason, read_usage, write_reason, write_usage
 from toolgate.dialects.refusals import read_error_object
 from toolgate.wire.frames import Frame
@@ -28,12 +28,13 @@ _REASONS = frozenset({"stop", "tool_calls", "length", "content_filter", "functio
 class _Choice:
     """What was said so far in one choice."""
 
-    __slots__ = ("calls", "correlator", "ids", "names", "opened", "reason")
+    __slots__ = ("calls", "correlator", "halves", "ids", "names", "opened", "reason")
 
     def __init__(self) -> None:
         self.correlator = Correlator()
         self.ids: dict[int, str] = {}
         self.names: dict[int, str] = {}
+        self.halves = Halves()
         self.opened = False
         self.calls = False
         self.reason: FinishReason | None = None
@@ -48,6 +49,8 @@ class _Choice:
             delta["role"] = "assistant"
         elif "role" in delta:
             del delta["role"]
+        if content := delta.get("content"):
+            self._mend_content(delta, content)
         entries = delta.get("tool_calls")
         if entries:
             self.calls = True
@@ -58,6 +61,15 @@ class _Choice:
         if delta.get("function_call"):
             self.calls = True
         self._mend_reason(choice)
+
+    def _mend_content(self, delta: dict[str, Any], content: Any) -> None:
+        if type(content) is str:
+            delta["content"] = self.halves.join(content)
+        elif type(content) is list:
+            said = [*content_parts(content)]
+            delta["content"] = "".join([text for kind, text in said if kind == "text"])
+            if thought := "".join([text for kind, text in said if kind == "thinking"]):
+                delta["reasoning_content"] = thought
 
     def _mend_call(self, entry: Any) -> None:
         if type(entry) is not dict:

@@ -37,7 +37,8 @@ def decode_request(body: Any) -> ModelRequest:
     choice = _tool_choice(fields)
     settings = _settings(fields)
     stream = bool(fields.flag("stream"))
-    return ModelRequest(model, messages, tools, choice, settings, stream, NAME, _extra(fields.rest))
+    relay = _LEGACY not in fields.rest
+    return ModelRequest(model, messages, tools, choice, settings, stream, NAME, _extra(fields.rest), relay=relay)
 
 
 def wants_usage(request: ModelRequest) -> bool:

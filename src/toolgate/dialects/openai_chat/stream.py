@@ -4,7 +4,7 @@ OpenAI-compatible servers agree on little here. The rule for calls is in `Correl
 that has to do with whole parts is `assemble.py`'s.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from toolgate.conversation.arguments import as_text
@@ -72,6 +72,41 @@ class Correlator:
         return name != self._names[number]
 
 
+class Halves:
+    """Joins halves of surrogate pairs across deltas; a half that stays alone becomes U+FFFD."""
+
+    __slots__ = ("_half",)
+
+    def __init__(self) -> None:
+        self._half = ""
+
+    def join(self, text: str) -> str:
+        """The text, behind a half that was kept and without one that is kept now."""
+        if not self._half and text.isascii():
+            return text
+        text, self._half = self._half + text, ""
+        if "\ud800" <= text[-1] <= "\udbff":
+            text, self._half = text[:-1], text[-1]
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+    def rest(self) -> str:
+        """What a kept half comes to when nothing follows."""
+        half, self._half = self._half, ""
+        return "\ufffd" if half else ""
+
+
+def content_parts(content: list[Any]) -> Iterator[tuple[str, str]]:
+    """Text and thinking of a delta whose content is a list of parts, as Mistral's reasoning models send it."""
+    for part in content:
+        match part:
+            case {"type": "text", "text": str(text)}:
+                yield "text", text
+            case {"type": "thinking", "thinking": list(pieces)}:
+                yield "thinking", "".join([piece.get("text", "") for piece in pieces if type(piece) is dict])
+            case {"type": "thinking", "thinking": str(text)}:
+                yield "thinking", text
+
+
 class ChatDecoder:
     """Reads the first choice of a chat stream."""
 
@@ -82,7 +117,7 @@ class ChatDecoder:
         self._reason: FinishReason | None = None
         self._usage: Usage | None = None
         self._field = ""
-        self._half = ""  # the first half of a surrogate pair, whose second half comes with the next delta
+        self._halves = Halves()
 
     def feed(self, frame: Frame) -> list[StepEvent]:
         """What this frame makes certain."""
@@ -119,7 +154,7 @@ class ChatDecoder:
         if self._reason is None:
             raise Garbled("The upstream's stream ended before the answer was complete.")
         self.done = True
-        self._say_half()
+        self._parts.text(self._halves.rest())
         self._parts.end(self._reason, self._usage)
         return self._parts.take()
 
@@ -132,7 +167,7 @@ class ChatDecoder:
             raise read_error_object(choice.get("error") or "The upstream failed while answering.")
         if reason and self._reason is None:
             self._reason = read_reason(str(reason))
-            self._say_half()
+            self._parts.text(self._halves.rest())
             self._parts.flush(cut=self._reason in ("length", "content_filter"))
 
     def _delta(self, delta: dict[str, Any]) -> None:
@@ -146,9 +181,10 @@ class ChatDecoder:
         content = delta.get("content")
         if type(content) is str:
             if content:
-                parts.text(self._joined(content))
+                parts.text(self._halves.join(content))
         elif type(content) is list:
-            self._content_parts(content)
+            for kind, text in content_parts(content):
+                (parts.reasoning if kind == "thinking" else parts.text)(text)
         if refusal := delta.get("refusal"):
             parts.refusal(refusal)
         for entry in delta.get("tool_calls") or ():
@@ -164,16 +200,6 @@ class ChatDecoder:
     def _details(self, details: list[dict[str, Any]]) -> None:
         """OpenRouter's form: text we may already have from another field, and signatures that must come back."""
         self._parts.seal(Seal(NAME, {"field": "reasoning", "reasoning_details": details}))
-
-    def _content_parts(self, content: list[Any]) -> None:
-        for part in content:
-            match part:
-                case {"type": "text", "text": str(text)}:
-                    self._parts.text(text)
-                case {"type": "thinking", "thinking": list(pieces)}:
-                    self._parts.reasoning("".join([piece.get("text", "") for piece in pieces if type(piece) is dict]))
-                case {"type": "thinking", "thinking": str(text)}:
-                    self._parts.reasoning(text)
 
     def _call(self, entry: Any) -> None:
         if type(entry) is not dict:
@@ -193,17 +219,3 @@ class ChatDecoder:
             freeform=freeform,
             extra=extra,
         )
-
-    def _joined(self, text: str) -> str:
-        """The text with halves of surrogate pairs joined across deltas; a half that stays alone becomes U+FFFD."""
-        if not self._half and text.isascii():
-            return text
-        text, self._half = self._half + text, ""
-        if "\ud800" <= text[-1] <= "\udbff":
-            text, self._half = text[:-1], text[-1]
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-    def _say_half(self) -> None:
-        if self._half:
-            self._half = ""
-            self._parts.text("\ufffd")

@@ -1,0 +1,109 @@
+"""Every quirk of Chat upstreams is understood, in pieces of any size, and passes on mended to a Chat client."""
+
+import json
+
+import pytest
+from openai.lib.streaming.chat import ChatCompletionStreamState
+from openai.types.chat import ChatCompletionChunk
+
+from tests.dialects.chat_quirks import CLOCK, QUIRKS, WEATHER, Quirk, Told
+from toolgate.conversation.events import ModelResponse, StepEvent
+from toolgate.conversation.fold import fold
+from toolgate.conversation.message import Reasoning, Refusal, ToolCall, plain_text
+from toolgate.dialects.dialect import Reply
+from toolgate.dialects.openai_chat import DIALECT
+from toolgate.wire.sse import SseDecoder
+
+REQUEST = DIALECT.server.decode_request(
+    {
+        "model": "m",
+        "messages": [{"role": "user", "content": "hi"}],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "tools": [{"type": "function", "function": {"name": name}} for name in (WEATHER, CLOCK)],
+    }
+)
+CASES = [pytest.param(quirk, id=f"quirk: {quirk.name}") for quirk in QUIRKS]
+SMALL = [case for case in CASES if len(case.values[0].stream) < 100_000]
+
+
+def heard(stream: bytes, size: int) -> ModelResponse:
+    """What the decoder understands of a stream that arrives in pieces of this size."""
+    frames, decoder = SseDecoder(), DIALECT.upstream.decoder(REQUEST)
+    events: list[StepEvent] = []
+    for start in range(0, len(stream), size):
+        for frame in frames.feed(stream[start : start + size]):
+            if not decoder.done:
+                events += decoder.feed(frame)
+    for frame in frames.end():
+        if not decoder.done:
+            events += decoder.feed(frame)
+    return fold([*events, *decoder.end()])
+
+
+def relayed(stream: bytes) -> bytes:
+    """What a Chat client gets of the stream."""
+    frames, relay = SseDecoder(), DIALECT.upstream.relay(REQUEST, Reply("chatcmpl-ours", 1, "m"))
+    passed = [relay.feed(frame) for frame in [*frames.feed(stream), *frames.end()] if not relay.done]
+    return b"".join([*passed, relay.end()])
+
+
+def check(response: ModelResponse, told: Told) -> None:
+    """The response says what the quirk's stream means."""
+    calls = [part for part in response.parts if isinstance(part, ToolCall)]
+    assert plain_text(response.parts) == told.text
+    assert "".join(part.text for part in response.parts if isinstance(part, Reasoning)) == told.reasoning
+    assert "".join(part.text for part in response.parts if isinstance(part, Refusal)) == told.refusal
+    assert [(c.name, c.arguments, c.complete) for c in calls] == [(c.name, c.arguments, c.complete) for c in told.calls]
+    assert all(wanted.id in (None, call.id) for call, wanted in zip(calls, told.calls, strict=True))
+    assert len({call.id for call in calls}) == len(calls)
+    assert response.reason == told.reason
+    assert told.usage is None or response.usage == told.usage
+
+
+@pytest.mark.parametrize("quirk", CASES)
+def test_a_quirk_is_understood(quirk: Quirk) -> None:
+    if quirk.fails:
+        with pytest.raises(quirk.fails):
+            heard(quirk.stream, len(quirk.stream))
+    else:
+        assert quirk.told is not None
+        check(heard(quirk.stream, len(quirk.stream)), quirk.told)
+
+
+@pytest.mark.parametrize("quirk", SMALL)
+@pytest.mark.parametrize("size", [1, 7])
+def test_a_quirk_means_the_same_in_pieces_of_any_size(quirk: Quirk, size: int) -> None:
+    if quirk.fails:
+        with pytest.raises(quirk.fails):
+            heard(quirk.stream, size)
+    else:
+        assert quirk.told is not None
+        check(heard(quirk.stream, size), quirk.told)
+
+
+@pytest.mark.parametrize("quirk", CASES)
+def test_a_relayed_quirk_fails_or_is_mended_until_the_official_client_understands_it(quirk: Quirk) -> None:
+    if quirk.fails:
+        with pytest.raises(quirk.fails):
+            relayed(quirk.stream)
+        return
+    assert quirk.told is not None
+    state = ChatCompletionStreamState(input_tools=[])
+    lines = relayed(quirk.stream).decode().split("\n\n")
+    assert lines[-2:] == ["data: [DONE]", ""]
+    identities = set()
+    for line in lines[:-2]:
+        body = json.loads(line.removeprefix("data: "))
+        parsed = ChatCompletionChunk.model_validate(body)
+        identities.add((parsed.id, parsed.created, parsed.model))
+        state.handle_chunk(parsed)
+    assert len(identities) == 1
+    assert all(all(identity) for identity in identities)
+    message = state.current_completion_snapshot.choices[0].message
+    if quirk.name != "legacy_function_call":  # a relayed function_call stays one
+        assert (message.content or "") == quirk.told.text
+        names = [call.function.name for call in message.tool_calls or []]
+        assert names == [call.name for call in quirk.told.calls]
+        assert len({call.id for call in message.tool_calls or []}) == len(names)
+    assert "".join(filter(None, [message.refusal])) == quirk.told.refusal
