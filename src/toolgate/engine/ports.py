@@ -1,9 +1,9 @@
 """What the engine asks of the world. Each role is a small Protocol, so that behaviour is added by wrapping."""
 
 from collections.abc import AsyncIterator
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
-from toolgate.conversation.events import ModelResponse, StepEvent
+from toolgate.conversation.events import FinishReason, ModelResponse, StepEvent, Usage
 from toolgate.conversation.request import ModelRequest
 
 
@@ -12,6 +12,9 @@ class Answer(Protocol):
 
     upstream: str
     """Who answered, for the log."""
+
+    dialect: str | None
+    """The wire format it came in, if it can be passed on in that format as it is: then it is `Relayable` too."""
 
     warnings: tuple[str, ...]
     """What the upstream could not be told, in words for a person."""
@@ -30,24 +33,39 @@ class Model(Protocol):
         """The answer, once its first piece has arrived: until then a failure is raised and another may be asked."""
 
 
-class Retold(Protocol):
-    """An answer as it passes to a client of its own dialect, with what was heard while it passed."""
+class Heard(Protocol):
+    """What was heard of an answer while it passed."""
 
-    response: ModelResponse | None
-    """Reason, usage and calls, once the answer is complete; parts are not kept."""
+    usage: Usage | None
+
+    @property
+    def reason(self) -> FinishReason | None:
+        """Why it ended, once it has."""
+
+    @property
+    def calls(self) -> int:
+        """How many tool calls it held."""
+
+
+class Retold(Protocol):
+    """A streamed answer as it passes to a client of its own dialect."""
+
+    @property
+    def relay(self) -> Heard:
+        """What was heard of it so far."""
 
     def __aiter__(self) -> AsyncIterator[bytes]:
-        """The frames, in batches."""
+        """The frames, in batches as the network delivered them."""
 
 
-@runtime_checkable
-class Relayable(Protocol):
-    """An answer that can be passed on as it is to a client of the same dialect, unknown fields and all."""
+class Relayable(Answer, Protocol):
+    """An answer that can be passed on as it is to a client of its own dialect, unknown fields and all.
 
-    dialect: str
+    `reply` is the dialect's own `Reply`: how the answer presents itself.
+    """
 
     def retell(self, reply: Any) -> Retold:
-        """The streamed answer as frames of its dialect; `reply` is the dialect's `Reply`."""
+        """The streamed answer as frames of its dialect."""
 
     def retell_whole(self, reply: Any) -> tuple[dict[str, Any], ModelResponse]:
         """The whole answer as a body of its dialect, and what it says."""

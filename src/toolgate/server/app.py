@@ -1,0 +1,145 @@
+"""The ASGI application: from a path to its handler, and from any failure to the words of the caller's dialect."""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from toolgate.conversation import ids
+from toolgate.conversation.errors import ClientFault, GatewayFault, NotFound, Overloaded, ToolgateError
+from toolgate.dialects.dialect import ServerHalf
+from toolgate.server.auth import Caller, Keys
+from toolgate.server.exchange import ClientLeft, Exchange, Header, Receive, Scope, Send
+from toolgate.server.origins import Origins
+from toolgate.telemetry.traced import RequestRecord, Traced
+
+
+class Call(Struct, frozen=True):
+    """A request that was let in: who makes it, and what the path's placeholders stand for."""
+
+    exchange: Exchange
+    caller: Caller
+    record: RequestRecord
+    arguments: tuple[str, ...] = ()
+
+
+Handler: TypeAlias = Callable[[Call], Awaitable[None]]
+
+
+class Endpoint(Struct, frozen=True):
+    """What answers one method on one path; `{}` in the path stands for anything, `scope` None lets everybody in."""
+
+    method: str
+    path: str
+    handler: Handler
+    half: ServerHalf
+    scope: str | None = "chat"
+
+
+class App:
+    """Routes requests, lets callers in, and turns every failure into an answer."""
+
+    def __init__(
+        self,
+        endpoints: Sequence[Endpoint],
+        halves: Mapping[str, ServerHalf],
+        keys: Keys,
+        origins: Origins,
+        traced: Traced,
+        on_start: Callable[[], Awaitable[None]],
+        on_stop: Callable[[], Awaitable[None]],
+    ) -> None:
+        """`halves` says by the beginning of a path, longest first, which dialect's words an error there takes."""
+        self._exact = {(one.method, one.path): one for one in endpoints if "{}" not in one.path}
+        self._patterns = [(_pattern(one.path), one) for one in endpoints if "{}" in one.path]
+        self._paths = {one.path for one in endpoints}
+        self._halves = sorted(halves.items(), key=lambda item: -len(item[0]))
+        self._keys = keys
+        self._origins = origins
+        self._traced = traced
+        self._on_start = on_start
+        self._on_stop = on_stop
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request, or the server's start and stop."""
+        if scope["type"] == "http":
+            await self._serve(Exchange(scope, receive, send))
+        elif scope["type"] == "lifespan":
+            await self._live(receive, send)
+
+    async def _serve(self, exchange: Exchange) -> None:
+        record = RequestRecord(ids.mint(20), exchange.method, exchange.path)
+        try:
+            await self._dispatch(exchange, record)
+        except ToolgateError as error:
+            await self._refuse(exchange, record, error)
+        except ClientLeft:
+            record.note_client_left()
+        except asyncio.CancelledError:
+            if exchange.client_left:
+                record.note_client_left()
+            else:
+                await self._refuse(exchange, record, Overloaded("The server is shutting down.", retry_after=1))
+        except Exception as error:  # noqa: BLE001  # the HTTP edge: the client gets an answer, the log the whole story
+            self._traced.crashed(record, error)
+            await self._refuse(exchange, record, GatewayFault("An internal error occurred; the server's log has it."))
+        finally:
+            exchange.stop_watching()
+            self._traced.finish(record)
+
+    async def _dispatch(self, exchange: Exchange, record: RequestRecord) -> None:
+        endpoint, arguments = self._find(exchange)
+        record.endpoint = endpoint.path
+        extra_headers = self._origins.check(exchange.headers)
+        caller = self._keys.authenticate(exchange.headers) if endpoint.scope else self._keys.nobody
+        if endpoint.scope:
+            caller.require(endpoint.scope)
+        record.caller = caller.name
+        exchange.extra_headers = [(b"x-request-id", record.request_id.encode()), *extra_headers]
+        await endpoint.handler(Call(exchange, caller, record, arguments))
+
+    def _find(self, exchange: Exchange) -> tuple[Endpoint, tuple[str, ...]]:
+        method = "GET" if exchange.method == "HEAD" else exchange.method
+        endpoint = self._exact.get((method, exchange.path))
+        if endpoint is not None:
+            return endpoint, ()
+        for pattern, candidate in self._patterns:
+            if candidate.method == method and (found := pattern.fullmatch(exchange.path)):
+                return candidate, found.groups()
+        if exchange.path in self._paths or any(p.fullmatch(exchange.path) for p, _ in self._patterns):
+            raise ClientFault(f"{exchange.path} does not take {method}.", status=405, code="method_not_allowed")
+        raise NotFound(f"There is no {exchange.path[:200]!r} here.", code="unknown_url")
+
+    def half_for(self, path: str) -> ServerHalf:
+        """The dialect whose words an error on this path takes."""
+        return next(half for prefix, half in self._halves if path.startswith(prefix))
+
+    async def _refuse(self, exchange: Exchange, record: RequestRecord, error: ToolgateError) -> None:
+        record.note_error(error)
+        if exchange.started:
+            return
+        headers: list[Header] = []
+        if error.retry_after is not None:
+            headers.append((b"retry-after", b"%d" % max(1, round(error.retry_after))))
+        if error.status == 401:
+            headers.append((b"www-authenticate", b"Bearer"))
+        await exchange.respond(error.status, self.half_for(exchange.path).encode_error(error), headers)
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                await self._on_start()
+                await send({"type": "lifespan.startup.complete"})
+            else:
+                await self._on_stop()
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+
+
+def _pattern(path: str) -> re.Pattern[str]:
+    """A placeholder takes a path segment, and at the end of the path also slashes: models have them in their names."""
+    escaped = re.escape(path).replace(r"\{\}", "([^/]+)")
+    return re.compile(escaped.removesuffix("([^/]+)") + "(.+)" if path.endswith("{}") else escaped)

@@ -1,0 +1,68 @@
+"""What every request must satisfy whatever its dialect: sane numbers of sane tools, and a history that fits together."""
+
+import re
+
+from msgspec.structs import replace
+
+from toolgate.conversation.errors import InvalidRequest
+from toolgate.conversation.history import settle
+from toolgate.conversation.request import ModelRequest, ToolDef
+from toolgate.tools.schema import SchemaCheck
+from toolgate.upstreams.router import Route
+
+MAX_MESSAGES = 20_000
+MAX_NAME = 128
+_NAME = re.compile(rf"[^\s\x00-\x1f\x7f]{{1,{MAX_NAME}}}")
+
+
+class RequestCheck:
+    """Refuses what no upstream should be asked, and completes what can be."""
+
+    def __init__(self) -> None:
+        self._schemas = SchemaCheck()
+
+    def check(self, request: ModelRequest, route: Route) -> ModelRequest:
+        """The request, ready to be asked of this route's model."""
+        if len(request.messages) > MAX_MESSAGES:
+            raise InvalidRequest(f"messages may hold at most {MAX_MESSAGES} messages.", param="messages")
+        self._check_tools(request.tools, route)
+        self._check_choice(request)
+        request = settle(request, strict=route.strict)
+        return route.with_defaults(request)
+
+    def _check_tools(self, tools: tuple[ToolDef, ...], route: Route) -> None:
+        if len(tools) > route.max_tools:
+            raise InvalidRequest(
+                f"tools may hold at most {route.max_tools} tools for {route.name!r}, not {len(tools)}.",
+                param="tools",
+                code="too_many_tools",
+            )
+        seen: set[tuple[str | None, str]] = set()
+        for number, tool in enumerate(tools):
+            if tool.kind == "hosted":
+                continue
+            if not _NAME.fullmatch(tool.name):
+                raise _bad_tool(number, f"the name must be 1 to {MAX_NAME} characters without blanks")
+            if (tool.namespace, tool.name) in seen:
+                raise _bad_tool(number, f"the name {tool.name!r} is used twice")
+            seen.add((tool.namespace, tool.name))
+            if tool.input_schema and (complaint := self._schemas.complaint(tool.input_schema)):
+                raise _bad_tool(number, f"the schema of {tool.name!r} {complaint}")
+
+    def _check_choice(self, request: ModelRequest) -> None:
+        choice = request.tool_choice
+        if choice is None or not choice.names:
+            return
+        offered = {tool.name for tool in request.tools}
+        for name in choice.names:
+            if name not in offered:
+                raise InvalidRequest(f"tool_choice names {name!r}, which is not in tools.", param="tool_choice")
+
+
+def _bad_tool(number: int, what: str) -> InvalidRequest:
+    return InvalidRequest(f"tools[{number}]: {what}.", param=f"tools[{number}]", code="invalid_tool")
+
+
+def without_choice(request: ModelRequest) -> ModelRequest:
+    """The request without a word on choosing tools, when there are none to choose from."""
+    return request if request.tools or request.tool_choice is None else replace(request, tool_choice=None)

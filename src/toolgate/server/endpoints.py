@@ -1,0 +1,208 @@
+"""One handler answers every dialect: check the request, ask the model, tell the answer, whole or streamed."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from typing import Any, cast
+
+from msgspec import Struct
+
+from toolgate.conversation.errors import Overloaded, ToolgateError
+from toolgate.conversation.events import Delta, Finish, ModelResponse, PartStart, RunEvent
+from toolgate.conversation.fold import fold
+from toolgate.conversation.message import ToolCall
+from toolgate.conversation.request import ModelRequest
+from toolgate.dialects.dialect import Dialect, Encoder, Reply, ServerHalf
+from toolgate.engine.loop import run
+from toolgate.engine.ports import Answer, Relayable
+from toolgate.server.checks import RequestCheck
+from toolgate.server.exchange import Exchange, Header
+from toolgate.telemetry.traced import RequestRecord
+from toolgate.upstreams.router import Route, Router
+from toolgate.wire.jsontext import encode
+
+_PING = b": ping\n"  # no blank line: some clients take one for an empty event
+
+
+class Pace(Struct, frozen=True):
+    """Seconds: how long a stream waits for its first event before it begins with a comment, and between comments."""
+
+    first_event: float = 10.0
+    keepalive: float = 15.0
+
+
+class Question(Struct, frozen=True):
+    """A request on its way to an answer, with all that is needed to tell the answer."""
+
+    exchange: Exchange
+    dialect: Dialect
+    half: ServerHalf
+    request: ModelRequest
+    route: Route
+    reply: Reply
+    record: RequestRecord
+
+
+class Conversations:
+    """Answers requests of any dialect."""
+
+    def __init__(self, router: Router, pace: Pace) -> None:
+        self._router = router
+        self._check = RequestCheck()
+        self._pace = pace
+
+    def question(
+        self, exchange: Exchange, dialect: Dialect, half: ServerHalf, body: Any, record: RequestRecord
+    ) -> Question:
+        """The question that this body asks, checked and ready."""
+        request = half.decode_request(body)
+        record.model = request.model
+        route = self._router.find(request.model)
+        request = self._check.check(request, route)
+        reply = Reply(half.reply_id(), int(time.time()), request.model)
+        record.stream = request.stream
+        return Question(exchange, dialect, half, request, route, reply, record)
+
+    async def answer(self, question: Question) -> None:
+        """Ask the model and tell the client, whole or streamed as it wants."""
+        question.exchange.cancel_when_client_leaves()
+        if question.request.stream:
+            await self._stream(question)
+        else:
+            await self._tell_whole(question)
+
+    async def _tell_whole(self, question: Question) -> None:
+        answer = await question.route.model.ask(question.request)
+        try:
+            body, response = await _whole(question, answer)
+        finally:
+            await answer.aclose()
+        _note_response(question.record, answer, response)
+        await question.exchange.respond(200, body, _headers(question, answer))
+
+    async def _stream(self, question: Question) -> None:
+        """The first piece decides the status; after a patient wait the stream begins without it."""
+        exchange, pace = question.exchange, self._pace
+        asking = asyncio.ensure_future(question.route.model.ask(question.request))
+        try:
+            await asyncio.wait({asking}, timeout=pace.first_event)
+            answer = asking.result() if asking.done() else None
+            await exchange.start(question.dialect.stream_type.encode(), _headers(question, answer))
+            async with _kept_alive(exchange, pace.keepalive if question.dialect.framing == "sse" else None):
+                await self._tell(question, asking)
+        finally:
+            await _close(asking)
+        await exchange.end()
+
+    async def _tell(self, question: Question, asking: asyncio.Future[Answer]) -> None:
+        """Everything after the headers: a failure is now told in the dialect's own way."""
+        encoder: Encoder | None = None
+        try:
+            answer = await asking
+            question.record.upstream = answer.upstream
+            if question.request.relay and answer.dialect == question.request.dialect:
+                await _relay(question, cast(Relayable, answer))
+                return
+            encoder = question.half.encoder(question.request, question.reply)
+            async with aclosing(run(answer)) as batches:
+                async for batch in batches:
+                    _note_batch(question.record, batch)
+                    await question.exchange.write(b"".join([encoder.encode(event) for event in batch]))
+        except ToolgateError as error:
+            await _fail(question, encoder, error)
+        except asyncio.CancelledError:
+            if question.exchange.client_left:
+                raise
+            await _fail(question, encoder, Overloaded("The server is shutting down.", retry_after=1))
+
+
+async def _relay(question: Question, answer: Relayable) -> None:
+    retold = answer.retell(question.reply)
+    try:
+        async with aclosing(retold.__aiter__()) as chunks:  # type: ignore[type-var]  # it is a generator
+            async for chunk in chunks:
+                question.record.note_first_event()
+                await question.exchange.write(chunk)
+    finally:
+        question.record.note_end(retold.relay.reason, retold.relay.usage)
+
+
+async def _whole(question: Question, answer: Answer) -> tuple[bytes, ModelResponse]:
+    if question.request.relay and answer.dialect == question.request.dialect:
+        body, response = cast(Relayable, answer).retell_whole(question.reply)
+        return encode(body), response
+    events: list[RunEvent] = []
+    async for batch in run(answer):
+        events += batch
+    response = fold(events)
+    return question.half.encode_response(response, question.request, question.reply), response
+
+
+async def _fail(question: Question, encoder: Encoder | None, error: ToolgateError) -> None:
+    question.record.note_error(error)
+    encoder = encoder or question.half.encoder(question.request, question.reply)
+    await question.exchange.write(encoder.error(error))
+
+
+async def _close(asking: asyncio.Future[Answer]) -> None:
+    """Cancel the question if nobody answered yet, else close the answer."""
+    if not asking.done():
+        asking.cancel()
+        await asyncio.wait({asking})
+    if not asking.cancelled() and asking.exception() is None:
+        await asking.result().aclose()
+
+
+@asynccontextmanager
+async def _kept_alive(exchange: Exchange, seconds: float | None) -> AsyncIterator[None]:
+    """Meanwhile, a comment is sent whenever nothing was for so long."""
+    if seconds is None:
+        yield
+        return
+    beating = asyncio.get_running_loop().create_task(_beat(exchange, seconds))
+    try:
+        yield
+    finally:
+        beating.cancel()
+
+
+async def _beat(exchange: Exchange, seconds: float) -> None:
+    while True:
+        await asyncio.sleep(seconds)
+        if exchange.idle_for() >= seconds * 0.9:
+            await exchange.write(_PING)
+
+
+def _headers(question: Question, answer: Answer | None) -> list[Header]:
+    """Whatever could not be said to the upstream: silence would be a bug."""
+    warnings = [*question.request.warnings, *(answer.warnings if answer else ())]
+    if not warnings:
+        return []
+    question.record.warnings = tuple(warnings)
+    return [(b"x-toolgate-warning", warning_header(warnings))]
+
+
+def warning_header(warnings: list[str]) -> bytes:
+    """Warnings in one header line of safe length and characters."""
+    text = "; ".join(warnings).encode("ascii", "backslashreplace")[:2000]
+    return bytes([byte if 32 <= byte < 127 else 32 for byte in text])
+
+
+def _note_batch(record: RequestRecord, batch: list[RunEvent]) -> None:
+    record.note_first_event()
+    for event in batch:
+        match event:
+            case Delta():
+                pass
+            case PartStart(ToolCall(name=name)):
+                record.tools.append(name)
+            case Finish():
+                record.note_end(event.reason, event.usage)
+
+
+def _note_response(record: RequestRecord, answer: Answer, response: ModelResponse) -> None:
+    record.upstream = answer.upstream
+    record.note_first_event()
+    record.tools += [part.name for part in response.parts if isinstance(part, ToolCall)]
+    record.note_end(response.reason, response.usage)

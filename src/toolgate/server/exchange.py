@@ -1,0 +1,132 @@
+"""One HTTP request and its response over bare ASGI: reading, answering, streaming, and noticing that the client left.
+
+There is no framework between the socket and the handlers: routing and middleware would cost more than the translation.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any, TypeAlias
+
+from toolgate.conversation.errors import InvalidRequest, WrongMediaType
+from toolgate.wire.jsontext import decode_body
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+Header: TypeAlias = tuple[bytes, bytes]
+
+JSON = b"application/json"
+
+
+class ClientLeft(Exception):
+    """The client closed its connection before the answer was complete."""
+
+
+class Exchange:
+    """One request being answered."""
+
+    __slots__ = ("_receive", "_scope", "_send", "_watch", "_wrote_at", "client_left", "extra_headers", "headers", "method", "path", "started")
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        self.headers: list[Header] = scope["headers"]
+        self.started = False
+        self.client_left = False
+        self.extra_headers: list[Header] = []  # sent with every answer
+        self._wrote_at = 0.0
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._watch: asyncio.Task[None] | None = None
+
+    @property
+    def query(self) -> str:
+        """What stands behind the question mark."""
+        return str(self._scope["query_string"], "latin-1")
+
+    def header(self, name: bytes) -> str | None:
+        """The first header of this lower-case name."""
+        for key, value in self.headers:
+            if key == name:
+                return value.decode("latin-1")
+        return None
+
+    async def body(self) -> bytes:
+        """The whole body; its size is limited below ASGI."""
+        pieces = []
+        while True:
+            message = await self._receive()
+            if message["type"] != "http.request":
+                raise ClientLeft
+            if not message.get("more_body"):
+                last: bytes = message.get("body", b"")
+                return b"".join([*pieces, last]) if pieces else last
+            pieces.append(message.get("body", b""))
+
+    async def json(self) -> Any:
+        """The body as JSON, refused if it claims to be anything else."""
+        content_type = self.header(b"content-type")
+        if content_type is not None and not _is_json(content_type):
+            raise WrongMediaType(f"The content type must be application/json in UTF-8, not {content_type[:80]!r}.")
+        body = await self.body()
+        if not body:
+            raise InvalidRequest("The body is empty: a JSON object was expected.", code="invalid_json")
+        return decode_body(body)
+
+    def cancel_when_client_leaves(self) -> None:
+        """From now on the running task is cancelled when the client closes its connection."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._watch = asyncio.get_running_loop().create_task(self._cancel_on_disconnect(task))
+
+    async def _cancel_on_disconnect(self, task: asyncio.Task[Any]) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self.client_left = True
+        task.cancel()
+
+    def stop_watching(self) -> None:
+        """The answer is out; whatever the client does now is the next request's business."""
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+
+    async def respond(
+        self, status: int, body: bytes, headers: Iterable[Header] = (), content_type: bytes = JSON
+    ) -> None:
+        """Answer in one piece."""
+        self.started = True
+        length = b"%d" % len(body)
+        all_headers = [(b"content-type", content_type), (b"content-length", length), *self.extra_headers, *headers]
+        await self._send({"type": "http.response.start", "status": status, "headers": all_headers})
+        await self._send({"type": "http.response.body", "body": b"" if self.method == "HEAD" else body})
+
+    async def start(self, content_type: bytes, headers: Iterable[Header] = ()) -> None:
+        """Begin a streamed answer; proxies are told not to hold it back."""
+        self.started = True
+        streaming = [(b"content-type", content_type), (b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
+        await self._send({"type": "http.response.start", "status": 200, "headers": [*streaming, *self.extra_headers, *headers]})
+
+    async def write(self, chunk: bytes) -> None:
+        """Send a piece of a streamed answer; waits while the client is slower than we are."""
+        self._wrote_at = time.monotonic()
+        await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
+
+    def idle_for(self) -> float:
+        """Seconds since the last piece was sent."""
+        return time.monotonic() - self._wrote_at
+
+    async def end(self) -> None:
+        """The streamed answer is complete."""
+        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _is_json(content_type: str) -> bool:
+    kind, _, parameters = content_type.lower().partition(";")
+    if kind.strip() != "application/json" and not kind.strip().endswith("+json"):
+        return False
+    charset = parameters.partition("charset=")[2].partition(";")[0].strip().strip('"')
+    return charset in ("", "utf-8", "utf8", "us-ascii")

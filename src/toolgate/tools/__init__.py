@@ -1,0 +1,1 @@
+"""Tools: what a definition must be, wherever it comes from."""

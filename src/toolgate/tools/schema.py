@@ -1,0 +1,74 @@
+"""Whether a tool's JSON Schema is one, decided without network, files or long thought.
+
+A schema comes from whoever calls us. Its `$schema` may name any address and is looked at only if it is a published draft's;
+size and nesting are bounded before the validator sees it.
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+import jsonschema_rs
+import msgspec
+
+MAX_BYTES = 64 * 1024
+MAX_DEPTH = 64
+_REMEMBERED = 4096
+_DRAFT_7 = "http://json-schema.org/draft-07/schema#"
+_DRAFTS = frozenset(
+    {
+        _DRAFT_7,
+        "http://json-schema.org/draft-04/schema#",
+        "http://json-schema.org/draft-06/schema#",
+        "https://json-schema.org/draft/2019-09/schema",
+        "https://json-schema.org/draft/2020-12/schema",
+    }
+)
+
+
+class SchemaCheck:
+    """Says what is wrong with a schema; remembers those seen, since clients send the same tools with every request."""
+
+    def __init__(self) -> None:
+        self._seen: OrderedDict[bytes, str | None] = OrderedDict()
+
+    def complaint(self, schema: Mapping[str, Any]) -> str | None:
+        """What is wrong, in words that complete "the schema …", or None."""
+        key = msgspec.json.encode(schema)
+        if key not in self._seen:
+            if len(key) > MAX_BYTES:
+                return f"is larger than {MAX_BYTES} bytes"
+            self._seen[key] = _complaint(schema)
+            if len(self._seen) > _REMEMBERED:
+                self._seen.popitem(last=False)
+        return self._seen[key]
+
+
+def _complaint(schema: Mapping[str, Any]) -> str | None:
+    if _depth(schema, MAX_DEPTH) > MAX_DEPTH:
+        return f"is nested deeper than {MAX_DEPTH} levels"
+    if schema.get("type", "object") != "object":
+        return f"must describe an object, not {schema['type']!r}"
+    plain = {name: value for name, value in schema.items() if name != "$schema" or value in _DRAFTS}
+    first = _invalid(plain)
+    # Without a word about the draft, what either of the two in use accepts is good.
+    return first if first is None or "$schema" in plain or _invalid({**plain, "$schema": _DRAFT_7}) else None
+
+
+def _invalid(schema: Mapping[str, Any]) -> str | None:
+    try:
+        jsonschema_rs.meta.validate(dict(schema))
+    except jsonschema_rs.ValidationError as error:
+        place = "".join([f"/{step}" for step in error.instance_path])
+        return f"is not valid JSON Schema at {place or 'its root'}: {error.message[:200]}"
+    except (jsonschema_rs.ReferencingError, ValueError) as error:
+        return f"is not valid JSON Schema: {str(error)[:200]}"
+    return None
+
+
+def _depth(value: Any, limit: int) -> int:
+    """How deep it is nested, not looking much further than the limit."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    if limit < 0:
+        return 1
+    return 1 + max([_depth(item, limit - 1) for item in inner if isinstance(item, (dict, list))], default=0)

@@ -1,0 +1,171 @@
+"""A request cut to what an upstream can take, and its answer cut back: names, namespaces and freeform tools.
+
+A tool name that is too long or uses characters an upstream refuses gets a short stable one. A tool of a namespace gets its
+namespace in front. A freeform tool becomes a function with one text parameter. What a choice narrows to names becomes
+fewer tools. Each is undone in the calls that come back, so that the client hears only the names it knows.
+A client that speaks the upstream's own dialect is left alone: it knows what it asked for.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from toolgate.conversation.events import Delta, PartEnd, PartStart, StepEvent
+from toolgate.conversation.message import Message, Part, ToolCall, ToolResult
+from toolgate.conversation.request import ModelRequest, ToolChoice, ToolDef
+from toolgate.dialects.dialect import Quirks
+
+_UNSAFE = re.compile(r"[^a-zA-Z0-9_-]")
+_FREEFORM_FIELD = "input"
+
+
+Replacements: TypeAlias = Mapping[tuple[str | None, str], ToolDef]
+
+
+class Adapted(Struct, frozen=True):
+    """A request as the upstream takes it, with the way back for each renamed tool; no names means nothing to undo."""
+
+    request: ModelRequest
+    originals: Mapping[str, ToolDef] = {}
+
+
+def adapt(request: ModelRequest, dialect: str, quirks: Quirks) -> Adapted:
+    """The request as an upstream of this dialect and these quirks can take it."""
+    if request.dialect == dialect:
+        return Adapted(request)
+    request = _narrowed(request)
+    replacements = {
+        (tool.namespace, tool.name): taken
+        for tool in request.tools
+        if (taken := _as_taken(tool, quirks, keeps_namespaces=dialect == "openai_responses")) is not tool
+    }
+    if not replacements:
+        return Adapted(request)
+    tools = [replacements.get((tool.namespace, tool.name), tool) for tool in request.tools]
+    adapted = replace(
+        request,
+        tools=tuple(tools),
+        messages=tuple([_renamed(message, replacements) for message in request.messages]),
+        tool_choice=_renamed_choice(request.tool_choice, replacements),
+    )
+    return Adapted(
+        adapted, {taken.name: tool for taken, tool in zip(tools, request.tools, strict=True) if taken is not tool}
+    )
+
+
+class Restorer:
+    """Undoes the renaming in the events of one answer."""
+
+    def __init__(self, originals: Mapping[str, ToolDef]) -> None:
+        self._originals = originals
+        self._holding = False  # inside a freeform call: its text is told whole, out of the JSON around it
+
+    def restore(self, events: list[StepEvent]) -> list[StepEvent]:
+        """The events as the client's own tools would have it."""
+        restored: list[StepEvent] = []
+        for event in events:
+            match event:
+                case Delta() if self._holding:
+                    continue
+                case PartStart(ToolCall() as call) if call.name in self._originals:
+                    self._holding = self._originals[call.name].kind == "freeform"
+                    restored.append(PartStart(self._call(call)))
+                case PartEnd(ToolCall() as call) if call.name in self._originals:
+                    whole = self._call(call)
+                    if self._holding:
+                        self._holding = False
+                        restored.append(Delta(whole.arguments))
+                    restored.append(PartEnd(whole))
+                case _:
+                    restored.append(event)
+        return restored
+
+    def _call(self, call: ToolCall) -> ToolCall:
+        tool = self._originals[call.name]
+        extra = {**call.extra, "openai_responses": {"namespace": tool.namespace}} if tool.namespace else call.extra
+        if tool.kind == "freeform":
+            return replace(call, name=tool.name, arguments=_unwrapped(call.arguments), freeform=True, extra=extra)
+        return replace(call, name=tool.name, extra=extra)
+
+
+def _narrowed(request: ModelRequest) -> ModelRequest:
+    """A choice among several tools as a choice among fewer tools: few upstreams know the former."""
+    choice = request.tool_choice
+    if choice is None or not choice.names or (choice.mode == "required" and len(choice.names) == 1):
+        return request
+    tools = tuple([tool for tool in request.tools if tool.name in choice.names])
+    return replace(request, tools=tools, tool_choice=ToolChoice(choice.mode, (), choice.parallel))
+
+
+def _as_taken(tool: ToolDef, quirks: Quirks, keeps_namespaces: bool) -> ToolDef:
+    if tool.kind == "hosted":
+        return tool
+    if tool.namespace and not keeps_namespaces:
+        tool = replace(tool, name=f"{tool.namespace}__{tool.name}", namespace=None)
+    if tool.kind == "freeform" and not quirks.freeform_tools:
+        tool = _as_function(tool)
+    name = short_name(tool.name, quirks.name_limit)
+    return tool if name == tool.name else replace(tool, name=name)
+
+
+def short_name(name: str, limit: int) -> str:
+    """The name itself if every upstream takes it, else a readable beginning and a digest of the whole."""
+    safe = _UNSAFE.sub("_", name)
+    if safe == name and len(name) <= limit:
+        return name
+    digest = hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:8]
+    return f"{safe[: limit - 9]}_{digest}"
+
+
+def _as_function(tool: ToolDef) -> ToolDef:
+    field: dict[str, Any] = {"type": "string", "description": "The whole input of the tool, as plain text."}
+    if tool.format and tool.format.get("type") == "grammar":
+        grammar = tool.format.get("grammar") or tool.format
+        field["description"] += (
+            f" It must follow this {grammar.get('syntax', '')} grammar:\n{grammar.get('definition', '')}"
+        )
+    schema = {"type": "object", "properties": {_FREEFORM_FIELD: field}, "required": [_FREEFORM_FIELD]}
+    return ToolDef(tool.name, tool.description, {**schema, "additionalProperties": False}, extra=tool.extra)
+
+
+def _unwrapped(arguments: str) -> str:
+    try:
+        value = msgspec.json.decode(arguments)
+    except msgspec.MsgspecError:
+        return arguments
+    text = value.get(_FREEFORM_FIELD) if type(value) is dict else None
+    return text if type(text) is str else arguments
+
+
+def _renamed(message: Message, replacements: Replacements) -> Message:
+    if not any(isinstance(part, (ToolCall, ToolResult)) for part in message.parts):
+        return message
+    return replace(message, parts=tuple([_renamed_part(part, replacements) for part in message.parts]))
+
+
+def _renamed_part(part: Part, replacements: Replacements) -> Part:
+    match part:
+        case ToolCall():
+            taken = replacements.get((part.extra.get("openai_responses", {}).get("namespace"), part.name))
+            if taken is None:
+                return part
+            if part.freeform and taken.kind == "function":
+                text = msgspec.json.encode({_FREEFORM_FIELD: part.arguments}).decode()
+                return replace(part, name=taken.name, arguments=text, freeform=False)
+            return replace(part, name=taken.name)
+        case ToolResult(name=str(name)) if taken := replacements.get((None, name)):
+            return replace(part, name=taken.name)
+        case _:
+            return part
+
+
+def _renamed_choice(choice: ToolChoice | None, replacements: Replacements) -> ToolChoice | None:
+    if choice is None or not choice.names:
+        return choice
+    names = {name: taken.name for (_, name), taken in replacements.items()}
+    return replace(choice, names=tuple([names.get(name, name) for name in choice.names]))

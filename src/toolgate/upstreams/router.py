@@ -1,0 +1,60 @@
+"""From a model's public name to whoever answers for it."""
+
+import difflib
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct
+from msgspec.structs import asdict, replace
+
+from toolgate.conversation.errors import NotFound
+from toolgate.conversation.request import ModelRequest, Settings
+from toolgate.engine.ports import Model
+
+_NO_SETTINGS = Settings()
+
+
+class Route(Struct, frozen=True):
+    """A model as clients know it, and the one to ask."""
+
+    name: str
+    model: Model
+    aliases: tuple[str, ...] = ()
+    owner: str = "toolgate"
+    created: int = 0
+    max_tools: int = 128
+    strict: bool = False
+    context: int = 131_072
+    images: bool = True
+    tools: bool = True
+    thinking: bool = False
+    defaults: Settings = _NO_SETTINGS
+
+    def with_defaults(self, request: ModelRequest) -> ModelRequest:
+        """The request with this model's defaults where the client said nothing."""
+        if self.defaults is _NO_SETTINGS or self.defaults == _NO_SETTINGS:
+            return request
+        unsaid = asdict(_NO_SETTINGS)
+        said = {name: value for name, value in asdict(request.settings).items() if value != unsaid[name]}
+        return replace(request, settings=replace(self.defaults, **said))
+
+
+class Router:
+    """Finds the route for a name; knows every name that clients may use."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self.routes: Mapping[str, Route] = {route.name: route for route in routes}
+        aliases = {alias: route for route in self.routes.values() for alias in route.aliases}
+        self._names: Mapping[str, Route] = {**aliases, **self.routes}
+
+    def find(self, name: str) -> Route:
+        """The route for this name; Ollama's clients may put `:latest` behind it."""
+        route = self._names.get(name) or self._names.get(name.removesuffix(":latest"))
+        if route is None:
+            raise NotFound(self._unknown(name), param="model", code="model_not_found")
+        return route
+
+    def _unknown(self, name: str) -> str:
+        shown = name[:100]
+        near = difflib.get_close_matches(shown, self._names, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else f" There are: {', '.join(list(self.routes)[:20])}."
+        return f"The model {shown!r} does not exist.{hint}"
