@@ -1,0 +1,37 @@
+"""Stored responses: kept, chained, forgotten, and invisible to others."""
+
+from pathlib import Path
+
+from toolgate.storage.responses import ResponseStore, StoredResponse
+
+
+def stored(id: str, previous: str | None = None, owner: str = "ann") -> StoredResponse:
+    return StoredResponse(id, owner, previous, 1, [{"type": "message", "n": id}], {"id": id, "output": []})
+
+
+async def test_a_saved_response_survives_a_new_process(tmp_path: Path) -> None:
+    store = ResponseStore(tmp_path / "deep" / "t.db")
+    await store.save(stored("a"))
+    await store.aclose()
+    again = ResponseStore(tmp_path / "deep" / "t.db")
+    assert await again.load("ann", "a") == stored("a")
+    await again.aclose()
+
+
+async def test_a_chain_is_told_oldest_first_and_not_at_all_when_a_link_is_gone() -> None:
+    store = ResponseStore(None)
+    for id, previous in (("a", None), ("b", "a"), ("c", "b")):
+        await store.save(stored(id, previous))
+    assert [response.id for response in await store.chain("ann", "c")] == ["a", "b", "c"]
+    assert await store.delete("ann", "b")
+    assert await store.chain("ann", "c") == []
+    await store.aclose()
+
+
+async def test_another_owner_sees_nothing_and_deletes_nothing() -> None:
+    store = ResponseStore(None)
+    await store.save(stored("a"))
+    assert await store.load("bob", "a") is None
+    assert not await store.delete("bob", "a")
+    assert await store.load("ann", "a") is not None
+    await store.aclose()

@@ -1,0 +1,81 @@
+"""Who may import whom: the layers of docs/architecture.md, held by reading every import."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src" / "toolgate"
+LAYERS: dict[str, set[str]] = {
+    "conversation": set(),
+    "wire": {"conversation"},
+    "dialects": {"conversation", "wire"},
+    "text": {"conversation", "wire"},
+    "engine": {"conversation"},
+    "tools": {"conversation"},
+    "storage": {"conversation"},
+    "telemetry": {"conversation"},
+    "upstreams": {"conversation", "wire", "dialects", "text", "engine"},
+    "runs": {"conversation", "engine", "storage"},
+    "config": {"conversation", "dialects", "upstreams"},
+    "testing": {"conversation", "engine", "dialects", "server", "upstreams", "config"},
+}
+MODULES = sorted(SOURCE.rglob("*.py"))
+
+
+def imported(path: Path) -> set[str]:
+    """The dotted names of ours that a file imports."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            assert node.level == 0, f"{path}: relative import"
+            names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return {name for name in names if name.startswith("toolgate.")}
+
+
+def layer(name: str) -> str:
+    return name.split(".")[1]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_a_file_imports_only_from_the_layers_below_its_own(path: Path) -> None:
+    own = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+    if own not in LAYERS:  # server and cli may see everything
+        return
+    foreign = {layer(name) for name in imported(path)} - {own, "__version__"}
+    assert foreign <= LAYERS[own], f"{path.relative_to(SOURCE)} imports {foreign - LAYERS[own]}"
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in MODULES if "dialects" in p.parts], ids=lambda path: str(path.relative_to(SOURCE))
+)
+def test_a_dialect_knows_no_other_dialect(path: Path) -> None:
+    folders = {folder.name for folder in (SOURCE / "dialects").iterdir() if folder.is_dir()}
+    own = path.parent.name if path.parent.name in folders else None
+    named = {name.split(".")[2] for name in imported(path) if name.startswith("toolgate.dialects.")} & folders
+    assert named <= {own}
+
+
+def test_only_the_transport_and_the_edge_open_sockets() -> None:
+    sockets = {"socket", "ssl", "http.client", "urllib.request", "httpx", "aiohttp", "requests"}
+    for path in MODULES:
+        tree = ast.parse(path.read_text())
+        names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+        if names & sockets:
+            assert {"transport", "server", "cli"} & set(path.relative_to(SOURCE).parts), path
+
+
+def test_pure_layers_are_free_of_io_and_clocks() -> None:
+    banned = {"asyncio", "time", "datetime", "os", "pathlib", "threading"}
+    allowed = {("dialects/refusals.py", "time"), ("dialects/ollama", "datetime"), ("dialects/anthropic", "datetime")}
+    for path in MODULES:
+        where = str(path.relative_to(SOURCE))
+        if not where.startswith(("conversation/", "wire/", "dialects/")):
+            continue
+        tree = ast.parse(path.read_text())
+        names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+        names |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
+        found = {name for name in names & banned if not any(where.startswith(f) and name == n for f, n in allowed)}
+        assert not found, f"{where} imports {found}"
