@@ -208,6 +208,23 @@ def answering(*answers: bytes) -> Script:
     return script
 
 
+def relay_to(port: int) -> Script:
+    """A forward proxy that opens every CONNECT to one port on loopback, whatever was asked for."""
+
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        await peer.send(head())
+        upward = asyncio.ensure_future(_pump(peer.reader, writer))
+        try:
+            await _pump(reader, peer.writer)
+        finally:
+            upward.cancel()
+            await _close(writer)
+
+    return script
+
+
 @dataclass(frozen=True)
 class Fault:
     """What a proxy does to the bytes that come back: slow them, slice them, and stop them after so many."""

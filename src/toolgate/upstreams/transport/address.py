@@ -63,9 +63,11 @@ def parse_url(url: str) -> tuple[Origin, str]:
 
 
 def _origin(parts: SplitResult) -> Origin:
-    if parts.scheme not in DEFAULT_PORTS or not parts.hostname:
+    host = parts.hostname
+    # Beyond ASCII, two readings of a name exist and may lead to two hosts: its owner has to spell it out.
+    if parts.scheme not in DEFAULT_PORTS or not host or not host.isascii():
         raise ValueError(parts.scheme)
-    host = parts.hostname if ":" in parts.hostname else parts.hostname.encode("idna").decode("ascii")
+    host.encode("idna")  # the length of labels, which the resolver would complain about later
     return Origin(parts.scheme, host, DEFAULT_PORTS[parts.scheme] if parts.port is None else parts.port)
 
 

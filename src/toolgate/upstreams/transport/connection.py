@@ -1,6 +1,7 @@
 """One socket to an upstream, with at most one answer under way on it. Knows no URL and no body."""
 
 import asyncio
+import ssl
 from math import inf
 from typing import Protocol, cast
 
@@ -36,7 +37,7 @@ class Connection(asyncio.Protocol):
         self._keeper = keeper
         self._transport: asyncio.Transport | None = None
         self._incoming: Incoming | None = None
-        self._reused = self._paused = self._eof = False
+        self._reused = self._paused = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = inf
 
@@ -107,12 +108,10 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def eof_received(self) -> None:
-        self._eof = True
-        self._hang_up(clean=True)
+        self._hang_up(clean=self._farewell())
 
     def connection_lost(self, exc: Exception | None) -> None:
-        # Over TLS, an end without close_notify reaches us without eof_received: anybody on the way can forge it.
-        self._hang_up(clean=exc is None and self._eof)
+        self._hang_up(clean=False)
         self._forget_timer()
         self._keeper.lost(self)
 
@@ -120,6 +119,14 @@ class Connection(asyncio.Protocol):
         self.open = False
         if self._incoming is not None:
             self.end(self._incoming.lost(clean, self._reused))
+
+    def _farewell(self) -> bool:
+        """Whether the peer ended the stream itself: over TLS anybody on the way can send FIN, but not close_notify."""
+        tls = self._transport.get_extra_info("ssl_object") if self._transport is not None else None
+        try:
+            return tls is None or tls.read(1) == b""
+        except ssl.SSLError:
+            return False
 
     def _tick(self) -> None:
         self._timer, self._timer_at = None, inf
