@@ -1,0 +1,204 @@
+"""Ollama's requests, read into the conversation's values.
+
+Ollama's calls and results have no ids of old, and its clients leave out those that newer servers give. A call without one
+gets an id from its place in the history, so that the same history always has the same ids, and a result without one is
+matched by its tool's name or else by its order among the calls still unanswered.
+"""
+
+from typing import Any
+
+from toolgate.conversation.arguments import as_text
+from toolgate.conversation.errors import InvalidRequest
+from toolgate.conversation.message import (
+    NO_EXTRA,
+    Extra,
+    Media,
+    Message,
+    Opaque,
+    Part,
+    Reasoning,
+    Text,
+    ToolCall,
+    ToolResult,
+)
+from toolgate.conversation.request import ModelRequest, OutputFormat, Settings, Thinking, ToolDef
+from toolgate.dialects.ollama.words import NAME, PROMPT, THINKING, image_mime
+from toolgate.wire.fields import Fields
+
+MAX_STOPS = 64
+
+
+def decode_request(body: Any) -> ModelRequest:
+    """The request that the body makes; without messages it only loads the model."""
+    fields = Fields(body)
+    model = fields.required_text("model")
+    messages = _History().read(fields)
+    tools = tuple(
+        [_tool(Fields(value, f"tools[{number}]")) for number, value in enumerate(fields.items("tools") or [])]
+    )
+    settings, stream = read_settings(fields), fields.flag("stream") is not False
+    fields.raw(PROMPT)  # ours to set
+    return ModelRequest(model, messages, tools, None, settings, stream, NAME, own(fields.rest))
+
+
+def own(rest: dict[str, Any]) -> Extra:
+    """What nobody read, kept for this dialect."""
+    return {NAME: rest} if rest else NO_EXTRA
+
+
+class _History:
+    """The messages read so far, and the calls of the last turn that have no result yet."""
+
+    def __init__(self) -> None:
+        self._known: set[str] = set()
+        self._open: list[ToolCall] = []
+        self._numbered = False  # whether the open calls got their ids here, so that no result can know them
+
+    def read(self, fields: Fields) -> tuple[Message, ...]:
+        """All messages of a body."""
+        values = fields.items("messages") or []
+        return tuple([self._message(Fields(value, f"messages[{i}]"), i) for i, value in enumerate(values)])
+
+    def _message(self, fields: Fields, number: int) -> Message:
+        whole = dict(fields.rest)
+        role = fields.required_text("role").lower()
+        match role:
+            case "user" | "system" | "developer":
+                return Message("user" if role == "user" else "system", _content(fields), own(fields.rest))
+            case "assistant":
+                return self._assistant(fields, number)
+            case "tool":
+                return self._result(fields, number)
+            case _:  # some models have roles of their own, which only their template understands
+                return Message("system", (Opaque(NAME, whole),))
+
+    def _assistant(self, fields: Fields, number: int) -> Message:
+        thought = fields.text("thinking")
+        parts: list[Part] = [Reasoning(thought, THINKING)] if thought else []
+        parts += [part for part in _content(fields) if part != Text("")]
+        values = fields.items("tool_calls") or []
+        if values:
+            self._open, self._numbered = [], False
+        for place, value in enumerate(values):
+            call = self._call(
+                Fields(value, f"{fields.at('tool_calls')}[{place}]"), f"call_turn{number:04d}_{place:04d}"
+            )
+            self._open.append(call)
+            self._known.add(call.id)
+            parts.append(call)
+        return Message("assistant", tuple(parts), own(fields.rest))
+
+    def _call(self, fields: Fields, place: str) -> ToolCall:
+        given = fields.text("id")
+        self._numbered = self._numbered or not given
+        fields.raw("type")
+        function = fields.object("function") or Fields({}, fields.at("function"))
+        function.raw("index")
+        name, arguments = function.required_text("name"), as_text(function.raw("arguments")).strip()
+        beside = {"function": function.rest} if function.rest else {}
+        return ToolCall(given or place, name, arguments or "{}", extra=own({**fields.rest, **beside}))
+
+    def _result(self, fields: Fields, number: int) -> Message:
+        given = fields.text("tool_call_id")
+        name = fields.text("tool_name") or fields.text("name")
+        call = self._answered(given, name)
+        id = call.id if call else given or f"call_turn{number:04d}_none"
+        content = tuple([part for part in _content(fields) if isinstance(part, (Text, Media))])
+        result = ToolResult(id, content, name=name or (call.name if call else None))
+        return Message("tool", (result,), own(fields.rest))
+
+    def _answered(self, id: str | None, name: str | None) -> ToolCall | None:
+        """The open call that a result answers; one whose id is known answers that call and no other."""
+        calls = self._open
+        if id and (id in self._known or not self._numbered):
+            found = next((call for call in calls if call.id == id), None)
+        else:
+            found = next((call for call in calls if call.name == name), calls[0] if calls else None)
+        if found is not None:
+            calls.remove(found)
+        return found
+
+
+def _content(fields: Fields) -> tuple[Part, ...]:
+    text, images = fields.text("content"), read_images(fields)
+    return (Text(text), *images) if text or (text is not None and not images) else tuple(images)
+
+
+def read_images(fields: Fields) -> list[Media]:
+    """The pictures beside a text: bare base64, or data URLs as some clients have it."""
+    images = []
+    for number, value in enumerate(fields.items("images") or []):
+        if type(value) is not str:
+            raise fields.wrong(f"images[{number}]", "a base64 string")
+        data = value.partition(",")[2] if value.startswith("data:") else value
+        images.append(Media("image", image_mime(data), data))
+    return images
+
+
+def _tool(fields: Fields) -> ToolDef:
+    if fields.text("type") not in (None, "", "function"):
+        raise InvalidRequest(f"{fields.at('type')} must be function.", param=fields.at("type"), code="invalid_tool")
+    function = fields.object("function")
+    if function is None:
+        raise InvalidRequest(f"{fields.at('function')} is required.", param=fields.at("function"), code="invalid_tool")
+    name = function.required_text("name")
+    description, schema = function.text("description"), function.mapping("parameters")
+    beside = {"function": function.rest} if function.rest else {}
+    return ToolDef(name, description, schema, extra=own({**beside, **fields.rest}))
+
+
+def read_settings(fields: Fields) -> Settings:
+    """Options, format and thinking; the options that no other dialect knows stay behind."""
+    options = fields.object("options") or Fields({}, "options")
+    most = options.integer("num_predict")
+    if most is not None and most < 1:  # endless, or until the context is full
+        options.rest["num_predict"], most = most, None
+    settings = Settings(
+        max_tokens=most,
+        temperature=options.number("temperature"),
+        top_p=options.number("top_p"),
+        top_k=options.integer("top_k"),
+        stop=_stop(options),
+        seed=options.integer("seed"),
+        frequency_penalty=options.number("frequency_penalty"),
+        presence_penalty=options.number("presence_penalty"),
+        output=_output(fields),
+        thinking=_thinking(fields),
+    )
+    if options.rest:
+        fields.rest["options"] = options.rest
+    return settings
+
+
+def _stop(options: Fields) -> tuple[str, ...]:
+    value = options.raw("stop")
+    words = [value] if type(value) is str else [] if value is None else value
+    if type(words) is not list or not all(type(word) is str for word in words):
+        raise options.wrong("stop", "a list of strings")
+    if len(words) > MAX_STOPS:
+        raise InvalidRequest(f"options.stop may hold at most {MAX_STOPS} strings.", param="options.stop")
+    return tuple(words)
+
+
+def _output(fields: Fields) -> OutputFormat | None:
+    match fields.raw("format"):
+        case None | "":
+            return None
+        case "json":
+            return OutputFormat()
+        case dict(schema):
+            return OutputFormat(schema)
+        case _:
+            raise fields.wrong("format", "json or a JSON Schema")
+
+
+def _thinking(fields: Fields) -> Thinking | None:
+    match fields.raw("think"):
+        case None | "":
+            return None
+        case bool(enabled):
+            return Thinking(enabled)
+        case str(effort):
+            return Thinking(True, effort)
+        case _:
+            raise fields.wrong("think", "true, false or a word such as high")
