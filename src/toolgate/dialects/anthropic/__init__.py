@@ -1,0 +1,7 @@
+"""Anthropic Messages."""
+
+from toolgate.dialects.anthropic import server, upstream
+from toolgate.dialects.anthropic.words import NAME
+from toolgate.dialects.dialect import Dialect
+
+DIALECT = Dialect(NAME, server, upstream)
