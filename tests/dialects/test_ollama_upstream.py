@@ -19,7 +19,7 @@ from tests.dialects.ollama_cases import (
     written,
 )
 from toolgate.conversation.errors import Garbled, InvalidRequest, Rejected, Unavailable
-from toolgate.conversation.events import Delta, PartStart, Usage
+from toolgate.conversation.events import Delta, PartEnd, PartStart, Usage
 from toolgate.conversation.message import Media, Message, Opaque, Reasoning, Refusal, Seal, Text, ToolCall, ToolResult
 from toolgate.conversation.request import ModelRequest, OutputFormat, Settings, Thinking, ToolChoice, ToolDef
 from toolgate.dialects.dialect import Quirks
@@ -219,6 +219,12 @@ def test_text_is_told_as_it_comes():
     seen = events(wire(line("Hel"), line("lo"), DONE))
     assert [event.text for event in seen if isinstance(event, Delta)] == ["Hel", "lo"]
     assert sum(isinstance(event, PartStart) for event in seen) == 1
+
+
+def test_a_call_is_told_whole_as_soon_as_it_is_read():
+    decoder = DIALECT.upstream.decoder(REQUEST)
+    (frame,) = DIALECT.frame_decoder().feed(wire(line(tool_calls=[call()])))
+    assert isinstance(decoder.feed(frame)[-1], PartEnd)
 
 
 def test_an_answer_with_pictures_holds_them():
