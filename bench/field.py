@@ -1,34 +1,36 @@
-"""The field of a measurement: the mock upstream and the peers that run beside each other; knows no topic."""
+"""The field of a measurement: the mock upstream and the peers that run on it; knows no topic."""
 
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
 from bench.load import Job, Outcome
 from bench.measure import cpu_seconds
-from bench.peers import Direct, Peer, Target
-from bench.processes import WORK, free_port, load, running
-from bench.shapes import TERMINATORS, Route, Shape
+from bench.peers import Direct, Peer
+from bench.processes import WORK, Failed, free_port, load, running
+from bench.shapes import CHAT, TERMINATORS, Route, Shape
 
 
 class Pace(NamedTuple):
-    """How thorough a run is: repeats of a measurement and CPU seconds each of them should take."""
+    """How thorough a run is: repeats of a measurement, CPU seconds each should take, and the like."""
 
+    name: str
     repeats: int
     cpu_budget: float
     latency_seconds: float
     starts: int
-    quick: bool
+    patience: float
+    thorough: bool
 
 
-QUICK = Pace(repeats=3, cpu_budget=0.15, latency_seconds=2, starts=1, quick=True)
-FULL = Pace(repeats=5, cpu_budget=0.4, latency_seconds=5, starts=5, quick=False)
+QUICK = Pace("quick", repeats=2, cpu_budget=0.12, latency_seconds=1, starts=1, patience=10, thorough=False)
+FULL = Pace("full", repeats=5, cpu_budget=0.4, latency_seconds=3, starts=5, patience=60, thorough=True)
 
 
 class Standing(NamedTuple):
-    """A peer that runs: its process, its port and the upstream's."""
+    """A server that runs: its process, its port and the upstream's."""
 
     peer: Peer | Direct
     pid: int
@@ -36,8 +38,8 @@ class Standing(NamedTuple):
     upstream: int
 
     def job(self, route: Route, shape: Shape, requests: int, connections: int = 20) -> Job | None:
-        """The job of sending a shape to this peer; nothing if it cannot take the route."""
-        target: Target | None = self.peer.target(route, shape.model, self.upstream)
+        """The job of sending a shape to this server; nothing if it cannot take the route."""
+        target = self.peer.target(route, shape.model, self.upstream)
         if target is None:
             return None
         body = shape.body(route.client, target.model)
@@ -47,17 +49,17 @@ class Standing(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """CPU seconds per request, and how the requests went."""
+    """CPU seconds per right answer, and how the requests went."""
 
     per_request: float
     outcome: Outcome
 
 
-def cost(standing: Standing, job: Job) -> Cost:
-    """What the job costs the peer's process tree, for each right answer."""
-    before = cpu_seconds(standing.pid)
+def cost(server: Standing, job: Job) -> Cost:
+    """What the job costs the server's process tree, for each right answer."""
+    before = cpu_seconds(server.pid)
     outcome = load(job)
-    spent = cpu_seconds(standing.pid) - before
+    spent = cpu_seconds(server.pid) - before
     return Cost(spent / outcome.ok if outcome.ok else math.nan, outcome)
 
 
@@ -78,8 +80,55 @@ def standing(peer: Peer, upstream: int) -> Iterator[Standing]:
         yield Standing(peer, process.pid, port, upstream)
 
 
-@contextmanager
-def all_standing(peers: Sequence[Peer], upstream: int) -> Iterator[list[Standing]]:
-    """Every peer at once, so that repeats can take turns and a drift of the machine meets all alike."""
-    with ExitStack() as stack:
-        yield [stack.enter_context(standing(peer, upstream)) for peer in peers]
+class Field:
+    """What topics measure on: the peers, the upstream, the pace, and all peers running at once for those who ask.
+
+    Side by side they take turns at every repeat, so that a drift of the machine meets all alike.
+    """
+
+    def __init__(self, peers: Sequence[Peer], upstream: int, pace: Pace, wants: Callable[[str, str], bool]) -> None:
+        self.peers = list(peers)
+        self.upstream = upstream
+        self.pace = pace
+        self.wants = wants
+        self.absent: dict[str, str] = {}
+        self.stack = ExitStack()
+        self.servers: list[Standing] | None = None
+
+    def together(self) -> list[Standing]:
+        """Every peer, running; started at the first call, one that does not start is left out with the reason."""
+        if self.servers is None:
+            self.servers = []
+            for peer in list(self.peers):
+                try:
+                    server = self.stack.enter_context(standing(peer, self.upstream))
+                except Failed as error:
+                    self.drop(peer, str(error))
+                else:
+                    self.servers.append(server)
+                    self._warm(server)
+        return self.servers
+
+    def _warm(self, server: Standing) -> None:
+        job = server.job(CHAT, Shape("mock"), 300)
+        if job is not None:
+            warm(server, job, 15 * self.pace.cpu_budget)
+
+    def drop(self, peer: Peer, reason: str) -> None:
+        """Leaves a peer out of the rest of the run."""
+        self.absent[peer.name] = reason
+        self.peers.remove(peer)
+
+    def close(self) -> None:
+        """Ends whatever still runs."""
+        self.stack.close()
+
+
+def warm(server: Standing, job: Job, most_seconds: float) -> None:
+    """Repeats the job until it stops getting cheaper: just-in-time compilers need thousands of requests."""
+    last, spent = math.inf, 0.0
+    while spent < most_seconds:
+        found = cost(server, job)
+        if not found.per_request < last * 0.95:
+            return
+        last, spent = found.per_request, spent + found.per_request * found.outcome.ok

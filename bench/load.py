@@ -5,6 +5,7 @@ the number of words, and for streams the dialect's terminator. It knows nothing 
 """
 
 import asyncio
+import contextlib
 import math
 import selectors
 import sys
@@ -31,6 +32,7 @@ class Job(msgspec.Struct, frozen=True):
     terminator: str = ""
     rate: float = 0  # requests a second, sent on time whatever the answers do; 0: as fast as answers come
     hold: bool = False  # open all streams, say "open", and keep them until stdin ends
+    patience: float = 60  # seconds within which held streams must have begun
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -172,22 +174,32 @@ class Run:
             connection.transport.close()
 
     async def hold(self) -> None:
-        """Opens every stream, says so, and waits for the end of stdin."""
+        """Opens every stream, says so when each has begun or patience ends, and waits for the end of stdin."""
         held: list[Connection] = []
-        for _ in range(self.job.requests):
-            held.append(await self.connect())
-            held[-1].ask()
-            if len(held) % 50 == 0:
-                await asyncio.gather(*(c.began for c in held[-50:]), return_exceptions=True)
-        await asyncio.gather(*(c.began for c in held), return_exceptions=True)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.job.patience):
+                for _ in range(self.job.requests):
+                    held.append(await self.connect())
+                    held[-1].ask()
+                    if len(held) % 50 == 0:
+                        await asyncio.wait([connection.began for connection in held[-50:]])
+                await asyncio.wait([connection.began for connection in held])
         print("open", flush=True)
         await asyncio.to_thread(sys.stdin.read)
         for connection in held:
-            if connection.done is not None and connection.done.done():
-                self.failures[connection.done.result() or "stream ended early"] += 1
-            else:
-                self.latencies.append(0)
-            connection.transport.abort()
+            self.count_held(connection)
+        if missing := self.job.requests - len(held):
+            self.failures["not opened in time"] += missing
+
+    def count_held(self, connection: Connection) -> None:
+        """Counts a stream that has begun and not ended as right, and closes it."""
+        if connection.done is not None and connection.done.done():
+            self.failures[connection.done.result() or "stream ended early"] += 1
+        elif not connection.began.done():
+            self.failures["not begun in time"] += 1
+        else:
+            self.latencies.append(0)
+        connection.transport.abort()
 
 
 async def perform(job: Job) -> Outcome:

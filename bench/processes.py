@@ -31,18 +31,30 @@ def free_port() -> int:
 
 
 @contextmanager
-def running(
-    name: str, command: Sequence[str], port: int, *, env: Mapping[str, str] | None = None, patience: float = 90
+def launched(
+    name: str, command: Sequence[str], *, env: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """The process, from the moment its port accepts connections; its whole tree is ended at the close."""
-    log = WORK / f"{name}.log"
-    with log.open("wb") as out:
+    """The process from its first moment, its output in a log; its whole tree is ended at the close."""
+    with _log(name).open("wb") as out:
         process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **(env or {})}, stdout=out, stderr=out)
     try:
-        _await_port(process, port, log, time.monotonic() + patience)
         yield process
     finally:
         end(process)
+
+
+@contextmanager
+def running(
+    name: str, command: Sequence[str], port: int, *, env: Mapping[str, str] | None = None, patience: float = 90
+) -> Iterator[subprocess.Popen[bytes]]:
+    """The process from the moment its port accepts connections."""
+    with launched(name, command, env=env) as process:
+        _await_port(process, name, port, time.monotonic() + patience)
+        yield process
+
+
+def _log(name: str) -> Path:
+    return WORK / f"{name}.log"
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
@@ -60,15 +72,15 @@ def end(process: subprocess.Popen[bytes]) -> None:
                 child.kill()
 
 
-def _await_port(process: subprocess.Popen[bytes], port: int, log: Path, deadline: float) -> None:
+def _await_port(process: subprocess.Popen[bytes], name: str, port: int, deadline: float) -> None:
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            raise Failed(f"{process.args!r} ended with {process.returncode}; see {log}")
+            raise Failed(f"{name} ended with {process.returncode}; see {_log(name).relative_to(ROOT)}")
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 return
         time.sleep(0.01)
-    raise Failed(f"{process.args!r} did not open port {port}; see {log}")
+    raise Failed(f"{name} did not open its port; see {_log(name).relative_to(ROOT)}")
 
 
 def load(job: Job) -> Outcome:

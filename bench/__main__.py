@@ -1,0 +1,129 @@
+"""`python -m bench`: measures, keeps the figures, prints the promises, and after a full run rewrites the page."""
+
+import argparse
+import resource
+import sys
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from bench import figures, machine, plot, report
+from bench.field import FULL, QUICK, Field, Pace, mock
+from bench.figures import Figure, Results
+from bench.peers import PEERS, Missing, Peer
+from bench.processes import WORK
+from bench.selfcheck import check
+from bench.targets import verdicts
+from bench.topics import TOPICS
+from bench.units import amount
+
+RESULTS = WORK / "results.json"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the benchmark as the command line asks; 1 if a promise measured was missed."""
+    options = _options(arguments)
+    console = Console()
+    WORK.mkdir(exist_ok=True)
+    if options.render:
+        results = figures.read(RESULTS)
+    else:
+        names = options.only.split(",") if options.only else list(PEERS)
+        results = _run(names, _filter(options.cases), QUICK if options.quick else FULL, console)
+        figures.save(results, RESULTS)
+    whole = not (options.quick or options.only or options.cases)
+    if options.render or options.write or whole:
+        report.write(results)
+        report.PLOT.write_text(plot.draw(results))
+        console.print(f"wrote {report.PAGE.name} and {report.PLOT.name}")
+    return _print_promises(results, console)
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a minute or two, with few repeats")
+    parser.add_argument("--only", default="", metavar="NAMES", help=f"some of {','.join(PEERS)}")
+    parser.add_argument("--cases", default="", metavar="TEXTS", help=f"topics ({','.join(TOPICS)}) or parts of lines")
+    parser.add_argument("--write", action="store_true", help="rewrite the page after a partial run, too")
+    parser.add_argument("--render", action="store_true", help="measure nothing; rewrite the page from the last run")
+    options = parser.parse_args(arguments)
+    for name in filter(None, options.only.split(",")):
+        if name not in PEERS:
+            parser.error(f"no peer is called {name!r}; there are {', '.join(PEERS)}")
+    return options
+
+
+def _filter(cases: str) -> Callable[[str, str], bool]:
+    wanted = [text for text in cases.split(",") if text]
+    return lambda topic, line: not wanted or any(text == topic or text in line for text in wanted)
+
+
+def _run(names: Sequence[str], wants: Callable[[str, str], bool], pace: Pace, console: Console) -> Results:
+    _raise_file_limit()
+    found: list[Figure] = []
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with mock() as upstream, Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("checking the load generator")
+        check(upstream)
+        progress.update(task, description="installing what is missing")
+        ready, absent = _prepare(names)
+        field = Field(ready, upstream, pace, wants)
+        try:
+            for name, topic in TOPICS.items():
+                progress.update(task, description=f"{topic.title}: {', '.join(peer.name for peer in field.peers)}")
+                for figure in topic.measure(field):
+                    found.append(figure)
+                    if figure.samples or figure.failures:
+                        progress.console.print(_line(name, figure), highlight=False, soft_wrap=True)
+        finally:
+            field.close()
+    versions = {peer.name: peer.version() for peer in ready if peer.name not in field.absent}
+    taken = datetime.now(UTC).strftime("%Y-%m-%d")
+    return Results(taken, pace.name, machine.describe(), versions, {**absent, **field.absent}, tuple(found))
+
+
+def _prepare(names: Sequence[str]) -> tuple[list[Peer], dict[str, str]]:
+    ready: list[Peer] = []
+    absent: dict[str, str] = {}
+    for name in names:
+        try:
+            PEERS[name].prepare()
+        except Missing as reason:
+            absent[name] = str(reason)
+        else:
+            ready.append(PEERS[name])
+    return ready, absent
+
+
+def _raise_file_limit() -> None:
+    """A thousand streams need two thousand sockets in each server."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 8192 if hard == resource.RLIM_INFINITY else min(8192, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _line(topic: str, figure: Figure) -> str:
+    value = f"{amount(figure)} ±{figure.spread:.0%}" if figure.samples else figure.absent
+    wrong = f"  [red]{sum(figure.failures.values())} wrong[/red]" if figure.failures else ""
+    return f"{topic:10} {PEERS[figure.peer].title:9} {figure.line:62} {value}{wrong}"
+
+
+def _print_promises(results: Results, console: Console) -> int:
+    table = Table("", "promise", "found", "")
+    missed = False
+    for verdict in verdicts(results):
+        mark = {True: "[green]kept[/green]", False: "[red]missed[/red]", None: "—"}[verdict.kept]
+        table.add_row(verdict.id, verdict.promise, verdict.found, mark)
+        missed |= verdict.kept is False
+    console.print(table)
+    for name, reason in results.absent.items():
+        console.print(f"{PEERS[name].title}: not measured: {reason}")
+    return int(missed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+"""The promises about speed (requirements N1 to N5), each judged on the figures of one run."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from bench.figures import Figure, Results
+from bench.shapes import CHAT, CHAT_OVER_MESSAGES, MESSAGES_OVER_CHAT
+from bench.topics import cpu, footprint, growth, latency
+from bench.units import amount, times
+
+US = "toolgate"
+WHOLE = f"request, {CHAT}"
+CHUNK = "chunk of 1,000 in one burst"
+MEGABYTE = 1_000_000
+
+
+class Verdict(NamedTuple):
+    """A promise, what was found, and whether it is kept; None when the run did not measure it."""
+
+    id: str
+    promise: str
+    found: str
+    kept: bool | None
+
+
+def verdicts(results: Results) -> Iterator[Verdict]:
+    """Every promise in order."""
+    yield _against(results, "at most 1/40 of LiteLLM's CPU per whole request", "litellm", 1 / 40)
+    yield _against(results, "at most 1/8 of Portkey's CPU per whole request", "portkey", 1 / 8)
+    yield _against(results, "at most 15 × nginx's CPU per whole request", "nginx", 15)
+    for route in (MESSAGES_OVER_CHAT, CHAT_OVER_MESSAGES):
+        figure = results.find(cpu.NAME, f"{CHUNK}, {route}", US)
+        yield _below("N2", f"at most 20 µs of CPU per translated chunk, {route}", figure, 20e-6)
+    yield from _linear(results)
+    for mark, limit in (("p50", 1e-3), ("p99", 5e-3)):
+        for route in latency.ROUTES:
+            figure = results.find(latency.NAME, latency.line(mark, route), US)
+            yield _below("N3", f"added latency {mark} under {limit * 1e3:g} ms at half load, {route}", figure, limit)
+    figure = results.find(footprint.NAME, footprint.OPEN, US)
+    yield _below("N4", "1,000 open streams in at most 300 MB", figure, 300 * MEGABYTE)
+    figure = results.find(footprint.NAME, footprint.START, US)
+    yield _below("N5", "cold start to the first answer under 1 s", figure, 1)
+    figure = results.find(footprint.NAME, footprint.IDLE, US)
+    yield _below("N5", "memory at rest under 80 MB", figure, 80 * MEGABYTE)
+
+
+def _against(results: Results, promise: str, peer: str, limit: float) -> Verdict:
+    ours, theirs = (results.find(cpu.NAME, WHOLE, name) for name in (US, peer))
+    if ours is None or theirs is None:
+        return Verdict("N1", promise, "not measured", None)
+    ratio = ours.median / theirs.median
+    found = f"1/{1 / ratio:.1f}" if ratio < 1 else times(ratio)
+    kept = ratio <= limit and not ours.failures
+    return Verdict("N1", promise, f"{found} ({amount(ours)} against {amount(theirs)})", kept)
+
+
+def _below(mark: str, promise: str, figure: Figure | None, limit: float) -> Verdict:
+    if figure is None:
+        return Verdict(mark, promise, "not measured", None)
+    wrong = f", {sum(figure.failures.values())} wrong answers" if figure.failures else ""
+    return Verdict(mark, promise, amount(figure) + wrong, figure.median <= limit and not figure.failures)
+
+
+def _linear(results: Results) -> Iterator[Verdict]:
+    for series in growth.SERIES:
+        promise = f"cost linear in {series.what}, {series.route}"
+        line = growth.fit(results, series, US)
+        if line is None:
+            yield Verdict("N2", promise, "not measured", None)
+            continue
+        last, before = series.sizes[-1], series.sizes[-2]
+        found = f"{line.each * 1e6:.1f} µs each; from {before:,} to {last:,} {times(line.bend)} the slope before"
+        yield Verdict("N2", promise, found, line.straight)
