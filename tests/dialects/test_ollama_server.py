@@ -189,6 +189,15 @@ def test_arguments_that_are_no_object_are_shown_under_a_telling_key():
     assert arguments == {"INVALID_JSON": "{'a': 1,}"}
 
 
+@pytest.mark.parametrize(
+    "text", ["{'a': 1,}", '{"INVALID_JSON": 1}', '{"INVALID_JSON":"x","y":1}', '{"INVALID_JSON": 1e400']
+)
+def test_arguments_that_came_under_that_key_are_what_the_model_wrote(text):
+    entry = told(ModelResponse((ToolCall("call_aaaaaaaaaaaaaaaa", "f", text),), "tool_calls"))[0]["message"]
+    (message,) = decode({"messages": [entry]}).messages
+    assert message.parts[0].arguments in (text, text.replace(": ", ":"))
+
+
 def test_seals_of_other_dialects_stay_out():
     """law 8"""
     response = ModelResponse((Reasoning("Hm.", Seal("anthropic", {"signature": "SECRET"})), Text("Hi")), "stop")

@@ -7,7 +7,6 @@ matched by its tool's name or else by its order among the calls still unanswered
 
 from typing import Any
 
-from toolgate.conversation.arguments import as_text
 from toolgate.conversation.errors import InvalidRequest
 from toolgate.conversation.message import (
     NO_EXTRA,
@@ -22,7 +21,7 @@ from toolgate.conversation.message import (
     ToolResult,
 )
 from toolgate.conversation.request import ModelRequest, OutputFormat, Settings, Thinking, ToolDef
-from toolgate.dialects.ollama.words import NAME, PROMPT, THINKING, image_mime
+from toolgate.dialects.ollama.words import NAME, PROMPT, THINKING, image_mime, read_arguments
 from toolgate.wire.fields import Fields
 
 MAX_STOPS = 64
@@ -94,7 +93,7 @@ class _History:
         fields.raw("type")
         function = fields.object("function") or Fields({}, fields.at("function"))
         function.raw("index")
-        name, arguments = function.required_text("name"), as_text(function.raw("arguments")).strip()
+        name, arguments = function.required_text("name"), read_arguments(function.raw("arguments")).strip()
         beside = {"function": function.rest} if function.rest else {}
         return ToolCall(given or place, name, arguments or "{}", extra=own({**fields.rest, **beside}))
 

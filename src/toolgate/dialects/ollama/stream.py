@@ -10,7 +10,7 @@ from toolgate.conversation.assemble import Assembler
 from toolgate.conversation.errors import Garbled, Unavailable
 from toolgate.conversation.events import StepEvent
 from toolgate.conversation.message import NO_EXTRA, Extra, Media
-from toolgate.dialects.ollama.words import NAME, THINKING, image_mime, read_reason, read_usage
+from toolgate.dialects.ollama.words import NAME, THINKING, image_mime, read_arguments, read_reason, read_usage
 from toolgate.dialects.refusals import read_error_object
 from toolgate.wire.frames import Frame
 from toolgate.wire.jsontext import decode_event
@@ -73,7 +73,7 @@ def line_of(value: Any, exact: tuple[str, ...] | None = None) -> Line:
     calls = line.calls
     if len(line.arguments) == len(calls):
         return line
-    return Line(value, tuple([as_text(_function(entry).get("arguments")) for entry in calls]))
+    return Line(value, tuple([read_arguments(_function(entry).get("arguments")) for entry in calls]))
 
 
 def _function(entry: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -109,7 +109,7 @@ def _exact_arguments(data: bytes) -> tuple[str, ...] | None:
         return None
     calls = (answer.message.tool_calls if answer.message else answer.tool_calls) or []
     texts = [bytes(call.function.arguments).decode() for call in calls]
-    return tuple(["" if text == "null" else text for text in texts])
+    return tuple(["" if text == "null" else read_arguments(text) for text in texts])
 
 
 class OllamaDecoder:

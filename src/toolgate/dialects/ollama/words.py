@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from toolgate.conversation.arguments import as_object
+from toolgate.conversation.arguments import as_object, as_text
 from toolgate.conversation.events import FinishReason, Usage
 from toolgate.conversation.message import Seal, ToolCall
 from toolgate.wire.jsontext import encode
@@ -52,6 +52,21 @@ def write_arguments(text: str) -> msgspec.Raw | dict[str, str]:
         return value
     # Between the tokens a newline is a blank, and within a string JSON allows none.
     return msgspec.Raw(bytes(value).replace(b"\n", b" ").replace(b"\r", b" "))
+
+
+def read_arguments(value: Any) -> str:
+    """Arguments as JSON text; what `write_arguments` had to wrap is unwrapped."""
+    text = as_text(value)
+    if not text.startswith('{"INVALID_JSON":'):
+        return text
+    try:
+        return msgspec.json.decode(text, type=_Wrapped).INVALID_JSON
+    except (msgspec.MsgspecError, UnicodeError):
+        return text
+
+
+class _Wrapped(msgspec.Struct, forbid_unknown_fields=True):
+    INVALID_JSON: str
 
 
 def read_reason(word: Any) -> FinishReason:
