@@ -1,0 +1,209 @@
+"""One request and its answer, as ASGI sees them.
+
+Takes the place of uvicorn's `RequestResponseCycle` to write head and body in one go, to say why when the application
+failed before its first byte, and to stay quiet when a request is ended by a shutdown.
+
+It knows ASGI and the framing of a response.  It must not know limits, clocks or how requests are read.
+"""
+
+import asyncio
+import logging
+from typing import Any, Protocol
+
+from uvicorn._types import ASGI3Application, ASGIReceiveEvent, ASGISendEvent, HTTPScope
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+from uvicorn.server import ServerState
+
+from toolgate.conversation.errors import GatewayFault, Overloaded, ToolgateError
+
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_WITHOUT_BODY = (204, 304)
+
+
+class Edge(Protocol):
+    """What an answer needs of the connection that it goes out on."""
+
+    transport: asyncio.Transport
+    flow: FlowControl
+    server_state: ServerState
+    logger: logging.Logger
+
+    def answered(self, answer: "Answer") -> None:
+        """Take note that the answer is complete."""
+
+    def fail(self, error: ToolgateError) -> None:
+        """Send a refusal instead of an answer and close."""
+
+
+class Answer:
+    """A running request; `started` once bytes of its answer are on the wire, `complete` after the last of them."""
+
+    __slots__ = (
+        "_chunked",
+        "_edge",
+        "_event",
+        "_flow",
+        "_head",
+        "_left",
+        "_news",
+        "_waits",
+        "body",
+        "complete",
+        "disconnected",
+        "keep_alive",
+        "more_body",
+        "scope",
+        "started",
+    )
+
+    def __init__(self, edge: Edge, scope: HTTPScope, waits: bool, keep_alive: bool) -> None:
+        self.scope = scope
+        self.keep_alive = keep_alive
+        self.body = bytearray()
+        self.more_body = True
+        self.disconnected = self.started = self.complete = False
+        self._edge = edge
+        self._flow = edge.flow
+        self._waits = waits
+        self._news = False
+        self._event: asyncio.Event | None = None
+        self._head: bytes | None = None
+        self._chunked = False
+        self._left: int | None = None  # of the body, when its length was announced
+
+    @property
+    def chunked(self) -> bool:
+        """Whether the body is on its way in chunks, so that a chunk's size comes next."""
+        return self.started and self._chunked
+
+    def feed(self, body: bytes) -> None:
+        """Add a piece of the request's body."""
+        if self.complete:
+            return
+        self.body += body
+        if len(self.body) > HIGH_WATER_LIMIT:
+            self._flow.pause_reading()
+        self._tell()
+
+    def feed_end(self) -> None:
+        """Mark the request's body as whole."""
+        self.more_body = False
+        self._tell()
+
+    def disconnect(self) -> None:
+        """Tell the application that nobody listens any more."""
+        self.disconnected = True
+        self._tell()
+
+    def _tell(self) -> None:
+        self._news = True
+        if self._event is not None:
+            self._event.set()
+
+    async def run(self, app: ASGI3Application) -> None:
+        """Let the application answer, and see to it that something is said when it does not."""
+        try:
+            await app(self.scope, self.receive, self.send)
+        except asyncio.CancelledError:
+            self._end(Overloaded("The server is shutting down.", retry_after=1))
+            raise
+        except Exception as failure:
+            self._edge.logger.error("The application failed", exc_info=failure)
+            self._end(GatewayFault("The server failed to answer."))
+        else:
+            if not self.complete and not self.disconnected:
+                self._edge.logger.error("The application returned before its answer was complete")
+                self._end(GatewayFault("The server failed to answer."))
+
+    def _end(self, error: ToolgateError) -> None:
+        if self.complete or self.disconnected:
+            return
+        self.disconnect()
+        if self.started:
+            self._edge.transport.close()  # without an end, so that nobody takes it for whole
+        else:
+            self._edge.fail(error)
+
+    async def receive(self) -> ASGIReceiveEvent:
+        """Return the next piece of the body, or that the client left."""
+        if self._waits and not self.disconnected:
+            self._waits = False
+            self._edge.transport.write(CONTINUE)
+        self._flow.resume_reading()
+        while not (self._news or self.disconnected or self.complete):
+            if self._event is None:
+                self._event = asyncio.Event()
+            self._event.clear()
+            await self._event.wait()
+        self._news = False
+        if self.disconnected or self.complete:
+            return {"type": "http.disconnect"}
+        body, self.body = bytes(self.body), bytearray()
+        return {"type": "http.request", "body": body, "more_body": self.more_body}
+
+    async def send(self, message: ASGISendEvent) -> None:
+        """Send a part of the answer, after the client has taken what was sent before."""
+        if self._flow.write_paused and not self.disconnected:
+            await self._flow.drain()
+        if self.disconnected:
+            return
+        if self.complete:
+            raise RuntimeError("The answer is already complete.")
+        if message["type"] == "http.response.body":
+            self._write(message.get("body", b""), message.get("more_body", False))
+        elif message["type"] == "http.response.start" and self._head is None and not self.started:
+            self._head = self._encode_head(message["status"], message.get("headers", ()))
+        else:
+            raise RuntimeError(f"An answer has no place for {message['type']!r} here.")
+
+    def _encode_head(self, status: int, headers: Any) -> bytes:
+        """Return the head, which waits for the first piece of the body so that both go out together."""
+        with_body = self.scope["method"] != "HEAD" and status not in _WITHOUT_BODY
+        self._chunked = with_body and self.scope["http_version"] == "1.1"
+        lines = [STATUS_LINE[status]]
+        for name, value in (*self._edge.server_state.default_headers, *headers):
+            name = name.lower()
+            if name == b"content-length":
+                self._chunked = False
+                self._left = int(value) if with_body else None
+            elif name == b"connection":
+                self.keep_alive = self.keep_alive and b"close" not in value.lower()
+                continue
+            elif name == b"transfer-encoding":
+                continue
+            lines.append(b"%s: %s\r\n" % (name, value))
+        if self._chunked:
+            lines.append(b"transfer-encoding: chunked\r\n")
+        lines.append(b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n")
+        return _joined(lines, len(lines) + (not self.keep_alive))
+
+    def _write(self, body: bytes, more_body: bool) -> None:
+        if self._head is None and not self.started:
+            raise RuntimeError("An answer starts with its head.")
+        if self._left is not None:
+            self._left -= len(body)
+            if self._left < 0 or (self._left and not more_body):
+                raise RuntimeError("The body is not as long as its Content-Length says.")
+        if self._chunked:
+            body = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
+            if not more_body:
+                body += b"0\r\n\r\n"
+        elif self.scope["method"] == "HEAD":
+            body = b""
+        if self._head is not None:
+            body = self._head + body
+            self._head, self.started, self._waits = None, True, False
+        self._edge.transport.write(body)
+        if not more_body:
+            self.complete = True
+            self._tell()
+            self._edge.answered(self)
+
+
+def _joined(lines: list[bytes], count: int) -> bytes:
+    """Join header lines, having made sure that none of them smuggles in another."""
+    head = b"".join(lines)
+    if head.count(b"\n") != count or head.count(b"\r") != count or b"\0" in head:
+        raise RuntimeError("A header of the answer holds a line break.")
+    return head

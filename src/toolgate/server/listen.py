@@ -1,0 +1,227 @@
+"""From an ASGI application to a listening socket, and back down without cutting anybody off.
+
+uvicorn lends its configuration, its lifespan and its protocol.  Its `Server` is not used: it exits the process when the
+application does not start, wakes up ten times a second, and cancels what is still running without time for a last word.
+
+It knows sockets, signals and tasks.  It must not know what the application does.
+"""
+
+import asyncio
+import contextlib
+import signal
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from email.utils import formatdate
+from typing import Any
+
+import uvloop
+from uvicorn.config import Config
+from uvicorn.server import ServerState
+
+from toolgate.conversation.errors import GatewayFault
+from toolgate.server.guard import Refuse, guarded, plain_refusal
+from toolgate.server.head import Limits
+
+App = Callable[..., Any]
+
+_BACKLOG = 2048
+_SEND_BUFFER = 128 * 1024  # in the kernel; without a bound it grows to megabytes for every client that does not read
+_FLUSH_SECONDS = 2.0
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Listener:
+    """One listening socket and the requests behind it."""
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        limits: Limits | None = None,
+        refuse: Refuse = plain_refusal,
+        drain_seconds: float = 30.0,
+        end_seconds: float = 5.0,
+        on_drain: Callable[[], None] | None = None,
+    ) -> None:
+        limits = limits or Limits()
+        self._address = (host, port)
+        self._stall_seconds = limits.write_stall_seconds
+        self._protocol = guarded(limits, refuse)
+        self._config = Config(
+            app,
+            http=self._protocol,
+            ws="none",
+            lifespan="on",
+            interface="asgi3",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+        )
+        self._state = ServerState()
+        self._drain_seconds = drain_seconds
+        self._end_seconds = end_seconds
+        self._on_drain = on_drain
+        self._told = asyncio.Event()
+        self._forced = asyncio.Event()
+        self._dating: asyncio.TimerHandle | None = None
+
+    @property
+    def port(self) -> int:
+        """The port that was bound, also when any would do."""
+        return int(self._socket.getsockname()[1])
+
+    @property
+    def url(self) -> str:
+        """Where clients find us."""
+        host = self._address[0]
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+
+    async def open(self) -> None:
+        """Bind, start the application and accept connections, or raise and leave nothing behind."""
+        self._socket = _bind(*self._address, self._stall_seconds)
+        try:
+            await self._start()
+        except BaseException:
+            self._socket.close()
+            raise
+
+    async def _start(self) -> None:
+        config, state = self._config, self._state
+        config.load()
+        self._lifespan = config.lifespan_class(config)
+        await self._lifespan.startup()
+        if self._lifespan.should_exit:
+            raise GatewayFault("The application did not start; the log says why.")
+        self._date()
+        loop, app_state = asyncio.get_running_loop(), self._lifespan.state
+        self._server = await loop.create_server(
+            lambda: self._protocol(config, state, app_state, loop), sock=self._socket, backlog=_BACKLOG
+        )
+
+    def _date(self) -> None:
+        self._state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
+        self._dating = asyncio.get_running_loop().call_later(1, self._date)
+
+    def drain(self) -> None:
+        """Ask the listener to end: the first time when all is answered, the second time at once."""
+        if self._told.is_set():
+            self._forced.set()
+        self._told.set()
+
+    async def drained(self) -> None:
+        """Wait until `drain` is called."""
+        await self._told.wait()
+
+    async def close(self) -> None:
+        """Stop accepting, let open requests finish, then end them with time for a last word, then stop the application."""
+        self._told.set()
+        if self._on_drain is not None:
+            self._on_drain()
+        self._protocol.draining = True
+        self._server.close()
+        for connection in self._connections():
+            connection.drain()
+        await self._finish(self._drain_seconds)
+        await self._end()
+        if not self._forced.is_set():
+            await self._lifespan.shutdown()
+        if self._dating is not None:
+            self._dating.cancel()
+        self._socket.close()
+
+    async def _finish(self, seconds: float) -> None:
+        """Wait for running requests; those that arrive meanwhile on open connections count too."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        forced = loop.create_task(self._forced.wait())
+        while self._state.tasks and not self._forced.is_set() and loop.time() < deadline:
+            running = {*self._state.tasks, forced}
+            await asyncio.wait(running, timeout=deadline - loop.time(), return_when=asyncio.FIRST_COMPLETED)
+        forced.cancel()
+
+    async def _end(self) -> None:
+        tasks = set(self._state.tasks)
+        for task in tasks:
+            task.cancel("The server is shutting down.")
+        if tasks and not self._forced.is_set():
+            await asyncio.wait(tasks, timeout=self._end_seconds)
+        for connection in self._connections():
+            connection.shutdown()
+        if not self._forced.is_set():
+            await self._flush()
+        for connection in self._connections():
+            connection.transport.abort()
+        await asyncio.sleep(0)  # a connection is told of its loss in the loop's next round
+
+    async def _flush(self) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _FLUSH_SECONDS
+        # Transports report their closing to nobody but their protocol, so this asks.
+        while self._state.connections and loop.time() < deadline and not self._forced.is_set():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+    def _connections(self) -> list[Any]:
+        return list(self._state.connections)
+
+
+def _bind(host: str, port: int, stall_seconds: float) -> socket.socket:
+    """Bind, with options that every accepted connection inherits and that therefore cost nothing per connection."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        # The kernel's own write-stall timeout also sees bytes that have left our buffers for its own.
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(stall_seconds * 1000))
+    listening.setblocking(False)
+    return listening
+
+
+@contextlib.asynccontextmanager
+async def listening(app: App, *, drain_seconds: float = 0.0, **options: Any) -> AsyncIterator[str]:
+    """Serve inside the running loop and yield the base URL; on the way out requests still open are ended."""
+    listener = Listener(app, drain_seconds=drain_seconds, **options)
+    await listener.open()
+    try:
+        yield listener.url
+    finally:
+        await listener.close()
+
+
+async def serve(app: App, *, on_ready: Callable[[str], None] | None = None, **options: Any) -> None:
+    """Serve until SIGTERM or SIGINT, then drain; a second signal ends at once.  `options` are `Listener`'s."""
+    listener = Listener(app, **options)
+    await listener.open()
+    with _on_signals(listener.drain):
+        try:
+            if on_ready is not None:
+                on_ready(listener.url)
+            await listener.drained()
+        finally:
+            await listener.close()
+
+
+def run(app: App, **options: Any) -> None:
+    """Serve in an event loop of its own; what a command line calls."""
+    uvloop.run(serve(app, **options))
+
+
+@contextlib.contextmanager
+def _on_signals(call: Callable[[], None]) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may have handlers
+        return
+    loop = asyncio.get_running_loop()
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, call)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            loop.remove_signal_handler(number)
+            signal.signal(number, handler)

@@ -1,0 +1,262 @@
+"""A server in a thread and a client on a bare socket, for saying to it what no HTTP library would."""
+
+import asyncio
+import contextlib
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import uvloop
+
+from toolgate.server.head import Limits
+from toolgate.server.listen import Listener
+
+Scope = dict[str, Any]
+
+
+class TrivialApp:
+    """Answers by path, and tells the test what it saw.
+
+    `/hold` answers once `release` is set, `/stream` sends a piece and then waits for it, `/flood` sends until the client
+    leaves, `/crash` and `/crash-late` raise, `/unread` answers without reading; any other path echoes the body.
+    """
+
+    def __init__(self) -> None:
+        self.seen: queue.Queue[Scope] = queue.Queue()
+        self.departures: queue.Queue[float] = queue.Queue()
+        self.last_words: queue.Queue[str] = queue.Queue()
+        self.release = threading.Event()
+        self.largest_write_buffer = 0
+
+    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            await receive()
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+            await send({"type": "lifespan.shutdown.complete"})
+            return
+        self.seen.put(scope)
+        path = scope["path"].strip("/").replace("-", "_")
+        await getattr(self, f"_{path}", self._echo)(receive, send)
+
+    async def _echo(self, receive: Any, send: Any) -> None:
+        body = await self._read(receive)
+        if body is not None:
+            await _answer(send, body or b"hello")
+
+    async def _unread(self, receive: Any, send: Any) -> None:
+        await _answer(send, b"no need")
+
+    async def _crash(self, receive: Any, send: Any) -> None:
+        raise ValueError("on purpose")
+
+    async def _crash_late(self, receive: Any, send: Any) -> None:
+        await _start(send)
+        await send({"type": "http.response.body", "body": b"half", "more_body": True})
+        raise ValueError("on purpose")
+
+    async def _hold(self, receive: Any, send: Any) -> None:
+        body = await self._read(receive)
+        if await self._released(receive):
+            await _answer(send, body or b"held")
+
+    async def _stream(self, receive: Any, send: Any) -> None:
+        await self._read(receive)
+        await _start(send)
+        await send({"type": "http.response.body", "body": b"first;", "more_body": True})
+        try:
+            if await self._released(receive):
+                await send({"type": "http.response.body", "body": b"last"})
+        except asyncio.CancelledError:
+            self.last_words.put("cancelled")
+            await send({"type": "http.response.body", "body": b"error: shutting down"})
+
+    async def _flood(self, receive: Any, send: Any) -> None:
+        await self._read(receive)
+        await _start(send)
+        leaving = asyncio.ensure_future(receive())
+        while not leaving.done():
+            await send({"type": "http.response.body", "body": b"x" * 8192, "more_body": True})
+            await asyncio.sleep(0)
+        self.departures.put(time.monotonic())
+
+    async def _read(self, receive: Any) -> bytes | None:
+        body = b""
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                self.departures.put(time.monotonic())
+                return None
+            body += message["body"]
+            if not message["more_body"]:
+                return body
+
+    async def _released(self, receive: Any) -> bool:
+        """Wait for the test or for the client's departure, whichever comes first."""
+        leaving = asyncio.ensure_future(receive())
+        released = asyncio.get_running_loop().run_in_executor(None, self.release.wait)
+        await asyncio.wait({leaving, released}, return_when=asyncio.FIRST_COMPLETED)
+        if leaving.done():
+            self.departures.put(time.monotonic())
+            return False
+        leaving.cancel()
+        return True
+
+
+async def _start(send: Any, *headers: tuple[bytes, bytes]) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": list(headers)})
+
+
+async def _answer(send: Any, body: bytes) -> None:
+    await _start(send, (b"content-length", str(len(body)).encode()))
+    await send({"type": "http.response.body", "body": body})
+
+
+class Client:
+    """One connection, spoken to in bytes."""
+
+    def __init__(self, port: int, *, receive_buffer: int | None = None) -> None:
+        self.socket = socket.socket()
+        self.socket.settimeout(5)
+        if receive_buffer is not None:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        self.socket.connect(("127.0.0.1", port))
+        self._reader = self.socket.makefile("rb")
+
+    def send(self, data: bytes) -> None:
+        self.socket.sendall(data)
+
+    def get(self, path: str = "/", *headers: str) -> None:
+        self.send(request("GET", path, *headers))
+
+    def read_head(self) -> tuple[int, dict[str, str]]:
+        status = int(self._reader.readline().split()[1])
+        headers = {}
+        while (line := self._reader.readline()) not in (b"\r\n", b""):
+            name, _, value = line.decode().partition(":")
+            headers[name.lower()] = value.strip()
+        return status, headers
+
+    def read(self) -> tuple[int, bytes]:
+        status, headers = self.read_head()
+        if "content-length" in headers:
+            return status, self._reader.read(int(headers["content-length"]))
+        return status, b"".join(self.chunks())
+
+    def chunks(self) -> Iterator[bytes]:
+        while size := self.read_chunk():
+            yield size
+
+    def read_chunk(self) -> bytes:
+        size = int(self._reader.readline(), 16)
+        chunk = self._reader.read(size)
+        self._reader.readline()
+        return chunk
+
+    def rest(self) -> bytes:
+        """Everything until the server closes; a reset counts as closing."""
+        pieces = []
+        with contextlib.suppress(ConnectionError):
+            while piece := self._reader.read1(65536):
+                pieces.append(piece)
+        return b"".join(pieces)
+
+    def closed_after(self) -> float:
+        """How many seconds it takes until the server closes."""
+        begun = time.monotonic()
+        self.rest()
+        return time.monotonic() - begun
+
+    def half_close(self) -> None:
+        self.socket.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        self._reader.close()
+        self.socket.close()
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def request(method: str, path: str, *headers: str, body: bytes = b"") -> bytes:
+    lines = [f"{method} {path} HTTP/1.1", "Host: toolgate.test", *headers]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+def until(true: Callable[[], bool], seconds: float = 5) -> float:
+    """Wait for what sends no event, and return how long it took."""
+    begun = time.monotonic()
+    while not true():
+        assert time.monotonic() - begun < seconds, "it never came true"
+        time.sleep(0.001)
+    return time.monotonic() - begun
+
+
+class Served:
+    """A listener in its own thread; `drain` asks it to end as a signal would."""
+
+    def __init__(self, app: Any, loop_factory: Callable[[], asyncio.AbstractEventLoop], **options: Any) -> None:
+        self._opened: queue.Queue[int | BaseException] = queue.Queue()
+        self._thread = threading.Thread(target=self._run, args=(app, loop_factory, options))
+        self._thread.start()
+        opened = self._opened.get(timeout=5)
+        if isinstance(opened, BaseException):
+            self._thread.join()
+            raise opened
+        self.port = opened
+
+    def _run(self, app: Any, loop_factory: Any, options: Any) -> None:
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
+            try:
+                runner.run(self._serve(app, options))
+            except (Exception, SystemExit) as failure:  # noqa: BLE001 - re-raised in the test's own thread
+                self._opened.put(failure)
+
+    async def _serve(self, app: Any, options: Any) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.listener = Listener(app, **options)
+        await self.listener.open()
+        self._opened.put(self.listener.port)
+        await self.listener.drained()
+        await self.listener.close()
+
+    @property
+    def connections(self) -> int:
+        return len(self.listener._state.connections)
+
+    def call(self, function: Callable[[], Any]) -> None:
+        self._loop.call_soon_threadsafe(function)
+
+    def drain(self) -> None:
+        self.call(self.listener.drain)
+
+    def join(self, timeout: float = 5) -> None:
+        self._thread.join(timeout)
+        assert not self._thread.is_alive(), "the server did not end"
+
+
+@contextlib.contextmanager
+def served(
+    app: Any,
+    loop_factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop,
+    drain_seconds: float = 0.0,
+    **options: Any,
+) -> Iterator[Served]:
+    """Run `app` behind the guard; `options` are limits, or whatever else a listener takes."""
+    names = Limits.__struct_fields__
+    limits = Limits(**{name: options.pop(name) for name in names if name in options})
+    server = Served(app, loop_factory, limits=limits, drain_seconds=drain_seconds, **options)
+    try:
+        yield server
+    finally:
+        if isinstance(app, TrivialApp):
+            app.release.set()
+        if server._thread.is_alive():
+            server.drain()
+        server.join()

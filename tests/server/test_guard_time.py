@@ -1,0 +1,262 @@
+"""How long a client may take to send, to read and to leave."""
+
+import asyncio
+import contextlib
+import socket
+import struct
+import time
+from collections.abc import Callable
+
+import pytest
+import uvloop
+
+from tests.server.raw import Client, TrivialApp, request, served, until
+
+Loop = Callable[[], asyncio.AbstractEventLoop]
+
+LOOPS = pytest.mark.parametrize("loop_factory", [uvloop.new_event_loop, asyncio.new_event_loop])
+
+
+@LOOPS
+def test_a_silent_connection_is_closed(loop_factory: Loop) -> None:
+    """fault: C6"""
+    with served(TrivialApp(), loop_factory, head_seconds=0.2) as server, Client(server.port) as client:
+        assert 0.1 < client.closed_after() < 1
+
+
+def test_headers_that_trickle_in_get_408_however_often_a_byte_comes() -> None:
+    """fault: C6"""
+    with served(TrivialApp(), head_seconds=0.3) as server, Client(server.port) as client:
+        begun = time.monotonic()
+        client.socket.settimeout(0.02)
+        client.send(b"GET / HTTP/1.1\r\nHost: a\r\nX-A: ")
+        while time.monotonic() - begun < 2:
+            try:
+                client.send(b"a")
+                answer = client.socket.recv(65536)
+                break
+            except TimeoutError:
+                continue
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        assert 0.2 < time.monotonic() - begun < 1
+
+
+def test_the_headers_of_a_later_request_have_their_own_time() -> None:
+    """fault: C6"""
+    with served(TrivialApp(), head_seconds=0.3, keep_alive_seconds=60) as server, Client(server.port) as client:
+        client.get()
+        client.read()
+        time.sleep(0.4)  # longer than headers may take, but it is not sending any
+        client.send(b"GET / HTTP")
+        begun = time.monotonic()
+        assert client.read()[0] == 408
+        assert 0.2 < time.monotonic() - begun < 1
+
+
+def test_a_body_that_stops_gets_408() -> None:
+    """fault: C6"""
+    app = TrivialApp()
+    with served(app, body_idle_seconds=0.2) as server, Client(server.port) as client:
+        client.send(request("POST", "/", "Content-Length: 100", body=b"x" * 50))
+        begun = time.monotonic()
+        assert client.read()[0] == 408
+        assert 0.1 < time.monotonic() - begun < 1
+        app.departures.get(timeout=5)
+
+
+def test_a_body_that_trickles_in_gets_408_when_its_whole_time_is_up() -> None:
+    """fault: C6"""
+    with served(TrivialApp(), body_idle_seconds=60, body_seconds=0.3) as server, Client(server.port) as client:
+        client.send(request("POST", "/", "Transfer-Encoding: chunked"))
+        client.socket.settimeout(0.02)
+        begun = time.monotonic()
+        while time.monotonic() - begun < 2:
+            try:
+                client.send(b"1\r\nx\r\n")
+                answer = client.socket.recv(65536)
+                break
+            except TimeoutError:
+                continue
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        assert 0.2 < time.monotonic() - begun < 1
+
+
+def test_a_slow_body_that_keeps_coming_is_answered() -> None:
+    """fault: C6"""
+    with served(TrivialApp(), body_idle_seconds=0.3) as server, Client(server.port) as client:
+        client.send(request("POST", "/", "Content-Length: 6"))
+        for _ in range(6):
+            time.sleep(0.1)
+            client.send(b"x")
+        assert client.read() == (200, b"xxxxxx")
+
+
+def test_a_connection_without_requests_is_closed_after_its_keep_alive_time() -> None:
+    """fault: C6"""
+    with served(TrivialApp(), keep_alive_seconds=0.2, head_seconds=60) as server, Client(server.port) as client:
+        for _ in range(3):
+            time.sleep(0.1)
+            client.get()
+            assert client.read()[0] == 200
+        assert 0.1 < client.closed_after() < 1
+
+
+def test_an_application_may_take_longer_than_any_limit_of_the_client() -> None:
+    app = TrivialApp()
+    limits = {"head_seconds": 0.1, "body_idle_seconds": 0.1, "body_seconds": 0.1, "keep_alive_seconds": 0.1}
+    with served(app, write_stall_seconds=0.1, **limits) as server, Client(server.port) as client:
+        client.get("/hold")
+        time.sleep(0.4)
+        app.release.set()
+        assert client.read() == (200, b"held")
+
+
+def test_silent_and_slow_connections_are_closed_while_a_normal_client_is_answered() -> None:
+    """fault: C6"""
+    with served(TrivialApp(), head_seconds=0.5, body_idle_seconds=0.5) as server, contextlib.ExitStack() as clients:
+        for number in range(200):
+            client = clients.enter_context(Client(server.port))
+            begun_body, begun_head, silent = request("POST", "/", "Content-Length: 9"), b"GET / HTTP/1.1\r\nX-A", b""
+            client.send((begun_body, begun_head, silent)[number % 3])
+        until(lambda: server.connections == 200)
+        normal = clients.enter_context(Client(server.port))
+        worst, begun = 0.0, time.monotonic()
+        while server.connections > 1:
+            asked = time.monotonic()
+            normal.get()
+            assert normal.read() == (200, b"hello")
+            worst = max(worst, time.monotonic() - asked)
+        assert time.monotonic() - begun < 2
+        assert worst < 0.25
+
+
+@LOOPS
+def test_a_client_that_reads_nothing_is_dropped_and_the_application_told(loop_factory: Loop) -> None:
+    """fault: C3"""
+    app = TrivialApp()
+    stalling = served(app, loop_factory, write_stall_seconds=0.4)
+    with stalling as server, Client(server.port, receive_buffer=4096) as client:
+        client.get("/flood")
+        begun = time.monotonic()
+        until(lambda: any(one.flow.write_paused for one in server.listener._state.connections))
+        (connection,) = server.listener._state.connections
+        assert connection.transport.get_write_buffer_size() <= 128 * 1024
+        assert app.departures.get(timeout=5) - begun < 2
+        until(lambda: server.connections == 0)
+
+
+def test_a_client_that_reads_slowly_but_steadily_is_not_dropped() -> None:
+    """fault: C3"""
+    app = TrivialApp()
+    with served(app, write_stall_seconds=0.5) as server, Client(server.port, receive_buffer=65536) as client:
+        client.get("/flood")
+        begun = time.monotonic()
+        while time.monotonic() - begun < 1.5:
+            assert client.socket.recv(65536)
+            time.sleep(0.01)
+        assert app.departures.empty()
+
+
+def test_an_answer_that_is_never_read_does_not_keep_a_closing_connection() -> None:
+    """fault: C3"""
+    body = b"x" * 10_000_000
+    with served(TrivialApp(), write_stall_seconds=0.3) as server, Client(server.port, receive_buffer=4096) as client:
+        client.send(request("POST", "/", "Connection: close", f"Content-Length: {len(body)}", body=body))
+        until(lambda: server.connections == 1)
+        until(lambda: server.connections == 0)
+
+
+@LOOPS
+@pytest.mark.parametrize("path", ["/", "/hold", "/stream"])
+def test_a_client_that_half_closed_gets_its_answer(path: str, loop_factory: Loop) -> None:
+    """fault: C4"""
+    app = TrivialApp()
+    with served(app, loop_factory) as server, Client(server.port) as client:
+        client.send(request("POST", path, "Content-Length: 4", body=b"body"))
+        client.half_close()
+        app.seen.get(timeout=5)
+        app.release.set()
+        status, body = client.read()
+        assert (status, body) == (200, b"first;last" if path == "/stream" else b"body")
+        assert client.rest() == b""
+    assert app.departures.empty()
+
+
+def test_a_half_closed_client_gets_all_its_answers() -> None:
+    """fault: C4, C5"""
+    app = TrivialApp()
+    with served(app) as server, Client(server.port) as client:
+        client.send(request("GET", "/hold") + request("GET", "/a") + request("GET", "/b"))
+        app.seen.get(timeout=5)
+        client.half_close()
+        app.release.set()
+        assert [client.read()[1] for _ in range(3)] == [b"held", b"hello", b"hello"]
+        assert client.rest() == b""
+
+
+@LOOPS
+def test_a_half_closed_client_that_waits_long_is_probed_without_harm(loop_factory: Loop) -> None:
+    """fault: C4"""
+    app = TrivialApp()
+    with served(app, loop_factory) as server, Client(server.port) as held, Client(server.port) as streamed:
+        held.get("/hold")
+        streamed.get("/stream")
+        assert streamed.read_head()[0] == 200
+        assert streamed.read_chunk() == b"first;"
+        held.half_close()
+        streamed.half_close()
+        assert held.read_head()[0] == 100  # the probe; HTTP/1.1 clients expect any number of these
+        time.sleep(0.3)
+        app.release.set()
+        assert held.read() == (200, b"held")
+        assert list(streamed.chunks()) == [b"last"]
+    assert app.departures.empty()
+
+
+def leave(client: Client) -> None:
+    client.close()
+
+
+def reset(client: Client) -> None:
+    client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()
+
+
+@LOOPS
+@pytest.mark.parametrize("depart", [leave, reset])
+@pytest.mark.parametrize("path", ["/hold", "/stream", "/flood"])
+def test_a_departure_is_seen_within_a_second(path: str, depart: Callable[[Client], None], loop_factory: Loop) -> None:
+    """fault: C1"""
+    app = TrivialApp()
+    with served(app, loop_factory) as server, Client(server.port) as client:
+        client.get(path)
+        app.seen.get(timeout=5)
+        if path != "/hold":
+            client.read_head()
+            client.read_chunk()
+        depart(client)
+        left = time.monotonic()
+        assert app.departures.get(timeout=5) - left < 1
+        until(lambda: server.connections == 0)
+
+
+def test_the_departure_of_an_http_1_0_client_is_seen_at_once() -> None:
+    """fault: C1, C4"""
+    app = TrivialApp()
+    with served(app) as server, Client(server.port) as client:
+        client.send(b"GET /hold HTTP/1.0\r\n\r\n")
+        app.seen.get(timeout=5)
+        client.close()
+        app.departures.get(timeout=0.3)
+
+
+def test_a_departure_with_requests_in_the_queue_is_seen_by_the_one_that_runs() -> None:
+    """fault: C1, C5"""
+    app = TrivialApp()
+    with served(app) as server, Client(server.port) as client:
+        client.send(request("GET", "/hold") + request("GET", "/a") + request("GET", "/b"))
+        app.seen.get(timeout=5)
+        reset(client)
+        app.departures.get(timeout=1)
+        until(lambda: server.connections == 0)
+    assert app.seen.empty()
