@@ -48,8 +48,6 @@ class App:
         keys: Keys,
         origins: Origins,
         traced: Traced,
-        on_start: Callable[[], Awaitable[None]],
-        on_stop: Callable[[], Awaitable[None]],
     ) -> None:
         """`halves` says by the beginning of a path, longest first, which dialect's words an error there takes."""
         self._exact = {(one.method, one.path): one for one in endpoints if "{}" not in one.path}
@@ -59,17 +57,10 @@ class App:
         self._keys = keys
         self._origins = origins
         self._traced = traced
-        self._on_start = on_start
-        self._on_stop = on_stop
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request, or the server's start and stop."""
-        if scope["type"] == "http":
-            await self._serve(Exchange(scope, receive, send))
-        elif scope["type"] == "lifespan":
-            await self._live(receive, send)
-
-    async def _serve(self, exchange: Exchange) -> None:
+        """Serve one HTTP request."""
+        exchange = Exchange(scope, receive, send)
         record = RequestRecord(ids.mint(20), exchange.method, exchange.path)
         try:
             await self._dispatch(exchange, record)
@@ -126,17 +117,6 @@ class App:
         if error.status == 401:
             headers.append((b"www-authenticate", b"Bearer"))
         await exchange.respond(error.status, self.half_for(exchange.path).encode_error(error), headers)
-
-    async def _live(self, receive: Receive, send: Send) -> None:
-        while True:
-            message = await receive()
-            if message["type"] == "lifespan.startup":
-                await self._on_start()
-                await send({"type": "lifespan.startup.complete"})
-            else:
-                await self._on_stop()
-                await send({"type": "lifespan.shutdown.complete"})
-                return
 
 
 def _pattern(path: str) -> re.Pattern[str]:

@@ -2,9 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from msgspec import Struct
 
@@ -16,6 +16,7 @@ from toolgate.conversation.request import ModelRequest
 from toolgate.dialects.dialect import Dialect, Encoder, Reply, ServerHalf
 from toolgate.engine.loop import run
 from toolgate.engine.ports import Answer, Relayable
+from toolgate.server.app import Call, Handler
 from toolgate.server.checks import RequestCheck
 from toolgate.server.exchange import Exchange, Header
 from toolgate.telemetry.traced import RequestRecord
@@ -44,6 +45,16 @@ class Question(Struct, frozen=True):
     record: RequestRecord
 
 
+class Keeper(Protocol):
+    """Keeps an answer before the client hears that it is complete."""
+
+    async def before_chunk(self, chunk: bytes) -> None:
+        """Frames are about to go out."""
+
+    async def before_whole(self, body: bytes) -> None:
+        """A whole answer is about to go out."""
+
+
 class Conversations:
     """Answers requests of any dialect."""
 
@@ -52,36 +63,45 @@ class Conversations:
         self._check = RequestCheck()
         self._pace = pace
 
-    def question(
-        self, exchange: Exchange, dialect: Dialect, half: ServerHalf, body: Any, record: RequestRecord
-    ) -> Question:
+    def handler(self, dialect: Dialect) -> Handler:
+        """A handler for one dialect."""
+
+        async def handle(call: Call) -> None:
+            await self.answer(self.question(call, dialect, dialect.server, await call.exchange.json()))
+
+        handle.__doc__ = f"Answer a request of the {dialect.name} dialect, whole or streamed."
+        return handle
+
+    def question(self, call: Call, dialect: Dialect, half: ServerHalf, body: Any) -> Question:
         """The question that this body asks, checked and ready."""
         request = half.decode_request(body)
-        record.model = request.model
+        call.record.model, call.record.stream = request.model, request.stream
         route = self._router.find(request.model)
+        call.caller.require_model(route.name)
         request = self._check.check(request, route)
         reply = Reply(half.reply_id(), int(time.time()), request.model)
-        record.stream = request.stream
-        return Question(exchange, dialect, half, request, route, reply, record)
+        return Question(call.exchange, dialect, half, request, route, reply, call.record)
 
-    async def answer(self, question: Question) -> None:
+    async def answer(self, question: Question, keeper: Keeper | None = None) -> None:
         """Ask the model and tell the client, whole or streamed as it wants."""
         question.exchange.cancel_when_client_leaves()
         if question.request.stream:
-            await self._stream(question)
+            await self._stream(question, keeper)
         else:
-            await self._tell_whole(question)
+            await self._tell_whole(question, keeper)
 
-    async def _tell_whole(self, question: Question) -> None:
+    async def _tell_whole(self, question: Question, keeper: Keeper | None) -> None:
         answer = await question.route.model.ask(question.request)
         try:
             body, response = await _whole(question, answer)
         finally:
             await answer.aclose()
         _note_response(question.record, answer, response)
+        if keeper is not None:
+            await keeper.before_whole(body)
         await question.exchange.respond(200, body, _headers(question, answer))
 
-    async def _stream(self, question: Question) -> None:
+    async def _stream(self, question: Question, keeper: Keeper | None) -> None:
         """The first piece decides the status; after a patient wait the stream begins without it."""
         exchange, pace = question.exchange, self._pace
         asking = asyncio.ensure_future(question.route.model.ask(question.request))
@@ -90,25 +110,27 @@ class Conversations:
             answer = asking.result() if asking.done() else None
             await exchange.start(question.dialect.stream_type.encode(), _headers(question, answer))
             async with _kept_alive(exchange, pace.keepalive if question.dialect.framing == "sse" else None):
-                await self._tell(question, asking)
+                await self._tell(question, asking, keeper)
         finally:
             await _close(asking)
         await exchange.end()
 
-    async def _tell(self, question: Question, asking: asyncio.Future[Answer]) -> None:
+    async def _tell(self, question: Question, asking: asyncio.Future[Answer], keeper: Keeper | None) -> None:
         """Everything after the headers: a failure is now told in the dialect's own way."""
         encoder: Encoder | None = None
         try:
             answer = await asking
             question.record.upstream = answer.upstream
             if question.request.relay and answer.dialect == question.request.dialect:
-                await _relay(question, cast(Relayable, answer))
-                return
-            encoder = question.half.encoder(question.request, question.reply)
-            async with aclosing(run(answer)) as batches:
-                async for batch in batches:
-                    _note_batch(question.record, batch)
-                    await question.exchange.write(b"".join([encoder.encode(event) for event in batch]))
+                chunks = _relayed(question, cast(Relayable, answer))
+            else:
+                encoder = question.half.encoder(question.request, question.reply)
+                chunks = _encoded(question, answer, encoder)
+            async with aclosing(chunks):
+                async for chunk in chunks:
+                    if keeper is not None:
+                        await keeper.before_chunk(chunk)
+                    await question.exchange.write(chunk)
         except ToolgateError as error:
             await _fail(question, encoder, error)
         except asyncio.CancelledError:
@@ -117,13 +139,19 @@ class Conversations:
             await _fail(question, encoder, Overloaded("The server is shutting down.", retry_after=1))
 
 
-async def _relay(question: Question, answer: Relayable) -> None:
+async def _encoded(question: Question, answer: Answer, encoder: Encoder) -> AsyncGenerator[bytes, None]:
+    async with aclosing(run(answer)) as batches:
+        async for batch in batches:
+            _note_batch(question.record, batch)
+            yield b"".join([encoder.encode(event) for event in batch])
+
+
+async def _relayed(question: Question, answer: Relayable) -> AsyncGenerator[bytes, None]:
     retold = answer.retell(question.reply)
     try:
-        async with aclosing(retold.__aiter__()) as chunks:  # type: ignore[type-var]  # it is a generator
-            async for chunk in chunks:
-                question.record.note_first_event()
-                await question.exchange.write(chunk)
+        async for chunk in retold:
+            question.record.note_first_event()
+            yield chunk
     finally:
         question.record.note_end(retold.relay.reason, retold.relay.usage)
 

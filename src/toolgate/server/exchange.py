@@ -27,7 +27,19 @@ class ClientLeft(Exception):
 class Exchange:
     """One request being answered."""
 
-    __slots__ = ("_receive", "_scope", "_send", "_watch", "_wrote_at", "client_left", "extra_headers", "headers", "method", "path", "started")
+    __slots__ = (
+        "_receive",
+        "_scope",
+        "_send",
+        "_watch",
+        "_wrote_at",
+        "client_left",
+        "extra_headers",
+        "headers",
+        "method",
+        "path",
+        "started",
+    )
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.method: str = scope["method"]
@@ -56,7 +68,7 @@ class Exchange:
 
     async def body(self) -> bytes:
         """The whole body; its size is limited below ASGI."""
-        pieces = []
+        pieces: list[bytes] = []
         while True:
             message = await self._receive()
             if message["type"] != "http.request":
@@ -108,7 +120,9 @@ class Exchange:
         """Begin a streamed answer; proxies are told not to hold it back."""
         self.started = True
         streaming = [(b"content-type", content_type), (b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
-        await self._send({"type": "http.response.start", "status": 200, "headers": [*streaming, *self.extra_headers, *headers]})
+        await self._send(
+            {"type": "http.response.start", "status": 200, "headers": [*streaming, *self.extra_headers, *headers]}
+        )
 
     async def write(self, chunk: bytes) -> None:
         """Send a piece of a streamed answer; waits while the client is slower than we are."""

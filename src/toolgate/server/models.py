@@ -1,11 +1,8 @@
-"""The lists of models, in the shape of whoever asks: OpenAI's, Anthropic's or Ollama's."""
+"""The list of models at /v1/models, in the shape of whoever asks: OpenAI's or Anthropic's."""
 
-from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 
-from toolgate.conversation.errors import InvalidRequest
-from toolgate.dialects.ollama import listings
+from toolgate.dialects.anthropic.server import write_model, write_models
 from toolgate.server.app import Call
 from toolgate.upstreams.router import Route, Router
 from toolgate.wire.jsontext import encode
@@ -17,30 +14,24 @@ class ModelLists:
     def __init__(self, router: Router) -> None:
         self._router = router
 
-    def _visible(self, call: Call) -> list[Route]:
-        return [route for route in self._router.routes.values() if call.caller.may_use(route.name)]
-
-    def _one(self, call: Call, name: str) -> Route:
-        route = self._router.find(name)
-        call.caller.check_model(route.name)
-        return route
-
     async def list(self, call: Call) -> None:
-        """GET /v1/models."""
-        routes = self._visible(call)
-        if call.exchange.header(b"anthropic-version") is None:
-            body: dict[str, Any] = {"object": "list", "data": [_openai(route) for route in routes]}
+        """List the models."""
+        routes = [route for route in self._router.routes.values() if call.caller.may_use(route.name)]
+        if _asks_anthropic(call):
+            body = write_models([_anthropic(route) for route in routes])
         else:
-            entries = [_anthropic(route) for route in routes]
-            ends = {"first_id": entries[0]["id"], "last_id": entries[-1]["id"]} if entries else {"first_id": None, "last_id": None}
-            body = {"data": entries, "has_more": False, **ends}
+            body = {"object": "list", "data": [_openai(route) for route in routes]}
         await call.exchange.respond(200, encode(body))
 
     async def show(self, call: Call) -> None:
-        """GET /v1/models/{id}."""
-        route = self._one(call, call.arguments[0])
-        anthropic = call.exchange.header(b"anthropic-version") is not None
-        await call.exchange.respond(200, encode(_anthropic(route) if anthropic else _openai(route)))
+        """Tell about one model."""
+        route = self._router.find(call.arguments[0])
+        call.caller.require_model(route.name)
+        await call.exchange.respond(200, encode(_anthropic(route) if _asks_anthropic(call) else _openai(route)))
+
+
+def _asks_anthropic(call: Call) -> bool:
+    return call.exchange.header(b"anthropic-version") is not None
 
 
 def _openai(route: Route) -> dict[str, Any]:
@@ -48,5 +39,4 @@ def _openai(route: Route) -> dict[str, Any]:
 
 
 def _anthropic(route: Route) -> dict[str, Any]:
-    created = datetime.fromtimestamp(route.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return {"type": "model", "id": route.name, "display_name": route.name, "created_at": created}
+    return write_model(route.name, route.name, route.created)

@@ -21,7 +21,9 @@ class System:
 
     async def root(self, call: Call) -> None:
         """What this is."""
-        await call.exchange.respond(200, encode({"name": "toolgate", "version": __version__, "openapi": "/openapi.json"}))
+        await call.exchange.respond(
+            200, encode({"name": "toolgate", "version": __version__, "openapi": "/openapi.json"})
+        )
 
     async def healthz(self, call: Call) -> None:
         """Whether the process lives."""

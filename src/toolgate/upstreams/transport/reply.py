@@ -12,13 +12,16 @@ from toolgate.upstreams.transport.inflate import CODINGS, Inflate
 from toolgate.upstreams.transport.limits import Caps, size
 
 
+_GRACE_SECONDS = 0.25
+
+
 class Reply:
     """An answer whose head has arrived; read it to the end or `aclose` it.
 
     Whatever ends it too early (a cut, a cap, a limit) raises, after all that came before has been handed over.
     """
 
-    __slots__ = ("_cap", "_caps", "_coding", "_incoming", "_inflate", "_plain", "_read", "headers", "status")
+    __slots__ = ("_cap", "_caps", "_coding", "_incoming", "_inflate", "_plain", "_read", "_released", "headers", "status")
 
     def __init__(self, incoming: Incoming, caps: Caps) -> None:
         self.status = incoming.status
@@ -27,6 +30,7 @@ class Reply:
         self._caps = caps
         self._cap = caps.stream
         self._read = 0
+        self._released = False
         self._coding = incoming.headers.get("content-encoding", "identity").lower()
         self._plain = self._coding in ("identity", "")
         self._inflate = Inflate(self._coding) if self._coding in CODINGS else None
@@ -59,14 +63,22 @@ class Reply:
             whole.write(piece)
         return whole.getvalue()
 
+    def release(self) -> None:
+        """Be done with an answer that said all it had to say: the socket is kept if the end follows at once."""
+        line = self._incoming.line
+        if line is not None:
+            self._released = True
+            line.loop.call_later(_GRACE_SECONDS, self._incoming.abandon)
+
     async def aclose(self) -> None:
-        """Be done with the answer; if its end has not arrived, the socket is closed at once."""
-        self._incoming.abandon()
+        """Be done with the answer; unless it was released, or its end has arrived, the socket is closed at once."""
+        if not self._released:
+            self._incoming.abandon()
 
     def __del__(self) -> None:
         # A reply that was dropped unread would keep its connection, and its slot, until a timeout.
         line = self._incoming.line
-        if line is not None and not line.loop.is_closed():
+        if line is not None and not self._released and not line.loop.is_closed():
             warnings.warn(f"a reply of {line.upstream} was neither read nor closed", ResourceWarning, stacklevel=1)
             line.loop.call_soon_threadsafe(self._incoming.abandon)
 

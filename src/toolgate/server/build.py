@@ -1,0 +1,279 @@
+"""The composition root: from a configuration to a running server. Only here do implementations meet."""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from msgspec.structs import asdict
+
+from toolgate.config import BUILTIN, Config, ConfigError, Model, Target, Upstream, diff, load
+from toolgate.conversation.errors import ToolgateError
+from toolgate.dialects.anthropic import DIALECT as ANTHROPIC
+from toolgate.dialects.dialect import Dialect
+from toolgate.dialects.ollama import DIALECT as OLLAMA
+from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
+from toolgate.dialects.openai_responses import DIALECT as OPENAI_RESPONSES
+from toolgate.engine import ports
+from toolgate.server.app import App, Endpoint
+from toolgate.server.auth import Keys
+from toolgate.server.counting import TokenCounts
+from toolgate.server.endpoints import Conversations, Pace
+from toolgate.server.exchange import Receive, Scope, Send
+from toolgate.server.head import Limits
+from toolgate.server.listen import run
+from toolgate.server.models import ModelLists
+from toolgate.server.ollama import Ollama
+from toolgate.server.openapi import document
+from toolgate.server.origins import Origins
+from toolgate.server.responses import Responses
+from toolgate.server.system import System
+from toolgate.storage.responses import ResponseStore
+from toolgate.telemetry.logs import Log, LogForm
+from toolgate.telemetry.metrics import Metrics
+from toolgate.telemetry.redact import Redactor
+from toolgate.telemetry.traced import Traced
+from toolgate.upstreams.echo import EchoModel
+from toolgate.upstreams.http_model import Endpoint as UpstreamEndpoint
+from toolgate.upstreams.http_model import HttpModel
+from toolgate.upstreams.router import Route, Router
+from toolgate.upstreams.transport import Timeouts, Transport
+from toolgate.upstreams.wrappers import Balanced, Breaker, Counted, Deployment, Fallback, Limited, RetryBudget, Retrying
+
+DIALECTS: dict[str, Dialect] = {one.name: one for one in (OPENAI_CHAT, OPENAI_RESPONSES, ANTHROPIC, OLLAMA)}
+
+
+class Models:
+    """Builds the chain of wrappers that answers for each model of a configuration."""
+
+    def __init__(self, config: Config, transport: Transport) -> None:
+        self._config = config
+        self._transport = transport
+        self._budgets = {name: RetryBudget() for name in config.upstreams}
+
+    def router(self) -> Router:
+        """A router over all models."""
+        balanced = {model.name: self._balanced(model) for model in self._config.models}
+        names = {name: model.name for model in self._config.models for name in model.names}
+        started = int(time.time())
+        return Router(
+            [
+                _route(
+                    model,
+                    Counted(_chain([balanced[model.name], *[balanced[names[f]] for f in model.fallbacks]])),
+                    started,
+                )
+                for model in self._config.models
+            ]
+        )
+
+    def _balanced(self, model: Model) -> ports.Model:
+        deployments = [self._deployment(model, target) for target in model.targets]
+        return deployments[0].model if len(deployments) == 1 else Balanced(deployments)
+
+    def _deployment(self, model: Model, target: Target) -> Deployment:
+        if target.upstream == BUILTIN:
+            return Deployment(EchoModel())
+        upstream = self._config.upstreams[target.upstream]
+        asked: ports.Model = HttpModel(self._transport, _endpoint(upstream), target.model, target.quirks)
+        asked = Limited(asked, concurrent=upstream.max_connections, queue=upstream.max_connections)
+        breaker = None
+        if upstream.breaker.failures:
+            breaker = asked = Breaker(asked, failures=upstream.breaker.failures, cooldown=upstream.breaker.seconds)
+        if model.retries:
+            asked = Retrying(asked, self._budgets[upstream.name], attempts=model.retries + 1)
+        return Deployment(asked, target.weight, breaker)
+
+
+def _chain(models: list[ports.Model]) -> ports.Model:
+    return models[0] if len(models) == 1 else Fallback(models)
+
+
+def _route(model: Model, answering: ports.Model, created: int) -> Route:
+    able = model.capabilities
+    return Route(
+        name=model.name,
+        model=answering,
+        aliases=model.aliases,
+        owner=model.targets[0].upstream,
+        created=created,
+        max_tools=able.max_tools,
+        strict=model.strict,
+        context=able.context,
+        images=able.images,
+        tools=able.tools,
+        thinking=able.thinking,
+        defaults=model.defaults,
+    )
+
+
+def _endpoint(upstream: Upstream) -> UpstreamEndpoint:
+    dialect = DIALECTS[upstream.dialect]
+    own = {name: value.reveal() for name, value in upstream.headers.items()}
+    key = upstream.api_key.reveal() if upstream.api_key else None
+    limits = upstream.timeouts
+    return UpstreamEndpoint(
+        upstream.name,
+        dialect,
+        upstream.base_url,
+        {**dialect.upstream.headers(key), **own},
+        Timeouts(limits.connect, limits.first_byte, limits.idle, limits.total),
+    )
+
+
+class Site:
+    """Everything that serves one configuration; transport, storage and telemetry outlive it."""
+
+    def __init__(self, config: Config, transport: Transport, store: ResponseStore, traced: Traced) -> None:
+        self.traced = traced
+        self.system = System(traced.render)
+        router = Models(config, transport).router()
+        pace = Pace(config.server.first_event_wait, config.server.keepalive_seconds)
+        endpoints = _endpoints(router, pace, store, self.system)
+        self.system.document = document(endpoints)
+        self.app = App(
+            endpoints,
+            {"/": OPENAI_CHAT.server, "/v1/messages": ANTHROPIC.server, "/api/": OLLAMA.server},
+            Keys(config.keys, config.models),
+            Origins(config),
+            traced,
+        )
+
+
+def _database(config: Config) -> Path | None:
+    """The file behind `sqlite:///path`; `sqlite://` alone keeps everything in memory."""
+    path = config.storage.reveal().removeprefix("sqlite://").removeprefix("/")
+    return Path(path) if path else None
+
+
+def _endpoints(router: Router, pace: Pace, store: ResponseStore, system: System) -> list[Endpoint]:
+    """Every path we serve."""
+    conversations = Conversations(router, pace)
+    responses = Responses(conversations, store, OPENAI_RESPONSES)
+    models, counts = ModelLists(router), TokenCounts(router)
+    ollama = Ollama(conversations, router)
+    chat, messages, own = OPENAI_CHAT.server, ANTHROPIC.server, OLLAMA.server
+    return [
+        Endpoint("POST", "/v1/chat/completions", conversations.handler(OPENAI_CHAT), chat),
+        Endpoint("POST", "/chat/completions", conversations.handler(OPENAI_CHAT), chat),
+        Endpoint("POST", "/v1/responses", responses.create, OPENAI_RESPONSES.server),
+        Endpoint("GET", "/v1/responses/{}/input_items", responses.input_items, OPENAI_RESPONSES.server),
+        Endpoint("POST", "/v1/responses/{}/cancel", responses.cancel, OPENAI_RESPONSES.server),
+        Endpoint("GET", "/v1/responses/{}", responses.retrieve, OPENAI_RESPONSES.server),
+        Endpoint("DELETE", "/v1/responses/{}", responses.delete, OPENAI_RESPONSES.server),
+        Endpoint("POST", "/v1/messages", conversations.handler(ANTHROPIC), messages),
+        Endpoint("POST", "/v1/messages/count_tokens", counts.count, messages),
+        Endpoint("GET", "/v1/models", models.list, chat),
+        Endpoint("GET", "/v1/models/{}", models.show, chat),
+        Endpoint("POST", "/api/chat", ollama.chat, own),
+        Endpoint("POST", "/api/generate", ollama.generate, own),
+        Endpoint("GET", "/api/tags", ollama.tags, own),
+        Endpoint("POST", "/api/show", ollama.show, own),
+        Endpoint("GET", "/api/ps", ollama.ps, own),
+        Endpoint("GET", "/api/version", ollama.version, own, scope=None),
+        Endpoint("GET", "/", system.root, chat, scope=None),
+        Endpoint("GET", "/healthz", system.healthz, chat, scope=None),
+        Endpoint("GET", "/readyz", system.readyz, chat, scope=None),
+        Endpoint("GET", "/metrics", system.metrics, chat, scope="admin"),
+        Endpoint("GET", "/openapi.json", system.openapi, chat, scope=None),
+    ]
+
+
+class Toolgate:
+    """A server: the site of the configuration in force, and what is shared when that changes."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self._transport = Transport()
+        self._store = ResponseStore(_database(config))
+        log = Log(config.log.level, _log_form(config), Redactor(config.secrets()))
+        self._traced = Traced(log, Metrics())
+        self._site = self._build(config)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request with the configuration in force when it came, or the server's start and stop."""
+        if scope["type"] == "http":
+            await self._site.app(scope, receive, send)
+        elif scope["type"] == "lifespan":
+            await self._live(receive, send)
+
+    def refuse(self, path: str | None, error: ToolgateError) -> tuple[int, bytes]:
+        """How the edge below ASGI says no, in the words of the path's dialect."""
+        return error.status, self._site.app.half_for(path or "/").encode_error(error)
+
+    def drain(self) -> None:
+        """From now on this server is not ready."""
+        self._site.system.draining = True
+
+    def reload(self, path: Path) -> None:
+        """Read the configuration again; what can change at run time does, and a bad file changes nothing."""
+        log = self._traced.log
+        try:
+            changes = diff(self.config, load(path, os.environ))
+        except ConfigError as error:
+            log.error("reload refused", problems=[str(problem) for problem in error.problems])
+            return
+        self.config = changes.config
+        self._site = self._build(changes.config)
+        log.level = changes.config.log.level
+        log.info("reloaded", changed=changes.live, needs_restart=changes.restart)
+
+    def _build(self, config: Config) -> Site:
+        names = [name for model in config.models for name in model.names]
+        self._traced.metrics.know(names, [*config.upstreams, BUILTIN])
+        return Site(config, self._transport, self._store, self._traced)
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                await send({"type": "lifespan.startup.complete"})
+            else:
+                await self._transport.aclose()
+                await self._store.aclose()
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+
+
+def serve(config: Config, *, config_path: Path | None) -> int:
+    """Serve until told to stop; SIGHUP reads the configuration again."""
+    gate, server = Toolgate(config), config.server
+    limits = {name: value for name, value in asdict(server.limits).items() if name in Limits.__struct_fields__}
+
+    def ready(url: str) -> None:
+        if config_path is not None:
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, gate.reload, config_path)
+        _announce(url, config)
+
+    run(
+        gate,
+        host=server.host,
+        port=server.port,
+        limits=Limits(**limits),
+        refuse=gate.refuse,
+        drain_seconds=server.drain_seconds,
+        on_drain=gate.drain,
+        on_ready=ready,
+    )
+    return 0
+
+
+def _log_form(config: Config) -> LogForm:
+    """People at a terminal read text, machines read JSON."""
+    if config.log.format == "auto":
+        return "text" if sys.stderr.isatty() else "json"
+    return config.log.format
+
+
+def _announce(url: str, config: Config) -> None:
+    """One screen for the person who started us; machines read the log."""
+    models = ", ".join([model.name for model in config.models][:8])
+    lines = [
+        f"Toolgate serves {models} on {url}",
+        f"  OpenAI     {url}/v1        (chat/completions, responses)",
+        f"  Anthropic  {url}           (v1/messages)",
+        f"  Ollama     {url}           (api/chat)",
+    ]
+    sys.stderr.write("\n".join(lines) + "\n")

@@ -1,0 +1,17 @@
+"""Models around models: each adds one behaviour and keeps the Protocol, so that `server/build.py` can stack them.
+
+Everything here happens before the client has seen a byte, for `ask` returns only once the first piece of an answer has
+arrived: neither a retry nor a fallback can say anything twice. Nothing here knows a wire format or a socket.
+
+From the outside in, a stack that holds together is
+`Counted(Fallback([Balanced([Deployment(Retrying(breaker := Breaker(Limited(model))), weight, breaker), …]), …]))`.
+"""
+
+from toolgate.upstreams.wrappers.balanced import Balanced, Deployment
+from toolgate.upstreams.wrappers.breaker import Breaker
+from toolgate.upstreams.wrappers.counted import Counted
+from toolgate.upstreams.wrappers.fallback import Fallback
+from toolgate.upstreams.wrappers.limited import Limited
+from toolgate.upstreams.wrappers.retry import RetryBudget, Retrying
+
+__all__ = ["Balanced", "Breaker", "Counted", "Deployment", "Fallback", "Limited", "RetryBudget", "Retrying"]

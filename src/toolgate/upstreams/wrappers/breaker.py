@@ -1,0 +1,112 @@
+"""Not asking an upstream that is down: the circuit.
+
+    closed ──failures──▶ open ──cooldown──▶ one probe ──first piece──▶ closed on trial ──whole answer──▶ closed
+                           ▲                    │                             │
+                           └──── twice as long ─┴─────────── any failure ─────┘
+
+Failures count wherever they happen, also in mid-answer. A probe's first piece closes the circuit, for its whole answer
+may take minutes; until one has been read to its end, a single failure opens it again.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+from toolgate.conversation.errors import Rejected, Unavailable, UpstreamFault
+from toolgate.conversation.request import ModelRequest
+from toolgate.engine.ports import Answer, Model
+from toolgate.upstreams.wrappers.answers import Ending, watched
+
+CIRCUIT_OPEN = "circuit_open"
+
+
+class Breaker:
+    """A model that is left alone for `cooldown` seconds after `failures` in a row, or a share `rate` of the last `window`.
+
+    The cooldown doubles up to `longest` until an answer is complete. What counts is the upstream's fault alone: neither
+    a request that it rejects, nor a client that leaves, nor a limit of ours.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        failures: int = 5,
+        rate: float = 0.5,
+        window: int = 20,
+        cooldown: float = 10.0,
+        longest: float = 120.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._model = model
+        self._failures = failures
+        self._rate = rate
+        self._recent: deque[bool] = deque(maxlen=window)
+        self._shortest = self._cooldown = cooldown
+        self._longest = longest
+        self._clock = clock
+        self._in_a_row = 0
+        self._open_until: float | None = None
+        self._probing = False
+        self._era = 0
+
+    @property
+    def ready(self) -> bool:
+        """Whether a request would be let through now."""
+        return self._open_until is None or (not self._probing and self._clock() >= self._open_until)
+
+    async def ask(self, request: ModelRequest) -> Answer:
+        """The model's answer, or Unavailable at once while the circuit is open."""
+        if not self.ready:
+            raise self._refusal()
+        era, probe = self._era, self._open_until is not None
+        self._probing = probe
+        try:
+            answer = await self._model.ask(request)
+        except UpstreamFault as fault:
+            self._ended(era, fault)
+            raise
+        finally:
+            if probe:
+                self._probing = False
+        self._answering(era)
+        return watched(answer, lambda ending: self._ended(era, ending))
+
+    def _refusal(self) -> Unavailable:
+        assert self._open_until is not None  # otherwise it is ready
+        wait = max(self._open_until - self._clock(), 1.0)
+        text = f"The upstream has failed too often and is left alone for another {wait:.0f} s."
+        return Unavailable(text, code=CIRCUIT_OPEN, status=503, retry_after=wait)
+
+    def _answering(self, era: int) -> None:
+        if era == self._era and self._open_until is not None:
+            self._open_until = None
+            self._in_a_row = self._failures - 1
+
+    def _ended(self, era: int, ending: Ending) -> None:
+        """Take an outcome into account, unless the circuit has opened since the question was asked."""
+        if era != self._era:
+            return
+        match ending:
+            case "read":
+                self._in_a_row = 0
+                self._cooldown = self._shortest
+                self._recent.append(False)
+            case Rejected():
+                self._answering(era)  # it is well enough to say no
+            case UpstreamFault():
+                self._in_a_row += 1
+                self._recent.append(True)
+                if self._open_until is not None or self._too_many():
+                    self._open(ending.retry_after or 0.0)
+
+    def _too_many(self) -> bool:
+        recent = self._recent
+        full = len(recent) == recent.maxlen
+        return self._in_a_row >= self._failures or (full and sum(recent) >= self._rate * len(recent))
+
+    def _open(self, asked: float) -> None:
+        self._open_until = self._clock() + max(self._cooldown, min(asked, self._longest))
+        self._cooldown = min(self._cooldown * 2, self._longest)
+        self._era += 1
+        self._recent.clear()

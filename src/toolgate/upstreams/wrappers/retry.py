@@ -1,0 +1,116 @@
+"""Asking the same upstream again, where that is safe and while there is a budget for it.
+
+Asking a model costs money, so only an upstream that could not be reached or said that it is busy or broken is asked
+again. One that fell silent or broke off may have done the work already and is not, unless the operator says so.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+from itertools import count
+
+from toolgate.conversation.errors import Garbled, TimedOut, Unavailable, UpstreamFault
+from toolgate.conversation.request import ModelRequest
+from toolgate.engine.ports import Answer, Model
+from toolgate.upstreams.wrappers.breaker import CIRCUIT_OPEN
+
+_LASTING = frozenset({CIRCUIT_OPEN, "upstream_auth"})  # a second later it is still so
+
+
+class RetryBudget:
+    """A purse shared by all who ask one upstream: every request pays in a fraction of a retry, every retry costs one.
+
+    Under a constant failure retries stay at `ratio` of the requests plus `floor`, which comes back in `per` seconds so
+    that an upstream with few requests is asked again too. `most` is what a long good time can save up.
+    """
+
+    def __init__(
+        self,
+        ratio: float = 0.2,
+        floor: float = 3.0,
+        per: float = 10.0,
+        most: float = 20.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._ratio = ratio
+        self._floor = floor
+        self._per = per
+        self._most = max(most, floor)
+        self._clock = clock
+        self._balance = floor
+        self._seen = clock()
+
+    def deposit(self) -> None:
+        """A request was made."""
+        self._balance = min(self._most, self._balance + self._ratio)
+
+    def withdraw(self) -> bool:
+        """Whether one retry may be made; it is paid for."""
+        self._refill()
+        if self._balance < 1:
+            return False
+        self._balance -= 1
+        return True
+
+    def _refill(self) -> None:
+        now = self._clock()
+        earned = (now - self._seen) * self._floor / self._per
+        self._seen = now
+        if self._balance < self._floor:
+            self._balance = min(self._floor, self._balance + earned)
+
+
+class Retrying:
+    """A model asked up to `attempts` times, with a random wait before each retry that grows from `first` to `longest`.
+
+    A longer wait that the upstream asks for is kept up to `patience` seconds; beyond that the fault is raised at once,
+    so that somebody else may be asked. `unsafe` also retries timeouts and garbled beginnings, which may be paid twice.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        budget: RetryBudget,
+        *,
+        attempts: int = 3,
+        first: float = 0.25,
+        longest: float = 4.0,
+        patience: float = 10.0,
+        unsafe: bool = False,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._model = model
+        self._budget = budget
+        self._attempts = attempts
+        self._first = first
+        self._longest = longest
+        self._patience = patience
+        self._retried = (Unavailable, TimedOut, Garbled) if unsafe else (Unavailable,)
+        self._sleep = sleep
+        self._chance = chance
+
+    async def ask(self, request: ModelRequest) -> Answer:
+        """The first answer that begins; when none does, the last fault."""
+        self._budget.deposit()
+        for attempt in count(1):
+            try:
+                return await self._model.ask(request)
+            except UpstreamFault as fault:
+                if not self._may_retry(fault, attempt):
+                    raise
+                wait = (fault.retry_after or 0.0) + self._jitter(attempt)
+            await self._sleep(wait)
+        raise AssertionError("unreachable: the count has no end")
+
+    def _may_retry(self, fault: UpstreamFault, attempt: int) -> bool:
+        if attempt >= self._attempts or not isinstance(fault, self._retried) or fault.code in _LASTING:
+            return False
+        if fault.retry_after is not None and fault.retry_after > self._patience:
+            return False
+        return self._budget.withdraw()
+
+    def _jitter(self, attempt: int) -> float:
+        """Anything up to the doubled wait: callers who failed together must not come back together."""
+        return self._chance() * min(self._longest, self._first * 2.0 ** (attempt - 1))
