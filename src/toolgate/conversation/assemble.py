@@ -25,13 +25,14 @@ SpokenKind = Literal["text", "reasoning", "refusal"]
 class _Spoken:
     """Text, reasoning or a refusal being written."""
 
-    __slots__ = ("extra", "fragments", "kind", "seal")
+    __slots__ = ("extra", "fragments", "kind", "over", "seal")
 
-    def __init__(self, kind: SpokenKind) -> None:
+    def __init__(self, kind: SpokenKind, seal: Seal | None = None) -> None:
         self.kind = kind
         self.fragments: list[str] = []
-        self.seal: Seal | None = None
+        self.seal = seal
         self.extra: Extra = NO_EXTRA
+        self.over = False  # nothing more belongs to it, though it waits for its turn to be told
 
     def part(self, text: str) -> Part:
         match self.kind:
@@ -55,6 +56,7 @@ class _Call:
         "held",
         "id",
         "name",
+        "over",
         "quoted",
         "started",
         "told",
@@ -69,6 +71,7 @@ class _Call:
         self.quoted = False  # the arguments began as a JSON string, so they can be told only when it is whole
         self.started = False
         self.told = False
+        self.over = False  # nothing more belongs to it, though it may wait for its turn to be told
         self.freeform = freeform
         self.executor = executor
         self.extra = extra
@@ -80,9 +83,12 @@ class _Call:
         text = "".join(self.fragments)
         arguments = text if self.freeform else settled(text)
         complete = not cut or (bool(text) and not self.freeform and is_object(arguments))
-        return ToolCall(self.id, self.name, arguments, self.executor, self.freeform, complete, self.extra)
+        told = arguments if complete else text  # what is cut off before it began is not an empty object
+        return ToolCall(self.id, self.name, told, self.executor, self.freeform, complete, self.extra)
 
     def is_complete(self) -> bool:
+        if self.over:
+            return True
         return self.started and not self.freeform and is_object(settled("".join(self.fragments) or "?"))
 
     def tellable(self, fragment: str) -> str:
@@ -151,9 +157,10 @@ class Assembler:
     def seal(self, seal: Seal) -> None:
         """The seal of the reasoning being written, or of reasoning that is not shown at all."""
         last = self._queue[-1] if self._queue else None
-        if not isinstance(last, _Spoken) or last.kind != "reasoning":
-            last = self._append(_Spoken("reasoning"))
-        last.seal = seal
+        if isinstance(last, _Spoken) and last.kind == "reasoning" and not last.over:
+            last.seal = seal
+        else:
+            self._append(_Spoken("reasoning", seal))
 
     def annotate(self, extra: Extra) -> None:
         """What else the dialect said of the text or reasoning being written."""
@@ -162,8 +169,10 @@ class Assembler:
 
     def end_part(self) -> None:
         """The part written last is over: what follows is another, even of the same kind."""
-        if self._queue and isinstance(self._queue[-1], _Spoken) and len(self._queue) == 1:
-            self._close_head(cut=False)
+        if not self._queue or not isinstance(last := self._queue[-1], _Spoken):
+            return
+        last.over = True
+        self._close_what_is_over()
 
     def whole(self, part: Part) -> None:
         """A part that came in one piece."""
@@ -200,8 +209,9 @@ class Assembler:
     def end_call(self, key: Hashable) -> None:
         """The call is over: nothing more will be said of it."""
         call = self._calls.get(key)
-        if call is not None and self._queue and self._queue[0] is call:
-            self._close_head(cut=False)
+        if call is not None:
+            call.over = True
+            self._close_what_is_over()
 
     def knows(self, key: Hashable) -> bool:
         """Whether a call goes by this key."""
@@ -233,7 +243,7 @@ class Assembler:
             return
         queue = self._queue
         last = queue[-1] if queue else None
-        if not isinstance(last, _Spoken) or last.kind != kind:
+        if not isinstance(last, _Spoken) or last.kind != kind or last.over:
             last = self._append(_Spoken(kind))
         last.fragments.append(fragment)
         if last is queue[0]:
@@ -290,6 +300,11 @@ class Assembler:
             head = self._queue[0]
             if isinstance(head, _Call) and not head.is_complete():
                 return
+            self._close_head(cut=False)
+
+    def _close_what_is_over(self) -> None:
+        """Close the open part if nothing more belongs to it, and those that waited behind it likewise."""
+        while self._queue and isinstance(head := self._queue[0], (_Spoken, _Call)) and head.over:
             self._close_head(cut=False)
 
     def _open_head(self) -> None:

@@ -1,0 +1,50 @@
+"""Parts that are over while an earlier one is still being written."""
+
+from toolgate.conversation.assemble import Assembler
+from toolgate.conversation.events import Delta, PartEnd, PartStart
+from toolgate.conversation.message import Reasoning, Seal, Text, ToolCall
+
+FIRST, SECOND = "call_" + "a" * 24, "call_" + "b" * 24
+
+
+def ends(parts: Assembler) -> list[object]:
+    return [event.part for event in parts.take() if isinstance(event, PartEnd)]
+
+
+def test_a_call_that_was_over_while_it_waited_is_closed_with_the_one_before_it() -> None:
+    parts = Assembler({"look"})
+    parts.call(0, id=FIRST, name="look", arguments='{"a":')
+    parts.call(1, id=SECOND, name="look", arguments="{}")
+    parts.end_call(1)
+    assert ends(parts) == []
+    parts.call(0, arguments="1}")
+    parts.end_call(0)
+    assert ends(parts) == [ToolCall(FIRST, "look", '{"a":1}'), ToolCall(SECOND, "look", "{}")]
+
+
+def test_a_freeform_call_that_is_over_does_not_hold_up_what_follows() -> None:
+    parts = Assembler({"patch"})
+    parts.call(0, id=FIRST, name="patch", arguments="*** Begin", freeform=True)
+    parts.end_call(0)
+    parts.text("done")
+    assert [event for event in parts.take() if isinstance(event, Delta)][-1] == Delta("done")
+
+
+def test_two_texts_that_wait_for_a_call_stay_two() -> None:
+    parts = Assembler({"look"})
+    parts.call(0, id=FIRST, name="look", arguments="{")
+    parts.text("one")
+    parts.end_part()
+    parts.text("two")
+    parts.call(0, arguments="}")
+    parts.flush()
+    assert ends(parts) == [ToolCall(FIRST, "look", "{}"), Text("one"), Text("two")]
+
+
+def test_a_seal_that_comes_before_the_reasoning_is_known_when_it_starts() -> None:
+    parts, seal = Assembler(), Seal("somewhere", {"id": "rs_1"})
+    parts.seal(seal)
+    parts.reasoning("hm")
+    parts.end_part()
+    assert PartStart(Reasoning("", seal)) in parts.events
+    assert ends(parts) == [Reasoning("hm", seal)]
