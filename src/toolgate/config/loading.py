@@ -1,0 +1,44 @@
+"""Loading: a file, the environment and what the command line says, made into one checked `Config`."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from toolgate.config.problems import ConfigError, Problem, Problems
+from toolgate.config.reading import parse_yaml, read
+from toolgate.config.resolve import check_bind, resolve
+from toolgate.config.settings import File
+from toolgate.config.values import Config
+from toolgate.upstreams.catalog import catalog
+
+_NO = {"0", "false", "no", "off"}
+
+
+def load(path: Path | None, env: Mapping[str, str], *, host: str | None = None, port: int | None = None) -> Config:
+    """The configuration of a file, or the built-in one; ConfigError lists everything that is wrong with it.
+
+    `host` and `port` take the place of what the file says, and an address that is open to all is refused.
+    """
+    source = str(path) if path else "the built-in configuration"
+    problems = Problems()
+    document = parse_yaml(_read(path), source) if path else None
+    file = read(File, document, env, problems)
+    problems.settle(source)
+    assert file is not None  # or a problem was noted
+    config = resolve(file, catalog(), env, problems)
+    said = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
+    config = msgspec.structs.replace(config, server=msgspec.structs.replace(config.server, **said), source=path)
+    if env.get("ENABLE_TOOLS", "").strip().lower() in _NO:
+        config = msgspec.structs.replace(config, tools=msgspec.structs.replace(config.tools, enabled=False))
+    check_bind(config, problems)
+    problems.settle(source)
+    return config
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        what = (error.strerror or "cannot be read").lower()
+        raise ConfigError([Problem("", f"cannot read the file: {what}")], str(path)) from None

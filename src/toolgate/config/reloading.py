@@ -1,0 +1,56 @@
+"""What a changed configuration can change while the server runs. Pure: whoever calls it does the changing."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from toolgate.config.values import Config
+
+_LIVE_SERVER = ("hosts", "origins", "keepalive_seconds", "first_event_wait", "drain_seconds")
+
+
+class Changes(Struct, frozen=True):
+    """What differs, by path: what takes effect at once and what waits for a restart.
+
+    `config` is what to run with now: the new one, with whatever waits for a restart left as it was.
+    """
+
+    live: tuple[str, ...]
+    restart: tuple[str, ...]
+    config: Config
+
+
+def diff(old: Config, new: Config) -> Changes:
+    """Sort the differences; a server that took `config` over would differ from `new` only by what needs a restart."""
+    live = [f"keys.{name}" for name in _differing(_by_name(old.keys), _by_name(new.keys))]
+    live += [f"upstreams.{name}" for name in _differing(old.upstreams, new.upstreams)]
+    live += [f"models.{name}" for name in _differing(_by_name(old.models), _by_name(new.models))]
+    server = _differing(msgspec.structs.asdict(old.server), msgspec.structs.asdict(new.server))
+    live += [f"server.{name}" for name in server if name in _LIVE_SERVER]
+    live += ["log.level"] * (old.log.level != new.log.level)
+    restart = [f"server.{name}" for name in server if name not in _LIVE_SERVER]
+    restart += ["log.format"] * (old.log.format != new.log.format)
+    restart += [name for name in ("tools", "storage", "redis") if getattr(old, name) != getattr(new, name)]
+    return Changes(tuple(live), tuple(restart), _running(old, new))
+
+
+def _running(old: Config, new: Config) -> Config:
+    kept = {name: getattr(new.server, name) for name in _LIVE_SERVER}
+    return msgspec.structs.replace(
+        new,
+        server=msgspec.structs.replace(old.server, **kept),
+        log=msgspec.structs.replace(new.log, format=old.log.format),
+        tools=old.tools,
+        storage=old.storage,
+        redis=old.redis,
+    )
+
+
+def _by_name(items: tuple[Any, ...]) -> dict[str, Any]:
+    return {item.name: item for item in items}
+
+
+def _differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    return [name for name in dict.fromkeys((*old, *new)) if old.get(name) != new.get(name)]

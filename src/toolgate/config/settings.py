@@ -1,0 +1,231 @@
+"""Every setting of the configuration file: its name, type, default and help, in one place.
+
+The Structs are the table: `reading.py` checks a file against them, `reference.py` writes the documentation from them.
+They are the file as a person writes it; `resolve.py` turns it into the `Config` that the server uses. Nothing here does I/O.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeAlias
+
+from msgspec import Meta, Struct
+
+from toolgate.config.secret import Secret
+from toolgate.dialects.dialect import Quirks
+from toolgate.upstreams.catalog import Capabilities, DialectName
+
+Scope: TypeAlias = Literal["chat", "tools", "admin"]
+Level: TypeAlias = Literal["debug", "info", "warning", "error"]
+LogForm: TypeAlias = Literal["auto", "json", "text"]
+ToolMode: TypeAlias = Literal["native", "emulated"]
+SystemMode: TypeAlias = Literal["native", "inject"]
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+def about(text: str, **bounds: Any) -> Meta:
+    """The help of a setting and the bounds of its value."""
+    return Meta(description=text, **bounds)
+
+
+class Partial:
+    """Marks a mapping that may give some fields of a Struct; those it leaves out are decided elsewhere."""
+
+    def __init__(self, of: type[Struct]) -> None:
+        self.of = of
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """What a client may send and how long it may take."""
+
+    head_bytes: Annotated[int, about("Bytes of a request's line and headers together.", ge=1 * KIB)] = 32 * KIB
+    headers: Annotated[int, about("Headers of a request.", ge=8)] = 100
+    url_bytes: Annotated[int, about("Bytes of a request's path and query.", ge=256)] = 8 * KIB
+    head_seconds: Annotated[float, about("Time to send the headers.", gt=0)] = 10.0
+    body_bytes: Annotated[int, about("Bytes of a request's body.", ge=1 * KIB)] = 10 * MIB
+    body_idle_seconds: Annotated[float, about("Silence allowed within a body.", gt=0)] = 30.0
+    body_seconds: Annotated[float, about("Time to send the body.", gt=0)] = 120.0
+    keep_alive_seconds: Annotated[float, about("How long an idle connection is kept.", gt=0)] = 75.0
+    write_stall_seconds: Annotated[float, about("How long a client may leave an answer unread.", gt=0)] = 30.0
+    connections: Annotated[int, about("Connections open at a time.", ge=1)] = 4096
+    pipelined: Annotated[int, about("Requests sent ahead of their turn on one connection.", ge=1)] = 32
+    concurrent_requests: Annotated[int, about("Requests under way at a time for one key.", ge=1)] = 32
+    json_depth: Annotated[int, about("Nesting of a JSON body.", ge=8, le=512)] = 64
+    schema_bytes: Annotated[int, about("Bytes of one tool's JSON Schema.", ge=1 * KIB)] = 64 * KIB
+    argument_bytes: Annotated[int, about("Bytes of one call's arguments.", ge=1 * KIB)] = 256 * KIB
+
+
+class Server(Struct, frozen=True, kw_only=True):
+    """Where we listen and whom we let in."""
+
+    host: Annotated[str, about("Address to listen on. Any but loopback demands a key.", min_length=1)] = "127.0.0.1"
+    port: Annotated[int, about("Port to listen on; 0 takes any that is free.", ge=0, le=65535)] = 8080
+    hosts: Annotated[
+        tuple[str, ...], about("Values of the Host header that are served; none means any, once there are keys.")
+    ] = ()
+    origins: Annotated[
+        tuple[str, ...], about("Web origins whose pages may call us, such as https://app.example.org.")
+    ] = ()
+    drain_seconds: Annotated[float, about("How long open answers may go on after a request to stop.", ge=0)] = 30.0
+    keepalive_seconds: Annotated[
+        float, about("Silence after which a stream gets a comment that keeps it open.", gt=0)
+    ] = 15.0
+    first_event_wait: Annotated[
+        float, about("How long a stream waits for the first event, which decides the status code.", ge=0)
+    ] = 10.0
+    limits: Annotated[Limits, about("What a client may send and how long it may take.")] = Limits()
+
+
+class Key(Struct, frozen=True, kw_only=True):
+    """A key that clients present."""
+
+    name: Annotated[str, about("Who holds it; logs and metrics say this name.")]
+    key: Annotated[Secret, about("The key itself, best as ${VARIABLE}, or its digest as sha256:<64 hex digits>.")]
+    scopes: Annotated[tuple[Scope, ...], about("What it may do: chat, tools (register them), admin.")] = ("chat",)
+    models: Annotated[
+        tuple[str, ...], about("The models it may use, by name, alias or a pattern such as gpt-*; none means all.")
+    ] = ()
+
+
+class Timeouts(Struct, frozen=True, kw_only=True):
+    """Seconds that an upstream may take."""
+
+    connect: Annotated[float, about("To open a connection, name lookup and TLS included.", gt=0)] = 4.0
+    first_byte: Annotated[float, about("From the request to the first byte of the answer.", gt=0)] = 120.0
+    idle: Annotated[float, about("Between two pieces of an answer.", gt=0)] = 60.0
+    total: Annotated[float, about("For the whole answer.", gt=0)] = 600.0
+
+
+class Breaker(Struct, frozen=True, kw_only=True):
+    """When an upstream that fails is left alone."""
+
+    failures: Annotated[int, about("Failures in a row after which it is left alone; 0 never does.", ge=0)] = 5
+    seconds: Annotated[float, about("How long it is left alone before it is tried again.", gt=0)] = 10.0
+
+
+class UpstreamEntry(Struct, frozen=True, kw_only=True):
+    """Someone who answers for models."""
+
+    provider: Annotated[
+        str | None, about("A row of the provider table, from which whatever is not said here is taken.")
+    ] = None
+    dialect: Annotated[DialectName | None, about("The API that it speaks; by default the provider's first.")] = None
+    base_url: Annotated[str | None, about("Where it is, with or without /v1; by default the provider's.")] = None
+    api_key: Annotated[
+        Secret | None, about("Its key, best as ${VARIABLE}; by default the provider's usual variable.")
+    ] = None
+    headers: Annotated[Mapping[str, Secret], about("Headers to send with every request.")] = {}
+    timeouts: Annotated[Timeouts, about("Seconds that it may take.")] = Timeouts()
+    breaker: Annotated[Breaker, about("When it is left alone because it fails.")] = Breaker()
+    max_connections: Annotated[int, about("Answers under way from it at a time; as many more may wait.", ge=1)] = 2000
+    quirks: Annotated[
+        Mapping[str, Any],
+        Partial(Quirks),
+        about("How it differs from its dialect; by default as the provider's row says."),
+    ] = {}
+
+
+class TargetEntry(Struct, frozen=True, kw_only=True):
+    """One of several upstreams that serve a model."""
+
+    upstream: Annotated[str, about("Which upstream.")]
+    model: Annotated[str | None, about("The upstream's own name for the model.")] = None
+    weight: Annotated[float, about("Its share of the requests, relative to the others.", gt=0)] = 1.0
+
+
+class Defaults(Struct, frozen=True, kw_only=True):
+    """Parameters used where a request says nothing."""
+
+    temperature: Annotated[Annotated[float, Meta(ge=0, le=2)] | None, about("Sampling temperature.")] = None
+    top_p: Annotated[Annotated[float, Meta(ge=0, le=1)] | None, about("Nucleus sampling.")] = None
+    top_k: Annotated[Annotated[int, Meta(ge=0)] | None, about("Sampling among the k likeliest tokens.")] = None
+    max_tokens: Annotated[Annotated[int, Meta(ge=1)] | None, about("Longest answer, in tokens.")] = None
+    stop: Annotated[tuple[str, ...], about("Texts that end an answer.")] = ()
+    seed: Annotated[int | None, about("Seed of the sampling.")] = None
+    frequency_penalty: Annotated[
+        Annotated[float, Meta(ge=-2, le=2)] | None, about("Penalty by how often a token came.")
+    ] = None
+    presence_penalty: Annotated[
+        Annotated[float, Meta(ge=-2, le=2)] | None, about("Penalty for a token that came at all.")
+    ] = None
+    effort: Annotated[str | None, about("How much to think, in the upstream's words: low, medium, high …")] = None
+
+
+class ModelEntry(Struct, frozen=True, kw_only=True):
+    """A model that clients can ask for."""
+
+    name: Annotated[str, about("The public name.")]
+    aliases: Annotated[tuple[str, ...], about("Other names for it.")] = ()
+    upstream: Annotated[str | None, about("The upstream that serves it; `builtin` serves `echo`.")] = None
+    model: Annotated[str | None, about("The upstream's own name for it; by default the public name.")] = None
+    upstreams: Annotated[
+        tuple[TargetEntry, ...], about("Several upstreams among which requests are shared, in place of one.")
+    ] = ()
+    fallbacks: Annotated[
+        tuple[str, ...], about("Models to ask, in order, when this one cannot be had; theirs are not followed.")
+    ] = ()
+    retries: Annotated[int, about("Further attempts before the first byte went out.", ge=0, le=10)] = 2
+    tools: Annotated[ToolMode, about("`emulated` teaches a model that only writes text to call tools.")] = "native"
+    system: Annotated[SystemMode, about("`inject` puts system messages into the first user text.")] = "native"
+    syntax: Annotated[str, about("The form in which an emulated model writes its calls.", min_length=1)] = "invoke"
+    strict: Annotated[bool, about("Refuse a call without a result instead of supplying an error result.")] = False
+    capabilities: Annotated[
+        Mapping[str, Any], Partial(Capabilities), about("What it can do; by default as the provider's row says.")
+    ] = {}
+    quirks: Annotated[
+        Mapping[str, Any], Partial(Quirks), about("How it differs from its dialect, beyond what its upstream's say.")
+    ] = {}
+    defaults: Annotated[Defaults, about("Parameters used where a request says nothing.")] = Defaults()
+
+
+class McpServer(Struct, frozen=True, kw_only=True):
+    """An MCP server that brings tools."""
+
+    command: Annotated[tuple[str, ...], about("The command that starts it, for one that speaks over stdio.")] = ()
+    env: Annotated[Mapping[str, Secret], about("Environment variables of the command.")] = {}
+    url: Annotated[str | None, about("Where it is, for one that speaks streamable HTTP.")] = None
+    headers: Annotated[Mapping[str, Secret], about("Headers to send to it.")] = {}
+
+
+class HttpTools(Struct, frozen=True, kw_only=True):
+    """An HTTP service whose operations are tools."""
+
+    openapi: Annotated[str, about("Path or URL of its OpenAPI document.", min_length=1)]
+    base_url: Annotated[str | None, about("Where it is, if not where the document says.")] = None
+    headers: Annotated[Mapping[str, Secret], about("Headers to send to it.")] = {}
+
+
+class Tools(Struct, frozen=True, kw_only=True):
+    """Where the server's own tools come from."""
+
+    enabled: Annotated[bool, about("Whether there are server tools; ENABLE_TOOLS=false turns them off, too.")] = True
+    python: Annotated[tuple[str, ...], about("Folders and modules with Python tools.")] = ()
+    mcp: Annotated[Mapping[str, McpServer], about("MCP servers by name.")] = {}
+    http: Annotated[Mapping[str, HttpTools], about("HTTP services by name.")] = {}
+
+
+class Log(Struct, frozen=True, kw_only=True):
+    """What is logged and how."""
+
+    level: Annotated[Level, about("The least level that is written.")] = "info"
+    format: Annotated[LogForm, about("`json`, `text`, or `auto`: text on a terminal, JSON elsewhere.")] = "auto"
+
+
+ECHO = ModelEntry(name="echo", upstream="builtin", model="echo")
+
+
+class File(Struct, frozen=True, kw_only=True):
+    """The configuration file."""
+
+    server: Annotated[Server, about("Where we listen and whom we let in.")] = Server()
+    keys: Annotated[tuple[Key, ...], about("Keys that clients present; without any, only loopback is served.")] = ()
+    upstreams: Annotated[Mapping[str, UpstreamEntry], about("Who answers for models, by name.")] = {}
+    models: Annotated[
+        tuple[ModelEntry, ...], about("Models that clients can ask for; without any, the built-in `echo`.")
+    ] = (ECHO,)
+    tools: Annotated[Tools, about("Where the server's own tools come from.")] = Tools()
+    storage: Annotated[Secret, about("Where conversations and runs are kept: sqlite:///… or postgresql://…")] = Secret(
+        "sqlite:///toolgate.db"
+    )
+    redis: Annotated[Secret | None, about("redis://… when there is more than one node.")] = None
+    log: Annotated[Log, about("What is logged and how.")] = Log()

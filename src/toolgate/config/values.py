@@ -1,0 +1,92 @@
+"""The configuration as the server uses it: every default filled in, every name resolved. Values only."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from msgspec import Struct
+
+from toolgate.config.secret import Secret
+from toolgate.config.settings import Breaker, Key, Log, Server, SystemMode, Timeouts, ToolMode, Tools
+from toolgate.conversation.request import Settings
+from toolgate.dialects.dialect import Quirks
+from toolgate.upstreams.catalog import Capabilities, DialectName
+
+BUILTIN = "builtin"
+"""The upstream that is always there: it serves `echo`."""
+
+
+class Upstream(Struct, frozen=True, kw_only=True):
+    """Someone who answers for models; a dialect's paths are added to `base_url`, which has no slash at its end."""
+
+    name: str
+    dialect: DialectName
+    base_url: str
+    api_key: Secret | None = None
+    headers: Mapping[str, Secret] = {}
+    timeouts: Timeouts = Timeouts()
+    breaker: Breaker = Breaker()
+    max_connections: int = 2000
+    quirks: Quirks = Quirks()
+    provider: str | None = None
+
+
+class Target(Struct, frozen=True, kw_only=True):
+    """One upstream of a model: its own name for the model, its share of the requests, how to speak to it."""
+
+    upstream: str
+    model: str
+    weight: float = 1.0
+    quirks: Quirks = Quirks()
+
+
+class Model(Struct, frozen=True, kw_only=True):
+    """A model that clients can ask for; there is at least one target, and fallbacks are public names."""
+
+    name: str
+    aliases: tuple[str, ...] = ()
+    targets: tuple[Target, ...]
+    fallbacks: tuple[str, ...] = ()
+    retries: int = 2
+    tools: ToolMode = "native"
+    system: SystemMode = "native"
+    syntax: str = "invoke"
+    strict: bool = False
+    capabilities: Capabilities = Capabilities()
+    defaults: Settings = Settings()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every name that it goes by."""
+        return (self.name, *self.aliases)
+
+
+ECHO = Model(name="echo", targets=(Target(upstream=BUILTIN, model="echo"),))
+
+
+class Config(Struct, frozen=True, kw_only=True):
+    """All of it; `source` is the file it came from, None for the built-in defaults."""
+
+    server: Server = Server()
+    keys: tuple[Key, ...] = ()
+    upstreams: Mapping[str, Upstream] = {}
+    models: tuple[Model, ...] = (ECHO,)
+    tools: Tools = Tools()
+    storage: Secret = Secret("sqlite:///toolgate.db")
+    redis: Secret | None = None
+    log: Log = Log()
+    source: Path | None = None
+
+    def by_name(self) -> dict[str, Model]:
+        """Every model under each of its names."""
+        return {name: model for model in self.models for name in model.names}
+
+    def secrets(self) -> tuple[str, ...]:
+        """What must never be shown: the upstreams' keys and headers, and addresses that hold a password."""
+        found = [upstream.api_key for upstream in self.upstreams.values()]
+        found += [value for upstream in self.upstreams.values() for value in upstream.headers.values()]
+        found += [
+            value for server in self.tools.mcp.values() for value in (*server.headers.values(), *server.env.values())
+        ]
+        found += [value for service in self.tools.http.values() for value in service.headers.values()]
+        found += [address for address in (self.storage, self.redis) if address and "@" in address.reveal()]
+        return tuple(dict.fromkeys(secret.reveal() for secret in found if secret))
