@@ -1,0 +1,129 @@
+"""The commands: what they take and what they say. What they do is elsewhere and imported when they run."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from toolgate import __version__
+
+if TYPE_CHECKING:
+    from toolgate.config import Config
+
+CONFIG_FILE = Path("toolgate.yaml")
+BAD_CONFIG = 2
+
+app = typer.Typer(
+    help="One server between LLM clients and LLMs that makes tool calling work everywhere.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,  # they would print local variables
+)
+
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", "-c", help="Configuration file; by default toolgate.yaml, if there is one.")
+]
+
+
+@app.command()
+def serve(
+    config: ConfigOption = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on, in place of server.host.")] = None,
+    port: Annotated[
+        int | None, typer.Option(help="Port to listen on, in place of server.port.", min=0, max=65535)
+    ] = None,
+    reload: Annotated[bool, typer.Option("--reload", help="Apply changes of the file as they are saved.")] = False,
+) -> None:
+    """Serve."""
+    from toolgate.cli.ports import complaint
+    from toolgate.cli.watch import watch
+
+    path = _find(config)
+    loaded = _load(path, host, port)
+    wrong = complaint(loaded.server.host, loaded.server.port)
+    if wrong:
+        _stop(wrong, 1)
+    _say(f"Using {path}" if path else f"No {CONFIG_FILE} here: serving the built-in model `echo`")
+    if reload and path:
+        watch(path)
+    from toolgate.server.build import serve as run
+
+    raise typer.Exit(run(loaded, config_path=path))
+
+
+@app.command()
+def check(
+    config: ConfigOption = None,
+    probe: Annotated[bool, typer.Option("--probe", help="Ask each upstream for its models.")] = False,
+) -> None:
+    """Check the configuration and show what it means."""
+    path = _find(config)
+    loaded = _load(path)
+    from toolgate.cli.tables import models_table, show, upstreams_table
+
+    _say(f"{path or 'The built-in configuration'} is fine.")
+    answers = None
+    if probe and loaded.upstreams:
+        from toolgate.cli.probe import probe_all
+
+        answers = probe_all(loaded.upstreams.values())
+    show(models_table(loaded.models))
+    if loaded.upstreams:
+        show(upstreams_table(loaded.upstreams.values(), answers))
+    if answers and not all(answer.ok for answer in answers.values()):
+        raise typer.Exit(1)
+
+
+app.command("doctor", hidden=True)(check)
+
+
+@app.command()
+def models(
+    url: Annotated[str, typer.Option(help="Where the server is.", envvar="TOOLGATE_URL")] = "http://127.0.0.1:8080",
+    key: Annotated[str | None, typer.Option(help="Key to present.", envvar="TOOLGATE_KEY", show_envvar=True)] = None,
+) -> None:
+    """List the models of a running server."""
+    from toolgate.cli.client import Refused, get_json
+    from toolgate.cli.tables import names_table, show
+
+    try:
+        answer = get_json(f"{url.rstrip('/')}/v1/models", {"authorization": f"Bearer {key}"} if key else {})
+    except Refused as refused:
+        _stop(f"{url}: {refused}", 1)
+    show(names_table(answer))
+
+
+@app.command()
+def config() -> None:
+    """Print an example of a configuration file, with comments."""
+    from importlib.resources import files
+
+    typer.echo(files("toolgate.config").joinpath("example.yaml").read_text("utf-8"), nl=False)
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    typer.echo(f"toolgate {__version__}")
+
+
+def _find(given: Path | None) -> Path | None:
+    return given or (CONFIG_FILE if CONFIG_FILE.is_file() else None)
+
+
+def _load(path: Path | None, host: str | None = None, port: int | None = None) -> "Config":
+    from toolgate.config import ConfigError, load
+
+    try:
+        return load(path, os.environ, host=host, port=port)
+    except ConfigError as error:
+        _stop(str(error), BAD_CONFIG)
+
+
+def _say(text: str) -> None:
+    typer.echo(text, err=True)
+
+
+def _stop(text: str, code: int) -> NoReturn:
+    _say(text)
+    raise typer.Exit(code)

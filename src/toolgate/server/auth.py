@@ -1,0 +1,126 @@
+"""Who is calling, and what they may do.
+
+Keys are kept as SHA-256 digests only, so that a dump of this process shows none. A request costs one digest and one
+look-up; how long that takes tells nothing about the keys, for nobody can choose the digest of what they send.
+Knows headers and keys. It must not know routes, dialects or models beyond their names.
+"""
+
+import hmac
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from hashlib import sha256
+
+from msgspec import Struct
+
+from toolgate.config import Key, Model
+from toolgate.conversation.errors import Forbidden, InvalidRequest, NotFound, Unauthenticated
+
+LONGEST = 4096
+"""Bytes of a credential that are worth a look."""
+
+_BARE_HEADERS = frozenset((b"x-api-key", b"api-key", b"x-goog-api-key"))
+
+
+class Caller(Struct, frozen=True):
+    """Who is calling; `models` holds every name they may ask for, None meaning all."""
+
+    name: str
+    scopes: frozenset[str]
+    models: frozenset[str] | None = None
+
+    def require(self, scope: str) -> None:
+        """Forbidden unless the caller has the scope."""
+        if scope not in self.scopes:
+            raise Forbidden(f"This key lacks the scope {scope}.", code="missing_scope")
+
+    def may_use(self, model: str) -> bool:
+        """Whether the caller may ask for the model by this name."""
+        return self.models is None or model in self.models
+
+    def require_model(self, model: str) -> None:
+        """NotFound unless the caller may use the model: to them, what they may not use does not exist."""
+        if not self.may_use(model):
+            raise no_such_model(model)
+
+
+def no_such_model(model: str) -> NotFound:
+    """The one answer for a model that does not exist and for one that the caller may not use."""
+    shown = model if len(model) <= 80 else model[:80] + "…"
+    return NotFound(
+        f"The model {shown!r} does not exist, or this key may not use it.", param="model", code="model_not_found"
+    )
+
+
+ANONYMOUS = Caller("anonymous", frozenset(("chat", "tools", "admin")))
+"""Whoever calls when there are no keys; the address we listen on and `origins.py` see to it that it is one of us."""
+
+NOBODY = Caller("", frozenset(), frozenset())
+"""Whoever calls where no key is asked for."""
+
+
+class Keys:
+    """The keys of a configuration, ready to be looked up."""
+
+    nobody = NOBODY
+
+    def __init__(self, keys: Iterable[Key], models: Iterable[Model] = ()) -> None:
+        known = tuple(models)
+        self._callers = {digest: (digest, _caller(key, known)) for key in keys if (digest := _digest_of(key))}
+
+    @property
+    def open(self) -> bool:
+        """Whether everybody is let in because there are no keys."""
+        return not self._callers
+
+    def authenticate(self, headers: Iterable[tuple[bytes, bytes]]) -> Caller:
+        """The caller whose key the headers carry; Unauthenticated says the same of every other request."""
+        if not self._callers:
+            return ANONYMOUS
+        credential = _credential(headers)
+        if credential and len(credential) <= LONGEST:
+            digest = sha256(credential).digest()
+            found = self._callers.get(digest)
+            if found is not None and hmac.compare_digest(digest, found[0]):
+                return found[1]
+        raise Unauthenticated("No valid API key was given: send one as `Authorization: Bearer …` or `x-api-key`.")
+
+
+def _credential(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """The one credential among the headers, empty if there is none; two that differ are the client's mistake."""
+    found = b""
+    for name, value in headers:
+        if name == b"authorization":
+            given = _bearer(value)
+        elif name in _BARE_HEADERS:
+            given = value.strip()
+        else:
+            continue
+        if given and found and given != found:
+            raise InvalidRequest(
+                "The request carries two different credentials; send one.", code="conflicting_credentials"
+            )
+        found = given or found
+    return found
+
+
+def _bearer(value: bytes) -> bytes:
+    """The token of an Authorization header; another scheme is kept whole, which no key equals."""
+    scheme, _, token = value.strip().partition(b" ")
+    return token.strip() if scheme.lower() == b"bearer" else value.strip()
+
+
+def _caller(key: Key, models: tuple[Model, ...]) -> Caller:
+    allowed = None
+    if key.models:
+        matching = [model for model in models if _matches(key.models, model)]
+        allowed = frozenset(name for model in matching for name in model.names)
+    return Caller(key.name, frozenset(key.scopes), allowed)
+
+
+def _matches(patterns: tuple[str, ...], model: Model) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns for name in model.names)
+
+
+def _digest_of(key: Key) -> bytes:
+    text = key.key.reveal()
+    return bytes.fromhex(text[7:]) if text.startswith("sha256:") else sha256(text.encode()).digest()
