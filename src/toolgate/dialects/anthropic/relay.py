@@ -13,7 +13,7 @@ from toolgate.conversation import ids
 from toolgate.conversation.arguments import as_object, as_text
 from toolgate.conversation.errors import Garbled
 from toolgate.conversation.events import FinishReason, ModelResponse, Usage
-from toolgate.dialects.anthropic.stream import read_event
+from toolgate.dialects.anthropic.stream import object_of, read_event
 from toolgate.dialects.anthropic.words import (
     ID_PATTERN,
     event_bytes,
@@ -114,9 +114,7 @@ class MessagesRelay:
         return event_bytes({**event, "message": message})
 
     def _start(self, event: dict[str, Any]) -> bytes:
-        index, value = event.get("index"), event.get("content_block")
-        if type(value) is not dict:
-            raise Garbled("The upstream began a block without saying what it is.")
+        index, value = event.get("index"), object_of(event, "content_block")
         kind = str(value.get("type"))
         before = self._blocks.get(index)
         if before is not None and before.kind == kind and before.given_id == value.get("id"):
@@ -149,9 +147,7 @@ class MessagesRelay:
         return event_bytes({**block.start, "index": block.number})
 
     def _delta(self, event: dict[str, Any]) -> bytes:
-        delta = event.get("delta")
-        if type(delta) is not dict:
-            raise Garbled("The upstream sent a delta that says nothing.")
+        delta = object_of(event, "delta")
         index, kind = event.get("index"), _KINDS.get(delta.get("type", ""))
         block = self._blocks.get(index)
         if kind == "text" and not delta.get("text"):

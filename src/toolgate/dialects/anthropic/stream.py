@@ -38,6 +38,14 @@ def read_event(frame: Frame) -> dict[str, Any] | None:
     return {**event, "type": str(kind)}
 
 
+def object_of(event: dict[str, Any], name: str) -> dict[str, Any]:
+    """What an event of this type must hold."""
+    value = event.get(name)
+    if type(value) is not dict:
+        raise Garbled(f"The upstream sent an event of type {event['type']!r} without {name}.")
+    return value
+
+
 class _Block:
     """A block that is open."""
 
@@ -97,9 +105,9 @@ class MessagesDecoder:
         index = event.get("index")
         match event["type"]:
             case "content_block_delta":
-                self._delta(index, _object(event, "delta"))
+                self._delta(index, object_of(event, "delta"))
             case "content_block_start":
-                self._start(index, _object(event, "content_block"))
+                self._start(index, object_of(event, "content_block"))
             case "content_block_stop":
                 self._stop(index)
             case "message_start":
@@ -208,10 +216,3 @@ class MessagesDecoder:
         self._rest |= {
             name: value for name, value in said.items() if name not in _READ_OF_A_DELTA and value is not None
         }
-
-
-def _object(event: dict[str, Any], name: str) -> dict[str, Any]:
-    value = event.get(name)
-    if type(value) is not dict:
-        raise Garbled(f"The upstream sent an event of type {event['type']!r} without {name}.")
-    return value
