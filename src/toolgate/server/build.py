@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from msgspec.structs import asdict
@@ -48,9 +49,10 @@ DIALECTS: dict[str, Dialect] = {one.name: one for one in (OPENAI_CHAT, OPENAI_RE
 class Models:
     """Builds the chain of wrappers that answers for each model of a configuration."""
 
-    def __init__(self, config: Config, transport: Transport) -> None:
+    def __init__(self, config: Config, transport: Transport, builtin: Mapping[str, ports.Model]) -> None:
         self._config = config
         self._transport = transport
+        self._builtin = builtin
         self._budgets = {name: RetryBudget() for name in config.upstreams}
 
     def router(self) -> Router:
@@ -75,7 +77,7 @@ class Models:
 
     def _deployment(self, model: Model, target: Target) -> Deployment:
         if target.upstream == BUILTIN:
-            return Deployment(EchoModel())
+            return Deployment(self._builtin[target.model])
         upstream = self._config.upstreams[target.upstream]
         asked: ports.Model = HttpModel(self._transport, _endpoint(upstream), target.model, target.quirks)
         asked = Limited(asked, concurrent=upstream.max_connections, queue=upstream.max_connections)
@@ -126,10 +128,17 @@ def _endpoint(upstream: Upstream) -> UpstreamEndpoint:
 class Site:
     """Everything that serves one configuration; transport, storage and telemetry outlive it."""
 
-    def __init__(self, config: Config, transport: Transport, store: ResponseStore, traced: Traced) -> None:
+    def __init__(
+        self,
+        config: Config,
+        transport: Transport,
+        builtin: Mapping[str, ports.Model],
+        store: ResponseStore,
+        traced: Traced,
+    ) -> None:
         self.traced = traced
         self.system = System(traced.render)
-        router = Models(config, transport).router()
+        router = Models(config, transport, builtin).router()
         pace = Pace(config.server.first_event_wait, config.server.keepalive_seconds)
         endpoints = _endpoints(router, pace, store, self.system)
         self.system.document = document(endpoints)
@@ -184,8 +193,10 @@ def _endpoints(router: Router, pace: Pace, store: ResponseStore, system: System)
 class Toolgate:
     """A server: the site of the configuration in force, and what is shared when that changes."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, builtin: Mapping[str, ports.Model] | None = None) -> None:
+        """`builtin` are the models that need no upstream, by name."""
         self.config = config
+        self._builtin = builtin or {"echo": EchoModel()}
         self._transport = Transport()
         self._store = ResponseStore(_database(config))
         log = Log(config.log.level, _log_form(config), Redactor(config.secrets()))
@@ -223,7 +234,7 @@ class Toolgate:
     def _build(self, config: Config) -> Site:
         names = [name for model in config.models for name in model.names]
         self._traced.metrics.know(names, [*config.upstreams, BUILTIN])
-        return Site(config, self._transport, self._store, self._traced)
+        return Site(config, self._transport, self._builtin, self._store, self._traced)
 
     async def _live(self, receive: Receive, send: Send) -> None:
         while True:

@@ -3,12 +3,13 @@
 It joins a dialect's upstream half, which does no I/O, with the transport, which knows no dialect.
 """
 
-from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
+from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct
 
-from toolgate.conversation.errors import Garbled
+from toolgate.conversation.errors import Garbled, UpstreamFault
 from toolgate.conversation.events import ModelResponse, StepEvent
 from toolgate.conversation.fold import unfold
 from toolgate.conversation.request import ModelRequest
@@ -163,36 +164,27 @@ class StreamedAnswer:
         """Read until something is said; what was read is kept for whichever way the answer is told."""
         chunk: bytes | None = start
         while not self._events and chunk is not None:
-            self._hear(self._framing.feed(chunk))
+            self._keep(self._framing.feed(chunk))
             if not self._events:
                 chunk = await anext(self._reply, None)
         if chunk is None:
-            self._hear(self._framing.end())
-            self._events += self._decoder.end()
+            self._keep(self._framing.end())
+            if not self._decoder.done:
+                self._events += self._decoder.end()
 
-    def _hear(self, frames: list[Frame]) -> None:
+    def _keep(self, frames: list[Frame]) -> None:
         self._frames += frames
         for frame in frames:
-            self._events += self._decoder.feed(frame)
+            if not self._decoder.done:
+                self._events += self._decoder.feed(frame)
 
     async def events(self) -> AsyncIterator[list[StepEvent]]:
         """The step's events in batches, as the network delivered them."""
         decoder, restorer = self._decoder, self._restorer
-        events, self._events = self._events, []
-        yield restorer.restore(events) if restorer else events
-        if not decoder.done:
-            async for chunk in self._reply:
-                events = []
-                for frame in self._framing.feed(chunk):
-                    events += decoder.feed(frame)
-                if events:
-                    yield restorer.restore(events) if restorer else events
-                if decoder.done:
-                    break
-        if not decoder.done:
-            events = [event for frame in self._framing.end() for event in decoder.feed(frame)] + decoder.end()
-            yield restorer.restore(events) if restorer else events
-        self._reply.release()
+        first, self._events = self._events, []
+        async with aclosing(_told(self._reply, self._framing, decoder, first)) as batches:
+            async for batch in batches:
+                yield restorer.restore(batch) if restorer else batch
 
     def retell(self, reply: Presentation) -> "RetoldStream":
         """The answer as frames for a client of the same dialect."""
@@ -215,15 +207,78 @@ class RetoldStream:
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         """The frames, in batches as the network delivered them."""
-        relay = self.relay
-        yield b"".join([relay.feed(frame) for frame in self._frames])
-        if not relay.done:
-            async for chunk in self._reply:
-                passed = b"".join([relay.feed(frame) for frame in self._framing.feed(chunk)])
-                if passed:
-                    yield passed
-                if relay.done:
-                    break
-        if not relay.done:
-            yield b"".join([relay.feed(frame) for frame in self._framing.end()]) + relay.end()
-        self._reply.release()
+        first = [self.relay.feed(frame) for frame in self._frames]
+        async with aclosing(_told(self._reply, self._framing, _Passing(self.relay), first)) as batches:
+            async for batch in batches:
+                yield b"".join(batch)
+
+
+class _Passing:
+    """A relay in the form of a decoder: what it tells is bytes."""
+
+    def __init__(self, relay: Relay) -> None:
+        self._relay = relay
+
+    @property
+    def done(self) -> bool:
+        return self._relay.done
+
+    def feed(self, frame: Frame) -> list[bytes]:
+        passed = self._relay.feed(frame)
+        return [passed] if passed else []
+
+    def end(self) -> list[bytes]:
+        return [self._relay.end()]
+
+
+_T = TypeVar("_T")
+
+
+class _Listener(Protocol[_T]):
+    """What hears frames and tells something: a decoder tells events, a relay bytes."""
+
+    @property
+    def done(self) -> bool: ...
+
+    def feed(self, frame: Frame) -> list[_T]: ...
+
+    def end(self) -> list[_T]: ...
+
+
+async def _told(
+    reply: Reply, framing: FrameDecoder, listener: _Listener[_T], first: list[_T]
+) -> AsyncGenerator[list[_T], None]:
+    """What the listener tells of the reply, `first` having been told already; a failure comes after all before it."""
+    if first:
+        yield first
+    if not listener.done:
+        async for chunk in reply:
+            told, failure = _hear(framing.feed(chunk), listener)
+            if told:
+                yield told
+            if failure is not None:
+                raise failure
+            if listener.done:
+                break
+    if not listener.done:
+        told, failure = _hear(framing.end(), listener)
+        if failure is None and not listener.done:
+            told += listener.end()
+        if told:
+            yield told
+        if failure is not None:
+            raise failure
+    reply.release()
+
+
+def _hear(frames: list[Frame], listener: _Listener[_T]) -> tuple[list[_T], UpstreamFault | None]:
+    """What these frames tell, up to the one that tells of a failure."""
+    told: list[_T] = []
+    try:
+        for frame in frames:
+            if listener.done:
+                break
+            told += listener.feed(frame)
+    except UpstreamFault as failure:
+        return told, failure
+    return told, None

@@ -11,7 +11,6 @@ from toolgate.upstreams.transport.incoming import Incoming
 from toolgate.upstreams.transport.inflate import CODINGS, Inflate
 from toolgate.upstreams.transport.limits import Caps, size
 
-
 _GRACE_SECONDS = 0.25
 
 

@@ -1,0 +1,96 @@
+"""A gateway on real sockets over four upstreams, all of them played by one scripted model.
+
+The upstream is a Toolgate of its own that serves the script in all four dialects, so a test says what the model answers
+and sees both what the client got and what the model was asked, whichever two dialects lie between them.
+"""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import uvloop
+
+from toolgate.config import BUILTIN, Config, Model, Secret, Target, Upstream
+from toolgate.config.settings import Log, Server
+from toolgate.conversation.request import ModelRequest
+from toolgate.engine.ports import Answer
+from toolgate.server.build import Toolgate
+from toolgate.server.listen import listening
+from toolgate.testing import Entry, ScriptedModel
+
+UPSTREAMS = ("openai_chat", "openai_responses", "anthropic", "ollama")
+QUIET = Log(level="error")
+MEMORY = Secret("sqlite://")
+
+
+class Player:
+    """Plays whatever script is on."""
+
+    def __init__(self) -> None:
+        self.scripted = ScriptedModel([])
+
+    async def ask(self, request: ModelRequest) -> Answer:
+        """The script's next answer."""
+        return await self.scripted.ask(request)
+
+
+class Stage:
+    """The gateway at `url`, whose models are named after the upstream's dialect, and the script behind it."""
+
+    def __init__(self, url: str, player: Player) -> None:
+        self.url = url
+        self._player = player
+
+    def play(self, *entries: Entry, **options: Any) -> ScriptedModel:
+        """Put on a script; the model that plays it shows the requests that reached it."""
+        self._player.scripted = ScriptedModel(entries, **options)
+        return self._player.scripted
+
+
+def upstream_config() -> Config:
+    """The server that plays all upstreams."""
+    played = Model(name="played", targets=(Target(upstream=BUILTIN, model="played"),))
+    return Config(server=Server(port=0), models=(played,), storage=MEMORY, log=QUIET)
+
+
+def gateway_config(upstream_url: str, **changes: Any) -> Config:
+    """A gateway with one model for each dialect that its upstream may speak."""
+    bases = dict.fromkeys(UPSTREAMS, f"{upstream_url}/v1") | {"ollama": upstream_url}
+    return Config(
+        server=Server(port=0),
+        upstreams={name: Upstream(name=name, dialect=name, base_url=base) for name, base in bases.items()},  # type: ignore[arg-type]
+        models=tuple(
+            Model(name=name, targets=(Target(upstream=name, model="played"),), retries=0) for name in UPSTREAMS
+        ),
+        storage=MEMORY,
+        log=QUIET,
+        **changes,
+    )
+
+
+@contextmanager
+def on_stage() -> Iterator[Stage]:
+    """Serve gateway and upstream in a thread of their own, so that blocking clients can be used."""
+    started = threading.Event()
+    opened: dict[str, Any] = {}
+
+    async def serve() -> None:
+        player, stop = Player(), asyncio.Event()
+        async with (
+            listening(Toolgate(upstream_config(), {"played": player})) as upstream_url,
+            listening(Toolgate(gateway_config(upstream_url))) as url,
+        ):
+            opened.update(stage=Stage(url, player), stop=stop, loop=asyncio.get_running_loop())
+            started.set()
+            await stop.wait()
+
+    thread = threading.Thread(target=lambda: uvloop.run(serve()), daemon=True)
+    thread.start()
+    assert started.wait(10), "the stage did not open"
+    try:
+        yield opened["stage"]
+    finally:
+        opened["loop"].call_soon_threadsafe(opened["stop"].set)
+        thread.join(10)
