@@ -18,7 +18,7 @@ from bench.processes import WORK
 from bench.selfcheck import check
 from bench.targets import verdicts
 from bench.topics import TOPICS
-from bench.units import amount
+from bench.units import amount, spread
 
 RESULTS = WORK / "results.json"
 
@@ -107,7 +107,7 @@ def _raise_file_limit() -> None:
 
 
 def _line(topic: str, figure: Figure) -> str:
-    value = f"{amount(figure)} ±{figure.spread:.0%}" if figure.samples else figure.absent
+    value = amount(figure) + spread(figure) if figure.samples else figure.absent
     wrong = f"  [red]{sum(figure.failures.values())} wrong[/red]" if figure.failures else ""
     return f"{topic:10} {PEERS[figure.peer].title:9} {figure.line:62} {value}{wrong}"
 

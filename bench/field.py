@@ -54,6 +54,11 @@ class Cost(NamedTuple):
     per_request: float
     outcome: Outcome
 
+    @property
+    def seconds(self) -> float:
+        """CPU seconds of the whole burst."""
+        return self.per_request * self.outcome.ok
+
 
 def cost(server: Standing, job: Job) -> Cost:
     """What the job costs the server's process tree, for each right answer."""
@@ -131,4 +136,4 @@ def warm(server: Standing, job: Job, most_seconds: float) -> None:
         found = cost(server, job)
         if not found.per_request < last * 0.95:
             return
-        last, spent = found.per_request, spent + found.per_request * found.outcome.ok
+        last, spent = found.per_request, spent + found.seconds

@@ -28,8 +28,8 @@ class Figure(msgspec.Struct, frozen=True):
 
     @property
     def spread(self) -> float:
-        """Half the distance between the smallest and the largest sample, as a share of the median."""
-        return (max(self.samples) - min(self.samples)) / 2 / self.median if self.median else 0.0
+        """Half the distance between the smallest and the largest sample."""
+        return (max(self.samples) - min(self.samples)) / 2
 
 
 class Machine(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ from bench.peers import PEERS
 from bench.processes import ROOT
 from bench.targets import US, Verdict, verdicts
 from bench.topics import TOPICS, growth
-from bench.units import amount, seconds, times
+from bench.units import amount, seconds, spread, times
 
 PAGE = ROOT / "docs" / "performance.md"
 PLOT = PAGE.with_suffix(".svg")
@@ -75,10 +75,8 @@ def _cell(figure: Figure | None, ours: Figure | None) -> str:
         return "—"
     if not figure.samples:
         return figure.absent
-    text = amount(figure)
-    if len(figure.samples) > 1 and figure.median > 0:
-        text += f" ±{figure.spread:.0%}"
-    if ours is not None and ours is not figure and ours.samples and ours.median > 0:
+    text = amount(figure) + spread(figure)
+    if ours is not None and ours is not figure and ours.samples and min(ours.median, figure.median) > 0:
         text += f" ({times(figure.median / ours.median)})"
     return f"{text} ⚠" if figure.failures else text
 

@@ -18,7 +18,20 @@ def megabytes(value: float) -> str:
 
 def amount(figure: Figure) -> str:
     """A figure's median in its unit."""
-    return megabytes(figure.median) if figure.unit == "bytes" else seconds(figure.median)
+    return _in_unit(figure, figure.median)
+
+
+def spread(figure: Figure) -> str:
+    """How far the samples lie apart: a share of the median, or an amount where that would say nothing."""
+    if len(figure.samples) < 2:
+        return ""
+    if figure.spread < abs(figure.median):
+        return f" ±{figure.spread / abs(figure.median):.0%}"
+    return f" ±{_in_unit(figure, figure.spread)}"
+
+
+def _in_unit(figure: Figure, value: float) -> str:
+    return megabytes(value) if figure.unit == "bytes" else seconds(value)
 
 
 def times(ratio: float) -> str:
