@@ -104,9 +104,11 @@ def _credential(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
 
 
 def _bearer(value: bytes) -> bytes:
-    """The token of an Authorization header; another scheme is kept whole, which no key equals."""
+    """The token of an Authorization header; of another scheme something that differs by its value and is no key."""
     scheme, _, token = value.strip().partition(b" ")
-    return token.strip() if scheme.lower() == b"bearer" else value.strip()
+    if scheme.lower() == b"bearer" or not scheme:
+        return token.strip()
+    return b"\0" + value
 
 
 def _caller(key: Key, models: tuple[Model, ...]) -> Caller:
