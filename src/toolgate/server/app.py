@@ -62,6 +62,7 @@ class App:
         """Serve one HTTP request."""
         exchange = Exchange(scope, receive, send)
         record = RequestRecord(ids.mint(20), exchange.method, exchange.path)
+        exchange.extra_headers.append((b"x-request-id", record.request_id.encode()))
         try:
             await self._dispatch(exchange, record)
         except ToolgateError as error:
@@ -81,14 +82,16 @@ class App:
             self._traced.finish(record)
 
     async def _dispatch(self, exchange: Exchange, record: RequestRecord) -> None:
+        if exchange.method == "OPTIONS":
+            await exchange.respond(204, b"", self._origins.preflight(exchange.headers))
+            return
         endpoint, arguments = self._find(exchange)
         record.endpoint = endpoint.path
-        extra_headers = self._origins.check(exchange.headers)
+        exchange.extra_headers += self._origins.check(exchange.headers)
         caller = self._keys.authenticate(exchange.headers) if endpoint.scope else self._keys.nobody
         if endpoint.scope:
             caller.require(endpoint.scope)
         record.caller = caller.name
-        exchange.extra_headers = [(b"x-request-id", record.request_id.encode()), *extra_headers]
         await endpoint.handler(Call(exchange, caller, record, arguments))
 
     def _find(self, exchange: Exchange) -> tuple[Endpoint, tuple[str, ...]]:

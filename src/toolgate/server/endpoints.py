@@ -108,8 +108,11 @@ class Conversations:
         try:
             await asyncio.wait({asking}, timeout=pace.first_event)
             answer = asking.result() if asking.done() else None
+            comment = _PING if question.dialect.framing == "sse" else b""
             await exchange.start(question.dialect.stream_type.encode(), _headers(question, answer))
-            async with _kept_alive(exchange, pace.keepalive if question.dialect.framing == "sse" else None):
+            if answer is None:
+                await exchange.write(comment)
+            async with _kept_alive(exchange, pace.keepalive, comment):
                 await self._tell(question, asking, keeper)
         finally:
             await _close(asking)
@@ -183,23 +186,23 @@ async def _close(asking: asyncio.Future[Answer]) -> None:
 
 
 @asynccontextmanager
-async def _kept_alive(exchange: Exchange, seconds: float | None) -> AsyncIterator[None]:
-    """Meanwhile, a comment is sent whenever nothing was for so long."""
-    if seconds is None:
+async def _kept_alive(exchange: Exchange, seconds: float, comment: bytes) -> AsyncIterator[None]:
+    """Meanwhile, a comment is sent whenever nothing was for so long; a framing without comments stays silent."""
+    if not comment:
         yield
         return
-    beating = asyncio.get_running_loop().create_task(_beat(exchange, seconds))
+    beating = asyncio.get_running_loop().create_task(_beat(exchange, seconds, comment))
     try:
         yield
     finally:
         beating.cancel()
 
 
-async def _beat(exchange: Exchange, seconds: float) -> None:
+async def _beat(exchange: Exchange, seconds: float, comment: bytes) -> None:
     while True:
         await asyncio.sleep(seconds)
         if exchange.idle_for() >= seconds * 0.9:
-            await exchange.write(_PING)
+            await exchange.write(comment)
 
 
 def _headers(question: Question, answer: Answer | None) -> list[Header]:

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from toolgate.conversation.errors import InvalidRequest
 from toolgate.conversation.events import Delta, PartEnd, PartStart, StepEvent
 from toolgate.conversation.message import Message, Part, ToolCall, ToolResult
 from toolgate.conversation.request import ModelRequest, ToolChoice, ToolDef
@@ -35,7 +36,9 @@ class Adapted(Struct, frozen=True):
 
 
 def adapt(request: ModelRequest, dialect: str, quirks: Quirks) -> Adapted:
-    """The request as an upstream of this dialect and these quirks can take it."""
+    """The request as an upstream of this dialect and these quirks can take it; several choices only Chat can give."""
+    if request.settings.choices > 1 and not request.dialect == dialect == "openai_chat":
+        raise InvalidRequest("n must be 1 for this model: its upstream gives one answer at a time.", param="n")
     if request.dialect == dialect:
         return Adapted(request)
     request = _narrowed(request)

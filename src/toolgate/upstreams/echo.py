@@ -8,6 +8,7 @@ import re
 from collections.abc import AsyncIterator, Iterable
 
 from toolgate.conversation.arguments import is_object
+from toolgate.conversation.errors import InvalidRequest
 from toolgate.conversation.events import Delta, ModelResponse, PartEnd, PartStart, StepEnd, StepEvent, StepStart, Usage
 from toolgate.conversation.ids import new_call_id
 from toolgate.conversation.message import Message, Part, Text, ToolCall, ToolResult, plain_text
@@ -25,6 +26,8 @@ class EchoModel:
 
     async def ask(self, request: ModelRequest) -> Answer:
         """The answer, ready."""
+        if request.settings.choices > 1:
+            raise InvalidRequest("n must be 1: echo gives one answer at a time.", param="n")
         return EchoAnswer(respond(request))
 
 
