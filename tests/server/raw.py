@@ -17,6 +17,25 @@ from toolgate.server.listen import Listener
 Scope = dict[str, Any]
 
 
+class Release:
+    """An event that one thread sets and another's event loop waits for."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def set(self) -> None:
+        if self._loop is None:
+            self._event.set()
+            return
+        with contextlib.suppress(RuntimeError):  # the loop may have ended
+            self._loop.call_soon_threadsafe(self._event.set)
+
+    async def wait(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        await self._event.wait()
+
+
 class TrivialApp:
     """Answers by path, and tells the test what it saw.
 
@@ -28,8 +47,7 @@ class TrivialApp:
         self.seen: queue.Queue[Scope] = queue.Queue()
         self.departures: queue.Queue[float] = queue.Queue()
         self.last_words: queue.Queue[str] = queue.Queue()
-        self.release = threading.Event()
-        self.largest_write_buffer = 0
+        self.release = Release()
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
@@ -97,13 +115,15 @@ class TrivialApp:
     async def _released(self, receive: Any) -> bool:
         """Wait for the test or for the client's departure, whichever comes first."""
         leaving = asyncio.ensure_future(receive())
-        released = asyncio.get_running_loop().run_in_executor(None, self.release.wait)
-        await asyncio.wait({leaving, released}, return_when=asyncio.FIRST_COMPLETED)
-        if leaving.done():
-            self.departures.put(time.monotonic())
-            return False
-        leaving.cancel()
-        return True
+        released = asyncio.ensure_future(self.release.wait())
+        try:
+            await asyncio.wait({leaving, released}, return_when=asyncio.FIRST_COMPLETED)
+            if leaving.done():
+                self.departures.put(time.monotonic())
+            return not leaving.done()
+        finally:
+            leaving.cancel()
+            released.cancel()
 
 
 async def _start(send: Any, *headers: tuple[bytes, bytes]) -> None:
@@ -123,7 +143,11 @@ class Client:
         self.socket.settimeout(5)
         if receive_buffer is not None:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        self.socket.connect(("127.0.0.1", port))
+        try:
+            self.socket.connect(("127.0.0.1", port))
+        except OSError:
+            self.socket.close()
+            raise
         self._reader = self.socket.makefile("rb")
 
     def send(self, data: bytes) -> None:

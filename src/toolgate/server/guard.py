@@ -171,10 +171,11 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def shutdown(self) -> None:
         """Close a connection that is owed nothing; one amid its headers is told why."""
-        if self._running is None and self._phase == _HEAD:
+        if self._running is not None:
+            return
+        if self._phase == _HEAD:
             self.fail(Overloaded("The server is shutting down.", retry_after=1))
-        elif self._running is None and self._phase != _LINGER:
-            self.transport.close()
+        self.transport.close()
 
     def data_received(self, data: bytes) -> None:
         """Parse what is the current request's, hold what is a later one's, drop what follows a refusal."""
