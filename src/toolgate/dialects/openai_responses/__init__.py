@@ -1,0 +1,6 @@
+"""OpenAI Responses, and the Open Responses specification that grew out of it."""
+
+from toolgate.dialects.dialect import Dialect
+from toolgate.dialects.openai_responses import server, upstream
+
+DIALECT = Dialect("openai_responses", server, upstream)

@@ -1,0 +1,155 @@
+"""Which output item an event speaks of.
+
+Servers rotate item ids from event to event, leave out `output_index` or say 0 for every item, skip `output_item.added` or
+`output_item.done`, or send one of them twice. An item is known by its index together with its type, a call by its `call_id`
+too; an id decides only if the item was announced under it.
+"""
+
+from typing import Any
+
+from toolgate.conversation.errors import Garbled
+from toolgate.conversation.ids import new_call_id
+from toolgate.dialects.openai_responses.words import new_item_id
+
+CALLS = frozenset({"function_call", "custom_tool_call"})
+_TYPES = {
+    "output_text": "message",
+    "refusal": "message",
+    "reasoning": "reasoning",
+    "reasoning_text": "reasoning",
+    "reasoning_summary": "reasoning",
+    "reasoning_summary_text": "reasoning",
+    "reasoning_summary_part": "reasoning",
+    "function_call_arguments": "function_call",
+    "custom_tool_call_input": "custom_tool_call",
+}
+
+
+class Item:
+    """What is known of one output item; its own number counts from 0 in order of appearance."""
+
+    __slots__ = (
+        "announced",
+        "call_id",
+        "fragments",
+        "given",
+        "id",
+        "index",
+        "kind",
+        "number",
+        "over",
+        "parts",
+        "told",
+        "value",
+    )
+
+    def __init__(self, number: int, kind: str) -> None:
+        self.number = number
+        self.kind = kind
+        self.index: Any = None  # the upstream's number for it
+        self.id = ""  # the first id it went by, or a fresh one
+        self.given: str | None = None  # the call id as the upstream says it
+        self.call_id = ""  # the same, but unique in this answer
+        self.announced = False
+        self.over = False
+        self.parts: set[int] = set()  # the content parts that were announced
+        self.told: set[int] = set()  # those of which something was told
+        self.fragments: list[str] = []
+        self.value: dict[str, Any] = {}
+
+
+class Correlator:
+    """Finds the item that an event continues, or says that it begins a new one."""
+
+    def __init__(self) -> None:
+        self.items: list[Item] = []
+        self._by_place: dict[tuple[Any, str], Item] = {}
+        self._by_index: dict[Any, Item] = {}
+        self._by_id: dict[str, Item] = {}
+        self._by_call: dict[str, Item] = {}
+        self._call_ids: set[str] = set()
+
+    def added(self, event: dict[str, Any]) -> Item:
+        """The item that an `output_item.added` announces; it is already marked so if it is announced again."""
+        value = item_of(event)
+        item = self._by_place.get((event.get("output_index"), value["type"]))
+        if item is None or item.over or _is_another(item, value):
+            item = self._new(value["type"])
+        self._learn(item, event, value)
+        return item
+
+    def within(self, kind: str, event: dict[str, Any]) -> Item:
+        """The item that any other event is about."""
+        type, index = _TYPES.get(kind.removeprefix("response.").partition(".")[0]), event.get("output_index")
+        item = self._by_id.get(event.get("item_id") or "")
+        if item is not None and type in (None, item.kind):
+            return item
+        item = self._by_index.get(index) if type is None else self._by_place.get((index, type))
+        if item is None and index is None:
+            item = next((one for one in reversed(self.items) if type in (None, one.kind)), None)
+        if item is None:
+            item = self._new(type or "message")
+            self._place(item, index)
+        return item
+
+    def done(self, event: dict[str, Any]) -> Item:
+        """The item that an `output_item.done` completes; it is already over if it is completed again."""
+        value, index = item_of(event), event.get("output_index")
+        item = self._by_place.get((index, value["type"]))
+        if item is None or item.over or _is_another(item, value):
+            item = self._by_call.get(value.get("call_id") or "") or self._by_id.get(value.get("id") or "")
+            if item is None or item.kind != value["type"] or (item.over and item.index != index):
+                item = self._new(value["type"])
+        self._learn(item, event, value)
+        return item
+
+    def unfinished(self, value: Any) -> Item | None:
+        """The item that the last event of a stream completes, because nothing else did."""
+        if type(value) is not dict:
+            return None
+        for item in self.items:
+            if not item.over and item.kind == value.get("type") and not _is_another(item, value):
+                return item
+        return None
+
+    def calls(self) -> int:
+        """How many calls there are."""
+        return sum([item.kind in CALLS for item in self.items])
+
+    def _new(self, kind: str) -> Item:
+        item = Item(len(self.items), kind)
+        self.items.append(item)
+        return item
+
+    def _place(self, item: Item, index: Any) -> None:
+        item.index = index
+        self._by_place[(index, item.kind)] = self._by_index[index] = item
+        item.id = item.id or new_item_id(item.kind)
+
+    def _learn(self, item: Item, event: dict[str, Any], value: dict[str, Any]) -> None:
+        id, call_id = value.get("id"), value.get("call_id")
+        if not item.announced and type(id) is str and id:
+            item.id = id
+            self._by_id[id] = item
+        self._place(item, event.get("output_index"))
+        if item.kind not in CALLS or item.given:
+            return
+        if type(call_id) is str and call_id:
+            item.given = call_id
+            self._by_call[call_id] = item
+        if not item.call_id:
+            item.call_id = item.given if item.given and item.given not in self._call_ids else new_call_id()
+            self._call_ids.add(item.call_id)
+
+
+def item_of(event: dict[str, Any]) -> dict[str, Any]:
+    """The item in an event."""
+    value = event.get("item")
+    if type(value) is not dict or type(value.get("type")) is not str:
+        raise Garbled("The upstream sent an output item without a type.")
+    return value
+
+
+def _is_another(item: Item, value: dict[str, Any]) -> bool:
+    call_id = value.get("call_id")
+    return bool(item.given and call_id and item.given != call_id)

@@ -1,0 +1,315 @@
+"""Responses to Responses: events pass as they came, and only what breaks clients is mended.
+
+Mended are the numbering of events and items, ids that change from event to event, the id of the response (ours, for the
+client comes back to us with it), missing `response.created`, `output_item.added` and deltas, arguments that are not text,
+and an empty or differing `output` in the last event. Unknown fields, items and events stay as they are.
+"""
+
+from typing import Any
+
+from toolgate.conversation.arguments import NO_ARGUMENTS, as_text
+from toolgate.conversation.errors import Garbled, ToolgateError
+from toolgate.conversation.events import FinishReason, Usage
+from toolgate.conversation.request import ModelRequest
+from toolgate.dialects.dialect import Reply
+from toolgate.dialects.openai_responses.answer import DONE, UNFINISHED, Teller, bare, describe, opened
+from toolgate.dialects.openai_responses.correlate import CALLS, Correlator, Item, item_of
+from toolgate.dialects.openai_responses.stream import TERMINAL, read_event, response_of, rest_of_arguments
+from toolgate.dialects.openai_responses.words import read_reason, read_usage, write_reason, write_usage
+from toolgate.wire.frames import Frame
+from toolgate.wire.jsontext import encode
+
+_OURS = ("id", "store", "background", "previous_response_id", "conversation")
+_EMPTY_TEXT = {"type": "output_text", "annotations": [], "logprobs": [], "text": ""}
+_EMPTY_REFUSAL = {"type": "refusal", "refusal": ""}
+_ARGUMENTS = {
+    "function_call": ("function_call_arguments", "arguments"),
+    "custom_tool_call": ("custom_tool_call_input", "input"),
+}
+
+
+class ResponsesRelay:
+    """Passes a Responses stream on; `response` is the Response object once it has ended."""
+
+    def __init__(self, request: ModelRequest, reply: Reply) -> None:
+        self.done = False
+        self.usage: Usage | None = None
+        self.reason: FinishReason | None = None
+        self.response: dict[str, Any] = {}
+        self._asked = describe(request, reply)
+        self._tell = Teller(self._asked)
+        self._items = Correlator()
+        self._began = False
+
+    @property
+    def calls(self) -> int:
+        """How many calls the answer holds so far."""
+        return self._items.calls()
+
+    def feed(self, frame: Frame) -> bytes:
+        """The event as the client should see it."""
+        if self.done:
+            return b""
+        read = read_event(frame)
+        if read is None:
+            return b""
+        kind, event = read
+        if kind == "[DONE]":
+            return self.end()
+        if kind in TERMINAL:
+            return self._finish(event)
+        if kind == "response.created":
+            return b"" if self._began else self._begin(event)
+        return self._begin({}) + self._pass(kind, event)
+
+    def end(self) -> bytes:
+        """What is left to say."""
+        if not self.done:
+            raise Garbled("The upstream's stream ended before the answer was complete.")
+        return b""
+
+    def error(self, error: ToolgateError) -> bytes:
+        """The failure in the numbering of this stream, and the terminator."""
+        told = b",".join([encode(item.value) for item in self._items.items if item.over])
+        return self._tell.failed(error, told)
+
+    def _begin(self, event: dict[str, Any]) -> bytes:
+        if self._began:
+            return b""
+        self._began = True
+        response = event.get("response")
+        if type(response) is not dict:
+            return self._tell.started()
+        return self._write("response.created", {**event, "response": present(response, self._asked)})
+
+    def _pass(self, kind: str, event: dict[str, Any]) -> bytes:
+        if kind == "response.output_item.added":
+            return self._added(event)
+        if kind == "response.output_item.done":
+            return self._done(event)
+        if "item_id" in event or "output_index" in event:
+            return self._within(kind, event)
+        if type(event.get("response")) is dict:
+            event = {**event, "response": present(event["response"], self._asked)}
+        return self._write(kind, event)
+
+    def _write(self, kind: str, event: dict[str, Any]) -> bytes:
+        event["type"] = kind
+        event["sequence_number"], self._tell.number = self._tell.number, self._tell.number + 1
+        return b"event: %b\ndata: %b\n\n" % (kind.encode(), encode(event))
+
+    def _added(self, event: dict[str, Any]) -> bytes:
+        item = self._items.added(event)
+        if item.announced:
+            return b""
+        item.value = mend_item(item_of(event), item)
+        return self._announce(item, event)
+
+    def _announce(self, item: Item, event: dict[str, Any]) -> bytes:
+        item.announced = True
+        told = {**event, "output_index": item.number, "item": opened(item.value)}
+        return self._write("response.output_item.added", told)
+
+    def _within(self, kind: str, event: dict[str, Any]) -> bytes:
+        item = self._items.within(kind, event)
+        if item.over:
+            return b""
+        delta = event.get("delta")
+        if type(delta) is str and kind.endswith(".delta"):
+            item.fragments.append(delta)
+        before = b""
+        if not item.announced:
+            if item.kind in CALLS:
+                return b""  # its name is not known yet: all of it is told when the item is complete
+            item.value = mend_item({"type": item.kind}, item)
+            before = self._announce(item, {})
+        if "item_id" in event:
+            event["item_id"] = item.id
+        event["output_index"] = item.number
+        return before + self._content(kind, event, item) + self._write(kind, event)
+
+    def _content(self, kind: str, event: dict[str, Any], item: Item) -> bytes:
+        """What must be told before this event: the content part it speaks of, the text that no delta told."""
+        index = event.get("content_index") or event.get("summary_index") or 0
+        if kind == "response.content_part.added":
+            item.parts.add(index)
+            return b""
+        if kind.endswith(".delta"):
+            before = self._open_part(item, index, refusal="refusal" in kind) if item.kind == "message" else b""
+            item.told.add(index)
+            return before
+        match kind:
+            case "response.function_call_arguments.done":
+                event["arguments"] = as_text(event.get("arguments")) or "".join(item.fragments) or NO_ARGUMENTS
+                return self._untold(item, index, event["arguments"])
+            case "response.custom_tool_call_input.done":
+                return self._untold(item, index, as_text(event.get("input")))
+            case "response.output_text.done" | "response.refusal.done":
+                refusal = kind == "response.refusal.done"
+                before = self._open_part(item, index, refusal)
+                return before + self._untold(item, index, event.get("refusal" if refusal else "text"), refusal)
+            case _:
+                return b""
+
+    def _open_part(self, item: Item, index: int, refusal: bool) -> bytes:
+        if index in item.parts:
+            return b""
+        item.parts.add(index)
+        part = _EMPTY_REFUSAL if refusal else _EMPTY_TEXT
+        return self._tell.event("response.content_part.added", _place(item, content_index=index, part=part))
+
+    def _untold(self, item: Item, index: int, text: Any, refusal: bool = False) -> bytes:
+        """The text in one delta, if no delta told any of it: some clients read nothing else."""
+        if index in item.told or type(text) is not str or not text:
+            return b""
+        item.told.add(index)
+        match item.kind:
+            case "message" if refusal:
+                return self._tell.event("response.refusal.delta", _place(item, content_index=index, delta=text))
+            case "message":
+                fields = _place(item, content_index=index, delta=text, logprobs=[])
+                return self._tell.event("response.output_text.delta", fields)
+            case _:
+                item.fragments.append(text)
+                return self._tell.event(f"response.{_ARGUMENTS[item.kind][0]}.delta", _place(item, delta=text))
+
+    def _done(self, event: dict[str, Any]) -> bytes:
+        item = self._items.done(event)
+        if item.over:
+            return b""
+        item.value = mend_item(item_of(event), item)
+        before = b"" if item.announced else self._announce(item, {})
+        if item.kind == "message":
+            before += self._catch_up(item)
+        elif item.kind in CALLS:
+            before += self._catch_up_call(item)
+        item.over = True
+        return before + self._write(
+            "response.output_item.done", {**event, "output_index": item.number, "item": item.value}
+        )
+
+    def _catch_up(self, item: Item) -> bytes:
+        """The content of a message that no event told before the message was complete."""
+        told = b""
+        for index, part in enumerate(item.value["content"]):
+            if index in item.told or type(part) is not dict:
+                continue
+            refusal = part.get("type") == "refusal"
+            field, kind = ("refusal", "response.refusal.done") if refusal else ("text", "response.output_text.done")
+            text = part.get(field) or ""
+            told += self._open_part(item, index, refusal) + self._untold(item, index, text, refusal)
+            logprobs: dict[str, Any] = {} if refusal else {"logprobs": []}
+            told += self._tell.event(kind, _place(item, content_index=index, **{field: text}, **logprobs))
+            told += self._tell.event("response.content_part.done", _place(item, content_index=index, part=part))
+        return told
+
+    def _catch_up_call(self, item: Item) -> bytes:
+        """The arguments that no delta told before the call was complete."""
+        if not item.value.get("name"):
+            raise Garbled("The upstream sent a tool call without a name.")
+        rest = rest_of_arguments(item, item.value)
+        if not rest:
+            return b""
+        words, field = _ARGUMENTS[item.kind]
+        told = self._tell.event(f"response.{words}.delta", _place(item, delta=rest))
+        if item.value.get("status") == "incomplete":
+            return told
+        return told + self._tell.event(f"response.{words}.done", _place(item, **{field: item.value[field]}))
+
+    def _finish(self, event: dict[str, Any]) -> bytes:
+        response = response_of(event)
+        told = self._begin({}) + self._complete(response)
+        self.usage, self.reason = read_usage(response.get("usage")), read_reason(response)
+        cause = write_reason(self.reason)
+        if self.reason == "stop" and self.calls:
+            self.reason = "tool_calls"
+        kind = "completed" if cause is None else "incomplete"
+        usage = {**write_usage(self.usage or Usage()), **(response.get("usage") or {})}
+        output = self._output(response.get("output"))
+        self.response = {**present(response, self._asked), "status": kind, "output": output, "usage": usage}
+        self.done = True
+        return told + self._write(f"response.{kind}", {**event, "response": self.response}) + DONE
+
+    def _complete(self, response: dict[str, Any]) -> bytes:
+        """Tell of the items that only the last event tells of, and end those that nothing else ended."""
+        told, output, untold = b"", response.get("output"), not self._items.items
+        for index, value in enumerate(output if type(output) is list else ()):
+            known = None if untold else self._items.unfinished(value)
+            if untold or known is not None:
+                told += self._done({"output_index": known.index if known else index, "item": value})
+        for item in self._items.items:
+            if not item.over and item.announced:
+                told += self._done({"output_index": item.index, "item": _as_told(item, response)})
+        return told
+
+    def _output(self, given: Any) -> list[dict[str, Any]]:
+        """The items as they were told, with whatever the last event alone says of them."""
+        values = [item.value for item in self._items.items if item.over]
+        if type(given) is not list or [_type(value) for value in given] != [value["type"] for value in values]:
+            return values
+        identity = ("id", "call_id", "content", "arguments", "input")
+        return [
+            {**last, **{name: told[name] for name in identity if name in told}}
+            for told, last in zip(values, given, strict=True)
+        ]
+
+
+def present(response: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
+    """A Response as the client should see it: the upstream's word, every required field present, our own id."""
+    said = {name: value for name, value in response.items() if value is not None or name not in asked}
+    return {**asked, **UNFINISHED, **said, **{name: asked[name] for name in _OURS if name in asked}}
+
+
+def mend_item(value: dict[str, Any], item: Item) -> dict[str, Any]:
+    """An item with one id from beginning to end and the fields that clients rely on."""
+    mended = {**value, "id": item.id}
+    match item.kind:
+        case "message":
+            content = value.get("content")
+            mended |= {"role": "assistant", "status": value.get("status") or "completed"}
+            mended["content"] = [_mend_part(part) for part in content] if type(content) is list else []
+        case "reasoning":
+            mended["summary"] = value.get("summary") or []
+        case "function_call":
+            status = value.get("status") or "completed"
+            arguments = as_text(value.get("arguments")) or "".join(item.fragments)
+            mended |= {"call_id": item.call_id, "status": status, "arguments": arguments}
+            if not arguments and status != "incomplete":
+                mended["arguments"] = NO_ARGUMENTS
+        case "custom_tool_call":
+            mended["call_id"] = item.call_id
+            mended["input"] = as_text(value.get("input")) or "".join(item.fragments)
+    return mended
+
+
+def mend_response(body: dict[str, Any], request: ModelRequest, reply: Reply) -> dict[str, Any]:
+    """A whole answer as it came, with its items mended."""
+    items, output = Correlator(), []
+    for index, value in enumerate(body["output"]):
+        output.append(mend_item(value, items.done({"output_index": index, "item": value})))
+    usage = {**write_usage(read_usage(body.get("usage")) or Usage()), **(body.get("usage") or {})}
+    status = body.get("status") or "completed"
+    return {**present(body, describe(request, reply)), "status": status, "output": output, "usage": usage}
+
+
+def _mend_part(part: Any) -> Any:
+    if type(part) is dict and part.get("type") == "output_text":
+        return {"annotations": [], **part}
+    return part
+
+
+def _as_told(item: Item, response: dict[str, Any]) -> dict[str, Any]:
+    """An item that was never completed, as far as its deltas told it."""
+    text, status = "".join(item.fragments), "completed" if read_reason(response) == "stop" else "incomplete"
+    value = {**item.value, "status": status}
+    if item.kind == "message" and text:
+        value["content"] = [{**_EMPTY_TEXT, "text": text}]
+    return value
+
+
+def _type(value: Any) -> Any:
+    return value.get("type") if type(value) is dict else None
+
+
+def _place(item: Item, **fields: Any) -> bytes:
+    return bare({"item_id": item.id, "output_index": item.number, **fields})

@@ -1,0 +1,286 @@
+"""The side of Responses that faces a client: its answers, whole and streamed, and its errors.
+
+Reading requests has files of its own (`requests.py`, `items.py`, `tools.py`), the shapes of answers are in `answer.py`.
+"""
+
+from msgspec import Struct
+
+from toolgate.conversation import ids
+from toolgate.conversation.errors import ToolgateError
+from toolgate.conversation.events import (
+    Delta,
+    Finish,
+    ModelResponse,
+    PartEnd,
+    PartStart,
+    RunEvent,
+    StepEnd,
+    StepStart,
+    Usage,
+)
+from toolgate.conversation.fold import unfold_part
+from toolgate.conversation.message import Part, Reasoning, Refusal, Text, ToolCall, ToolResult
+from toolgate.conversation.request import ModelRequest
+from toolgate.dialects.dialect import Encoder, Reply
+from toolgate.dialects.openai_responses.answer import (
+    DONE,
+    Teller,
+    answered,
+    bare,
+    describe,
+    error_object,
+    namespaces,
+    opened,
+    write_item,
+    write_spoken,
+)
+from toolgate.dialects.openai_responses.requests import decode_request
+from toolgate.dialects.openai_responses.words import call_item_id, new_item_id, write_reason, write_usage
+from toolgate.wire.jsontext import encode
+
+__all__ = ["decode_request", "encode_error", "encode_response", "encoder", "reply_id"]
+
+_SILENT = (b"", b"")
+
+
+def reply_id() -> str:
+    """A fresh id for an answer."""
+    return "resp_" + ids.mint(48)
+
+
+def encoder(request: ModelRequest, reply: Reply) -> Encoder:
+    """An encoder for the answer to this request."""
+    return ResponsesEncoder(request, reply)
+
+
+def encode_response(response: ModelResponse, request: ModelRequest, reply: Reply) -> bytes:
+    """A whole answer: what a stream of it would tell in its last event."""
+    encoder = ResponsesEncoder(request, reply)
+    for part in response.parts:
+        for event in unfold_part(part):
+            encoder.encode(event)
+    encoder.encode(Finish(response.reason, response.usage or Usage(), response.stop_sequence, response.extra))
+    return encoder.response
+
+
+def encode_error(error: ToolgateError) -> bytes:
+    """The body of an error response."""
+    return encode({"error": error_object(error)})
+
+
+class _Item(Struct):
+    """The item that is being told."""
+
+    part: Part
+    id: str
+    place: bytes  # its id and index as JSON fields, which every event within it repeats
+    index: int
+    told: bool = False
+
+
+class ResponsesEncoder:
+    """Tells a run as the events of one response; `response` is the Response object once the run is over."""
+
+    def __init__(self, request: ModelRequest, reply: Reply) -> None:
+        self.response = b""
+        self._tell = Teller(describe(request, reply))
+        self._spaces = namespaces(request.tools)
+        self._output: dict[int, bytes] = {}
+        self._items = 0
+        self._open: _Item | None = None
+        self._delta = _SILENT  # what stands around the text of a delta of the open item
+        self._ending: _Item | None = None  # told but not closed: how it ended is known only when the step has
+        self._running: dict[str, _Item] = {}  # calls that are being run here, by call id
+        self._began = False
+
+    def encode(self, event: RunEvent) -> bytes:
+        """The frames for this event."""
+        match event:
+            case Delta(text):
+                return self._more(text)
+            case PartStart(part):
+                return self._begin() + self._close(cut=False) + self._start(part)
+            case PartEnd(part):
+                return self._end(part)
+            case StepStart():
+                return self._begin()
+            case StepEnd(reason):
+                return self._close(cut=write_reason(reason) is not None)
+            case Finish():
+                return self._begin() + self._finish(event)
+
+    def error(self, error: ToolgateError) -> bytes:
+        """The error as an event, the response as failed, then the terminator."""
+        return self._close(cut=True) + self._tell.failed(error, self._told())
+
+    def _begin(self) -> bytes:
+        if self._began:
+            return b""
+        self._began = True
+        return self._tell.started()
+
+    def _more(self, text: str) -> bytes:
+        before, after = self._delta
+        if not before:
+            return b""
+        opening = b""
+        if self._open is not None and not self._open.told:
+            self._open.told = True
+            opening = self._before_first_delta(self._open)
+        number, self._tell.number = self._tell.number, self._tell.number + 1
+        return b"%b%b%b%b%d}\n\n" % (opening, before, encode(text), after, number)
+
+    def _before_first_delta(self, item: _Item) -> bytes:
+        """A summary has a part only if there is something in it; its number is taken before the delta's."""
+        if not isinstance(item.part, Reasoning):
+            return b""
+        part = b',"summary_index":0,"part":{"type":"summary_text","text":""}'
+        return self._tell.event("response.reasoning_summary_part.added", item.place + part)
+
+    def _start(self, part: Part) -> bytes:
+        self._delta = _SILENT
+        if isinstance(part, ToolResult):
+            return b""
+        item = self._open = self._new_item(part)
+        match part:
+            case Text() | Refusal():
+                return self._announce(item) + self._start_spoken(item, part)
+            case Reasoning():
+                self._delta = self._tell.around(
+                    "response.reasoning_summary_text.delta", item.place + b',"summary_index":0'
+                )
+                return self._announce(item)
+            case ToolCall():
+                return self._announce(item) + self._start_call(item, part)
+            case _:
+                return b""
+
+    def _new_item(self, part: Part) -> _Item:
+        match part:
+            case ToolCall():
+                kind = "mcp_call" if part.executor != "client" else _call_kind(part)
+                id = call_item_id(kind, part.id)
+            case Reasoning():
+                id = new_item_id("reasoning")
+            case _:
+                id = new_item_id("message")
+        index, self._items = self._items, self._items + 1
+        return _Item(part, id, bare({"item_id": id, "output_index": index}), index)
+
+    def _announce(self, item: _Item) -> bytes:
+        value = opened(write_item(item.part, item.id, "in_progress", self._spaces))
+        return self._tell.event("response.output_item.added", bare({"output_index": item.index, "item": value}))
+
+    def _start_spoken(self, item: _Item, part: Text | Refusal) -> bytes:
+        place = item.place + b',"content_index":0'
+        if isinstance(part, Refusal):
+            self._delta = self._tell.around("response.refusal.delta", place)
+        else:
+            self._delta = self._tell.around("response.output_text.delta", place, b',"logprobs":[]')
+        empty = write_spoken(Refusal("") if isinstance(part, Refusal) else Text(""))
+        return self._tell.event("response.content_part.added", place + b',"part":' + encode(empty))
+
+    def _start_call(self, item: _Item, call: ToolCall) -> bytes:
+        self._delta = self._tell.around(f"response.{_argument_words(call)}.delta", item.place)
+        if call.executor == "client":
+            return b""
+        return self._tell.event("response.mcp_call.in_progress", item.place)
+
+    def _end(self, part: Part) -> bytes:
+        if isinstance(part, ToolResult):
+            return self._end_run(part)
+        item, self._open = self._open, None
+        if item is None:
+            raise ValueError("a part ends that never started")
+        item.part = part
+        untold = b"" if item.told else self._tell_whole(item, part)
+        self._delta = _SILENT
+        self._ending = item
+        if isinstance(part, ToolCall) and part.executor != "client":
+            self._running[part.id] = item
+            self._ending = None
+        return untold + self._end_content(item, part)
+
+    def _tell_whole(self, item: _Item, part: Part) -> bytes:
+        """Some clients read deltas alone, so a part that came without any is told in one."""
+        if not isinstance(part, (Text, Refusal, Reasoning, ToolCall)):
+            return self._announce(item)
+        text = part.arguments if isinstance(part, ToolCall) else part.text
+        if not text:
+            return b""
+        self._open = item
+        told = self._more(text)
+        self._open = None
+        return told
+
+    def _end_content(self, item: _Item, part: Part) -> bytes:
+        tell = self._tell.event
+        match part:
+            case Text():
+                place, whole = item.place + b',"content_index":0', b'"part":' + encode(write_spoken(part))
+                done = tell("response.output_text.done", b'%b,"text":%b,"logprobs":[]' % (place, encode(part.text)))
+                return done + tell("response.content_part.done", place + b"," + whole)
+            case Refusal():
+                place, whole = item.place + b',"content_index":0', b'"part":' + encode(write_spoken(part))
+                done = tell("response.refusal.done", b'%b,"refusal":%b' % (place, encode(part.text)))
+                return done + tell("response.content_part.done", place + b"," + whole)
+            case Reasoning() if item.told:
+                place, text = item.place + b',"summary_index":0', encode(part.text)
+                done = tell("response.reasoning_summary_text.done", b'%b,"text":%b' % (place, text))
+                whole = b'"part":{"type":"summary_text","text":%b}' % text
+                return done + tell("response.reasoning_summary_part.done", place + b"," + whole)
+            case ToolCall(complete=True):
+                field = b"input" if part.freeform else b"arguments"
+                fields = b'%b,"%b":%b' % (item.place, field, encode(part.arguments))
+                return tell(f"response.{_argument_words(part)}.done", fields)
+            case _:
+                return b""
+
+    def _close(self, cut: bool) -> bytes:
+        """Close the item that ended last; one that the model was cut off in, or a half call, is incomplete."""
+        item, self._ending = self._ending, None
+        if item is None:
+            return b""
+        whole = item.part.complete if isinstance(item.part, ToolCall) else not cut
+        return self._close_item(item, "completed" if whole else "incomplete")
+
+    def _close_item(self, item: _Item, status: str, result: ToolResult | None = None) -> bytes:
+        value = write_item(item.part, item.id, status, self._spaces)
+        if result is not None:
+            value = answered(value, result)
+        written = self._output[item.index] = encode(value)
+        return self._tell.event("response.output_item.done", b'"output_index":%d,"item":%b' % (item.index, written))
+
+    def _end_run(self, result: ToolResult) -> bytes:
+        item = self._running.pop(result.call_id, None)
+        if item is None:
+            return b""
+        kind = "response.mcp_call.failed" if result.is_error else "response.mcp_call.completed"
+        return self._tell.event(kind, item.place) + self._close_item(item, "completed", result)
+
+    def _finish(self, finish: Finish) -> bytes:
+        cause = write_reason(finish.reason)
+        closing = [self._close(cut=cause is not None)]
+        closing += [self._close_item(item, "incomplete") for item in self._running.values()]
+        status = b"completed" if cause is None else b"incomplete"
+        details = b"null" if cause is None else encode({"reason": cause})
+        changing = b'"status":"%b","completed_at":null,"error":null,"incomplete_details":%b,"output":[%b],"usage":%b'
+        self.response = self._tell.response(
+            changing % (status, details, self._told(), encode(write_usage(finish.usage)))
+        )
+        return (
+            b"".join(closing) + self._tell.event(f"response.{status.decode()}", b'"response":' + self.response) + DONE
+        )
+
+    def _told(self) -> bytes:
+        return b",".join([self._output[index] for index in sorted(self._output)])
+
+
+def _call_kind(call: ToolCall) -> str:
+    return "custom_tool_call" if call.freeform else "function_call"
+
+
+def _argument_words(call: ToolCall) -> str:
+    if call.executor != "client":
+        return "mcp_call_arguments"
+    return "custom_tool_call_input" if call.freeform else "function_call_arguments"
