@@ -49,4 +49,5 @@ def _config(upstream: int) -> dict[str, object]:
     }
     models = [{"name": f"{name}-{model}", "upstream": name, "model": model} for name in upstreams for model in MODELS]
     keys = [{"name": "bench", "key": KEY, "scopes": ["chat"]}]
-    return {"keys": keys, "upstreams": upstreams, "models": models}
+    # The others' request logs are off, too.
+    return {"keys": keys, "upstreams": upstreams, "models": models, "log": {"level": "warning"}}
