@@ -75,12 +75,13 @@ class Conversations:
     def question(self, call: Call, dialect: Dialect, half: ServerHalf, body: Any) -> Question:
         """The question that this body asks, checked and ready."""
         request = half.decode_request(body)
-        call.record.model, call.record.stream = request.model, request.stream
+        record = call.record
+        record.dialect, record.model, record.stream = dialect.name, request.model, request.stream
         route = self._router.find(request.model)
         call.caller.require_model(route.name)
         request = self._check.check(request, route)
         reply = Reply(half.reply_id(), int(time.time()), request.model)
-        return Question(call.exchange, dialect, half, request, route, reply, call.record)
+        return Question(call.exchange, dialect, half, request, route, reply, record)
 
     async def answer(self, question: Question, keeper: Keeper | None = None) -> None:
         """Ask the model and tell the client, whole or streamed as it wants."""

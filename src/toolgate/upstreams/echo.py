@@ -125,7 +125,16 @@ def _told(part: Part) -> list[StepEvent]:
 
 def _words(groups: Iterable[tuple[Part, ...]]) -> int:
     """Words stand in for tokens: echo has none, and says that the count is an estimate."""
-    count = 0
-    for parts in groups:
-        count += sum([len(part.text.split()) for part in parts if isinstance(part, Text)])
-    return count
+    return sum([len(_spoken(part).split()) for parts in groups for part in parts])
+
+
+def _spoken(part: Part) -> str:
+    match part:
+        case Text(text):
+            return text
+        case ToolCall(name=name, arguments=arguments):
+            return f"{name} {arguments}"
+        case ToolResult(content=content):
+            return plain_text(content)
+        case _:
+            return ""
