@@ -1,6 +1,7 @@
 """Coming up and going down: nobody is cut off without a word."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 from tests.server.raw import Client, TrivialApp, request, served, until
 from toolgate.conversation.errors import GatewayFault
 from toolgate.server.listen import listening
+from toolgate.server.reader import HEAD
 
 
 def refuses(port: int) -> bool:
@@ -24,6 +26,12 @@ def refuses(port: int) -> bool:
     except ConnectionRefusedError:
         return True
     return False
+
+
+def answers(port: int) -> bool:
+    with Client(port) as client:
+        client.get()
+        return client.read()[0] == 200
 
 
 def test_draining_refuses_newcomers_tells_the_application_and_lets_streams_finish() -> None:
@@ -91,7 +99,7 @@ def test_a_request_amid_its_headers_is_told_of_the_shutdown() -> None:
     """fault: K-G"""
     with served(TrivialApp(), drain_seconds=30) as server, Client(server.port) as client:
         client.send(b"GET / HTTP/1.1\r\nHost")
-        until(lambda: any(one._phase == 1 for one in list(server.listener._state.connections)))
+        until(lambda: any(one._reader.phase == HEAD for one in list(server.listener._state.connections)))
         server.drain()
         assert client.read()[0] == 503
 
@@ -163,6 +171,23 @@ def test_sigterm_drains_and_a_second_one_does_not_wait(seconds: str, signals: in
         assert process.stdout.read() == "ended\n"
         assert process.wait(5) == 0
         assert time.monotonic() - begun < 3
+
+
+def test_a_process_short_of_files_refuses_what_it_cannot_hold_and_recovers() -> None:
+    """fault: R1"""
+    short = "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))\n" + PROGRAM
+    command = [sys.executable, "-c", short, "0"]
+    with subprocess.Popen(command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        port = int(process.stdout.readline().rpartition(":")[2])
+        with contextlib.ExitStack() as stack:
+            clients = [stack.enter_context(Client(port)) for _ in range(50)]
+            assert [client.read_head()[0] for client in clients[32:]] == [503] * 18
+            clients[0].get()
+            assert clients[0].read()[0] == 200
+        until(lambda: answers(port))
+        process.terminate()
+        assert process.wait(5) == 0
 
 
 async def test_the_base_url_is_there_for_tests_in_the_same_loop() -> None:

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import time
+from typing import Any
 
 import pytest
 import uvloop
@@ -191,6 +193,18 @@ def test_a_refusal_waits_for_the_answers_before_it() -> None:
     assert [scope["path"] for scope in app.seen.queue] == ["/next"]
 
 
+def test_a_refusal_in_turn_reaches_a_half_closed_client_too() -> None:
+    """fault: C4, C5"""
+    app = TrivialApp()
+    with served(app) as server, Client(server.port) as client:
+        client.send(request("GET", "/hold") + b"nonsense\r\n\r\n")
+        app.seen.get(timeout=5)
+        client.half_close()
+        app.release.set()
+        assert [client.read()[0] for _ in range(2)] == [200, 400]
+        assert client.rest() == b""
+
+
 def test_too_many_requests_ahead_end_the_connection_after_the_answers() -> None:
     """fault: C5"""
     with served(TrivialApp(), pipelined=3) as server, Client(server.port) as client:
@@ -237,6 +251,38 @@ def test_a_wish_for_an_upgrade_is_ignored_and_its_body_kept() -> None:
     assert app.seen.get()["path"] == "/next"
 
 
+def test_a_websocket_gets_the_connection_and_none_of_our_deadlines() -> None:
+    pytest.importorskip("websockets")
+
+    async def echo(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            await receive()
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+            await send({"type": "lifespan.shutdown.complete"})
+            return
+        await receive()
+        await send({"type": "websocket.accept"})
+        while (message := await receive())["type"] == "websocket.receive":
+            await send({"type": "websocket.send", "text": message["text"]})
+
+    wish = (
+        "Connection: Upgrade",
+        "Upgrade: websocket",
+        "Sec-WebSocket-Version: 13",
+        "Sec-WebSocket-Key: " + "A" * 22 + "==",
+    )
+    options = {"head_seconds": 0.2, "keep_alive_seconds": 0.2, "write_stall_seconds": 0.2}
+    with served(echo, websockets="websockets-sansio", **options) as server, Client(server.port) as client:
+        client.get("/", *wish)
+        assert client.read_head()[0] == 101
+        time.sleep(0.5)
+        client.send(b"\x81\x82\0\0\0\0hi")
+        assert client._reader.read(4) == b"\x81\x02hi"
+        server.drain()
+        assert client._reader.read(4) == b"\x88\x02" + (1012).to_bytes(2, "big")
+
+
 def test_a_thousand_requests_pass_on_one_connection() -> None:
     """fault: C5"""
     with served(TrivialApp()) as server, Client(server.port) as client:
@@ -272,7 +318,7 @@ def test_a_crash_before_the_first_byte_is_a_500_in_the_callers_words(caplog: pyt
         return error.status, f"{path}!".encode()
 
     with served(TrivialApp(), refuse=refuse) as server, Client(server.port) as client:
-        client.get("/crash")
+        client.send(request("GET", "/crash") + request("GET", "/other"))
         assert client.read() == (500, b"/crash!")
         assert client.rest() == b""
     assert "on purpose" in caplog.text

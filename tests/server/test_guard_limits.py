@@ -228,6 +228,15 @@ def test_an_answer_given_before_the_body_was_read_leaves_the_connection_usable()
         assert client.read() == (200, b"hello")
 
 
+def test_a_body_that_grows_too_large_after_its_answer_gets_no_second_one() -> None:
+    """fault: C8"""
+    with served(TrivialApp(), body_bytes=1000) as server, Client(server.port) as client:
+        client.send(request("POST", "/unread", "Transfer-Encoding: chunked"))
+        assert client.read() == (200, b"no need")
+        client.send(b"7d0\r\n" + b"x" * 2000)
+        assert client.rest() == b""
+
+
 def test_an_answer_before_100_continue_ends_the_connection() -> None:
     with served(TrivialApp()) as server, Client(server.port) as client:
         client.send(request("POST", "/unread", "Content-Length: 3", "Expect: 100-continue"))

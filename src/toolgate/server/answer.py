@@ -32,7 +32,7 @@ class Edge(Protocol):
     def answered(self, answer: "Answer") -> None:
         """Take note that the answer is complete."""
 
-    def fail(self, error: ToolgateError) -> None:
+    def fail(self, error: ToolgateError, path: str | None) -> None:
         """Send a refusal instead of an answer and close."""
 
 
@@ -123,7 +123,7 @@ class Answer:
         if self.started:
             self._edge.transport.close()  # without an end, so that nobody takes it for whole
         else:
-            self._edge.fail(error)
+            self._edge.fail(error, self.scope["path"])
 
     async def receive(self) -> ASGIReceiveEvent:
         """Return the next piece of the body, or that the client left."""

@@ -8,6 +8,7 @@ It knows sockets, signals and tasks.  It must not know what the application does
 
 import asyncio
 import contextlib
+import resource
 import signal
 import socket
 import threading
@@ -15,19 +16,22 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from email.utils import formatdate
 from typing import Any
 
+import msgspec
 import uvloop
-from uvicorn.config import Config
+from uvicorn.config import Config, WSProtocolType
 from uvicorn.server import ServerState
 
 from toolgate.conversation.errors import GatewayFault
-from toolgate.server.guard import Refuse, guarded, plain_refusal
+from toolgate.server.guard import GuardedProtocol, guarded
 from toolgate.server.head import Limits
+from toolgate.server.refusal import Refuse, plain_refusal
 
 App = Callable[..., Any]
 
 _BACKLOG = 2048
 _SEND_BUFFER = 128 * 1024  # in the kernel; without a bound it grows to megabytes for every client that does not read
 _FLUSH_SECONDS = 2.0
+_OWN_FILES = 64  # what the process has open beside connections
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -45,6 +49,7 @@ class Listener:
         drain_seconds: float = 30.0,
         end_seconds: float = 5.0,
         on_drain: Callable[[], None] | None = None,
+        websockets: WSProtocolType = "none",
     ) -> None:
         limits = limits or Limits()
         self._address = (host, port)
@@ -53,7 +58,7 @@ class Listener:
         self._config = Config(
             app,
             http=self._protocol,
-            ws="none",
+            ws=websockets,
             lifespan="on",
             interface="asgi3",
             log_config=None,
@@ -124,7 +129,8 @@ class Listener:
         self._protocol.draining = True
         self._server.close()
         for connection in self._connections():
-            connection.drain()
+            if isinstance(connection, GuardedProtocol):
+                connection.drain()
         await self._finish(self._drain_seconds)
         await self._end()
         if not self._forced.is_set():
@@ -145,6 +151,9 @@ class Listener:
 
     async def _end(self) -> None:
         tasks = set(self._state.tasks)
+        for connection in self._connections():
+            if not isinstance(connection, GuardedProtocol):
+                connection.shutdown()  # a WebSocket's own way to say goodbye
         for task in tasks:
             task.cancel("The server is shutting down.")
         if tasks and not self._forced.is_set():
@@ -192,9 +201,11 @@ async def listening(app: App, *, drain_seconds: float = 0.0, **options: Any) -> 
         await listener.close()
 
 
-async def serve(app: App, *, on_ready: Callable[[str], None] | None = None, **options: Any) -> None:
+async def serve(
+    app: App, *, limits: Limits | None = None, on_ready: Callable[[str], None] | None = None, **options: Any
+) -> None:
     """Serve until SIGTERM or SIGINT, then drain; a second signal ends at once.  `options` are `Listener`'s."""
-    listener = Listener(app, **options)
+    listener = Listener(app, limits=_with_files(limits or Limits()), **options)
     await listener.open()
     with _on_signals(listener.drain):
         try:
@@ -208,6 +219,20 @@ async def serve(app: App, *, on_ready: Callable[[str], None] | None = None, **op
 def run(app: App, **options: Any) -> None:
     """Serve in an event loop of its own; what a command line calls."""
     uvloop.run(serve(app, **options))
+
+
+def _with_files(limits: Limits) -> Limits:
+    """Ask for the files that the connections need, and allow no more connections than there are files for.
+
+    Each may need a second one upstream, so that running out ends in refusals, not in connections nobody accepts.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OWN_FILES + 2 * limits.connections
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        return msgspec.structs.replace(limits, connections=max(1, (soft - _OWN_FILES) // 2))
+    return limits
 
 
 @contextlib.contextmanager
