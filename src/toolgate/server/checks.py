@@ -10,7 +10,7 @@ from toolgate.conversation.request import ModelRequest, ToolDef
 from toolgate.tools.schema import SchemaCheck
 from toolgate.upstreams.router import Route
 
-MAX_MESSAGES = 20_000
+MAX_MESSAGES = 10_000
 MAX_NAME = 128
 _NAME = re.compile(rf"[^\s\x00-\x1f\x7f]{{1,{MAX_NAME}}}")
 

@@ -9,12 +9,15 @@ import msgspec
 
 from toolgate.conversation.errors import Garbled, InvalidRequest
 
+MAX_KEYS = 100_000
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder(decimal_format="number").encode
 
 
 def decode_body(body: bytes) -> Any:
     """A client's JSON; InvalidRequest says where it breaks."""
+    if len(body) > MAX_KEYS and body.count(b'":') - body.count(b'\\":') > MAX_KEYS:
+        raise InvalidRequest(f"The body holds more than {MAX_KEYS} keys.", code="invalid_json")
     try:
         value = _decode(body)
     except UnicodeDecodeError as error:

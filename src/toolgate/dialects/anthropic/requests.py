@@ -112,6 +112,12 @@ def _assistant(parts: list[Part], extra: Extra) -> Iterator[Message]:
 def _tool(fields: Fields) -> ToolDef:
     whole = dict(fields.rest)
     kind, name = fields.rest.get("type"), fields.text("name")
+    if kind == "function" or (kind is not None and type(kind) is not str):
+        raise InvalidRequest(
+            f"{fields.at('type')} must be custom or a hosted tool's; here a tool has name and input_schema.",
+            param=fields.at("type"),
+            code="invalid_tool",
+        )
     if kind not in (None, "custom"):
         return ToolDef(name or str(whole.get("mcp_server_name") or kind), kind="hosted", extra={NAME: whole})
     if not name:

@@ -65,7 +65,7 @@ def encode_response(response: ModelResponse, request: ModelRequest, reply: Reply
 
 def is_load_request(body: Any) -> bool:
     """Whether the body asks to load or unload the model and nothing else."""
-    return type(body) is dict and not body.get("prompt")
+    return type(body) is dict and body.get("prompt") in (None, "")
 
 
 def encode_load(body: Any, reply: Reply) -> bytes:

@@ -64,7 +64,7 @@ def encode_error(error: ToolgateError) -> bytes:
 
 def is_load_request(body: Any) -> bool:
     """Whether the body asks to load or unload the model and nothing else."""
-    return type(body) is dict and not body.get("messages")
+    return type(body) is dict and body.get("messages") in (None, [])
 
 
 def encode_load(body: Any, reply: Reply) -> bytes:

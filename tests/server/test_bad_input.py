@@ -1,0 +1,140 @@
+"""Whatever is wrong with a request, the caller hears of it in its own dialect, at once, and never as our failure."""
+
+import time
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.server.talk import CLIENTS, PATHS, Heard, ask, body
+from tests.stage import Stage
+
+pytestmark = pytest.mark.parametrize("client", CLIENTS)
+
+MALFORMED = {
+    "empty": b"",
+    "half": b'{"model":',
+    "trailing comma": b'{"model":"openai_chat",}',
+    "not an object": b"[1, 2]",
+    "a string": b'"hello"',
+    "deep": b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
+    "deep list": b"[" * 100_000,
+    "a million keys": b"{" + b",".join(b'"k%d":1' % number for number in range(500_000)) + b"}",
+    "a long number": b'{"model":"openai_chat","seed":' + b"9" * 5000 + b"}",
+    "NaN": b'{"model":"openai_chat","temperature":NaN}',
+    "a key twice": b'{"model":"a","model":"openai_chat"}',
+    "half a surrogate pair": b'{"model":"openai_chat","x":"\\ud83d"}',
+    "raw NUL": b'{"model":"open\x00ai"}',
+    "bad UTF-8": b'{"model":"\xff\xfe"}',
+    "a byte order mark": b"\xef\xbb\xbf{}",
+    "UTF-16": "{}".encode("utf-16"),
+}
+CONFUSED: dict[str, dict[str, Any]] = {
+    "no model": {"model": None},
+    "model a number": {"model": 7},
+    "unknown model": {"model": "nonesuch"},
+    "tools a string": {"tools": "x"},
+    "tools of numbers": {"tools": [1]},
+    "tool without a name": {"tools": [{"type": "function", "function": {}}]},
+    "stream a word": {"stream": "yes"},
+}
+
+
+def check_shape(client: str, heard: Heard) -> None:
+    """An error in the words of the client's dialect."""
+    said = msgspec.json.decode(heard.body)
+    if client == "ollama":
+        assert isinstance(said["error"], str)
+    elif client == "anthropic":
+        assert said["type"] == "error"
+        assert said["error"]["type"]
+        assert said["error"]["message"]
+    else:
+        assert set(said["error"]) >= {"message", "type", "param", "code"}
+    assert heard.headers["x-request-id"]
+
+
+@pytest.mark.parametrize("payload", MALFORMED.values(), ids=MALFORMED)
+async def test_a_malformed_body_is_a_400(stage: Stage, client: str, payload: bytes) -> None:
+    """fault: C9"""
+    heard = await ask(stage.url, PATHS[client], payload)
+    assert heard.status == 400
+    check_shape(client, heard)
+
+
+@pytest.mark.parametrize("change", CONFUSED.values(), ids=CONFUSED)
+async def test_a_field_of_the_wrong_type_is_a_400_or_404(stage: Stage, client: str, change: dict[str, Any]) -> None:
+    """fault: C10"""
+    heard = await ask(stage.url, PATHS[client], {**body(client, "openai_chat", False), **change})
+    assert heard.status in (400, 404)
+    check_shape(client, heard)
+
+
+async def test_messages_of_the_wrong_type_are_a_400(stage: Stage, client: str) -> None:
+    """fault: C10"""
+    field = "input" if client == "openai_responses" else "messages"
+    for wrong in ({}, 7, [7], [{"role": "emperor", "content": "x"}], [{"role": "user", "content": 7}]):
+        heard = await ask(stage.url, PATHS[client], {**body(client, "openai_chat", False), field: wrong})
+        assert heard.status == 400, wrong
+        check_shape(client, heard)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "application/x-www-form-urlencoded",
+        "multipart/form-data; boundary=x",
+        "text/plain",
+        "application/json; charset=utf-16",
+        "application/json; charset=utf-7",
+        "text/plain; application/json",
+    ],
+)
+async def test_a_body_that_claims_to_be_something_else_is_a_415(stage: Stage, client: str, kind: str) -> None:
+    """fault: C11"""
+    payload = body(client, "openai_chat", False)
+    heard = await ask(stage.url, PATHS[client], payload, f"content-type: {kind}")
+    assert heard.status == 415
+    check_shape(client, heard)
+
+
+async def test_a_body_over_the_limit_is_a_413(stage: Stage, client: str) -> None:
+    """fault: C8"""
+    heard = await ask(stage.url, PATHS[client], b'{"x":"' + b"y" * (10 * 1024 * 1024) + b'"}')
+    assert heard.status == 413
+    said = msgspec.json.decode(heard.body)
+    assert "error" in said
+
+
+async def test_129_tools_are_refused_with_the_limit_named(stage: Stage, client: str) -> None:
+    """fault: L1; field: E31"""
+    if client == "anthropic":
+        tools: list[Any] = [{"name": f"t{n}", "input_schema": {"type": "object"}} for n in range(129)]
+    elif client == "openai_responses":
+        tools = [{"type": "function", "name": f"t{n}", "parameters": {}} for n in range(129)]
+    else:
+        tools = [{"type": "function", "function": {"name": f"t{n}", "parameters": {}}} for n in range(129)]
+    heard = await ask(stage.url, PATHS[client], body(client, "openai_chat", False, tools=tools))
+    assert heard.status == 400
+    assert b"128" in heard.body
+
+
+async def test_a_bad_schema_is_refused_with_its_place(stage: Stage, client: str) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "strange"}}}
+    if client == "anthropic":
+        tools: list[Any] = [{"name": "t", "input_schema": schema}]
+    elif client == "openai_responses":
+        tools = [{"type": "function", "name": "t", "parameters": schema}]
+    else:
+        tools = [{"type": "function", "function": {"name": "t", "parameters": schema}}]
+    heard = await ask(stage.url, PATHS[client], body(client, "openai_chat", False, tools=tools))
+    assert heard.status == 400
+    assert b"/properties/a/type" in heard.body
+
+
+async def test_bad_input_is_answered_quickly(stage: Stage, client: str) -> None:
+    """fault: C9; the processor's time counts, for a busy machine makes any answer late"""
+    for name, payload in MALFORMED.items():
+        start = time.process_time()
+        await ask(stage.url, PATHS[client], payload)
+        assert time.process_time() - start < 0.05, name
