@@ -12,6 +12,8 @@ from tests.dialects.anthropic_cases import (
     REQUEST,
     STOP,
     USAGE,
+    WEATHER,
+    asked,
     block,
     call_block,
     delta,
@@ -183,7 +185,7 @@ def test_an_empty_text_block_is_no_part():
 def test_unknown_events_are_ignored_and_unknown_blocks_kept():
     """quirk: a_unknown_event"""
     search = block(0, type="server_tool_use", id="srvtoolu_1", name="web_search", input={})
-    asked = [search, delta(0, partial_json='{"query":'), delta(0, partial_json='"x"}'), stop(0)]
+    query = [search, delta(0, partial_json='{"query":'), delta(0, partial_json='"x"}'), stop(0)]
     found = block(1, type="web_search_tool_result", tool_use_id="srvtoolu_1", content=[{"url": "u"}])
     novel = [
         block(2, type="novel", text="a"),
@@ -191,7 +193,7 @@ def test_unknown_events_are_ignored_and_unknown_blocks_kept():
         delta(2, type="novel_delta", n=1),
     ]
     data = wire(
-        start(), {"type": "weather_report", "sky": 1}, *asked, found, stop(1), *novel, stop(2), *TALK, ending(), STOP
+        start(), {"type": "weather_report", "sky": 1}, *query, found, stop(1), *novel, stop(2), *TALK, ending(), STOP
     )
     assert read(data).parts == (
         Opaque("anthropic", {**search["content_block"], "input": {"query": "x"}}),
@@ -316,6 +318,15 @@ def test_a_call_without_arguments_before_the_limit_is_whole_when_more_followed()
     cut = (call_block(2, id=ID2), delta(2, partial_json='{"ci'), stop(2))
     response = read(wire(start(), call_block(1, "clock"), stop(1), *cut, ending("max_tokens"), STOP))
     assert [part.complete for part in response.parts] == [True, False]
+
+
+def test_an_empty_input_at_the_limit_is_whole_only_if_the_tool_demands_nothing():
+    demanding = {**WEATHER, "input_schema": {"type": "object", "required": ["city"]}}
+    content = [{"type": "tool_use", "id": ID1, "name": "get_weather", "input": {}}]
+    body = {"content": content, "stop_reason": "max_tokens"}
+    for tool, complete in ((demanding, False), (WEATHER, True)):
+        (call,) = DIALECT.upstream.decode_response(body, asked(tools=[tool])).parts
+        assert call.complete is complete
 
 
 def test_citations_stay_with_their_text():

@@ -7,6 +7,7 @@ The conversation is written in `turns.py`, how to think in `thinking.py`; stream
 from collections.abc import Mapping
 from typing import Any
 
+from toolgate.conversation.arguments import NO_ARGUMENTS
 from toolgate.conversation.errors import Garbled, UpstreamFault
 from toolgate.conversation.events import ModelResponse, StepEvent
 from toolgate.conversation.fold import fold
@@ -58,10 +59,21 @@ def decode_response(body: Any, request: ModelRequest) -> ModelResponse:
     events: list[StepEvent] = decoder.read({"type": "message_start", "message": body})
     for index, block in enumerate(content):
         events += decoder.read({"type": "content_block_start", "index": index, "content_block": block})
+        if _is_whole_without_arguments(block, request):
+            delta = {"type": "input_json_delta", "partial_json": NO_ARGUMENTS}
+            events += decoder.read({"type": "content_block_delta", "index": index, "delta": delta})
         events += decoder.read({"type": "content_block_stop", "index": index})
-    delta = {name: value for name, value in body.items() if name not in _OF_THE_MESSAGE}
-    events += decoder.read({"type": "message_delta", "delta": delta, "usage": body.get("usage")})
+    end = {name: value for name, value in body.items() if name not in _OF_THE_MESSAGE}
+    events += decoder.read({"type": "message_delta", "delta": end, "usage": body.get("usage")})
     return fold([*events, *decoder.read({"type": "message_stop"})])
+
+
+def _is_whole_without_arguments(block: Any, request: ModelRequest) -> bool:
+    """Whether an empty input is all there is to say; where the tool demands arguments, it may have been cut off."""
+    if type(block) is not dict or block.get("type") != "tool_use" or block.get("input") != {}:
+        return False
+    schemas = [tool.input_schema for tool in request.tools if tool.name == block.get("name")]
+    return not any(schema.get("required") for schema in schemas if schema)
 
 
 def relay_response(body: Any, request: ModelRequest, reply: Reply) -> tuple[dict[str, Any], ModelResponse]:
