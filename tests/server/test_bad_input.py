@@ -73,7 +73,8 @@ async def test_a_field_of_the_wrong_type_is_a_400_or_404(stage: Stage, client: s
 async def test_messages_of_the_wrong_type_are_a_400(stage: Stage, client: str) -> None:
     """fault: C10"""
     field = "input" if client == "openai_responses" else "messages"
-    for wrong in ({}, 7, [7], [{"role": "emperor", "content": "x"}], [{"role": "user", "content": 7}]):
+    strange = [] if client == "ollama" else [[{"role": "emperor", "content": "x"}]]  # Ollama's models may have any role
+    for wrong in ({}, 7, [7], [{"role": "user", "content": 7}], *strange):
         heard = await ask(stage.url, PATHS[client], {**body(client, "openai_chat", False), field: wrong})
         assert heard.status == 400, wrong
         check_shape(client, heard)

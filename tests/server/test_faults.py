@@ -1,0 +1,326 @@
+"""What goes wrong on either side of the gateway, over real sockets: the other side hears of it, rightly and at once."""
+
+import asyncio
+import gzip
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tests.dialects.chat_quirks import HELLO, ROLE, STOP, sse
+from tests.server.talk import CLIENTS, PATHS, Caller, Heard, ask, body
+from tests.stage import MEMORY, QUIET
+from tests.upstreams.faulty import Faulty, Peer, Script, answering, chunk, chunked, head, whole
+from toolgate.config import Config, Model, Target, Upstream
+from toolgate.config.settings import Breaker, Server, Timeouts
+from toolgate.server.build import Toolgate
+from toolgate.server.listen import listening
+
+EVENTS = "content-type: text/event-stream"
+GOOD_STREAM = chunked(sse(ROLE, HELLO, STOP))
+GOOD_WHOLE = whole(
+    json.dumps(
+        {
+            "id": "x",
+            "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hello"}, "finish_reason": "stop"}],
+        }
+    ).encode()
+)
+every_client = pytest.mark.parametrize("client", CLIENTS)
+
+
+@asynccontextmanager
+async def gateway(
+    *scripts: Script, timeouts: Timeouts | None = None, retries: int = 0, **server: Any
+) -> AsyncIterator[tuple[str, list[Faulty]]]:
+    """A gateway whose model `m` falls back over Chat upstreams that play these scripts."""
+    faulty = [Faulty(script) for script in scripts]
+    for one in faulty:
+        await one.__aenter__()
+    upstreams = {
+        f"u{number}": Upstream(
+            name=f"u{number}",
+            dialect="openai_chat",
+            base_url=f"http://127.0.0.1:{one.port}/v1",
+            timeouts=timeouts or Timeouts(),
+            breaker=Breaker(failures=0),
+        )
+        for number, one in enumerate(faulty)
+    }
+    models = [Model(name=name, targets=(Target(upstream=name, model="up"),), retries=retries) for name in upstreams]
+    first = Model(name="m", targets=models[0].targets, retries=retries, fallbacks=tuple(upstreams)[1:])
+    settings = Server(port=0, **server)
+    config = Config(server=settings, upstreams=upstreams, models=(first, *models), storage=MEMORY, log=QUIET)
+    async with listening(Toolgate(config)) as url:
+        yield url, faulty
+    for one in faulty:
+        await one.__aexit__(None, None, None)
+
+
+def failed(client: str, heard: Heard) -> str:
+    """The message of a failure told inside a stream; the stream must not look complete."""
+    text = heard.body.decode()
+    assert heard.status == 200
+    assert not heard.cut
+    match client:
+        case "openai_chat":
+            assert '"finish_reason":"stop"' not in text
+            assert text.endswith("data: [DONE]\n\n")
+            error = [line for line in text.split("\n\n") if line.startswith('data: {"error"')][-1]
+            return str(json.loads(error.removeprefix("data: "))["error"]["message"])
+        case "openai_responses":
+            assert "response.completed" not in text
+            assert "event: response.failed" in text or "event: error" in text
+        case "anthropic":
+            assert "message_stop" not in text
+            assert "event: error" in text
+        case _:
+            assert '"done":true' not in text
+            return str(json.loads(text.strip().split("\n")[-1])["error"])
+    return text
+
+
+async def hold_before_answer(peer: Peer) -> None:
+    await peer.request()
+    await peer.gone()
+
+
+async def hold_in_stream(peer: Peer) -> None:
+    await peer.request()
+    await peer.send(head("transfer-encoding: chunked", EVENTS), chunk(sse(ROLE, HELLO, done=False)))
+    await peer.gone()
+
+
+@every_client
+@pytest.mark.parametrize("phase", ["whole", "before the first byte", "streaming"])
+async def test_when_the_client_leaves_the_upstream_is_left_too(client: str, phase: str) -> None:
+    """fault: C1, U11; field: G1"""
+    script = hold_in_stream if phase == "streaming" else hold_before_answer
+    async with gateway(script) as (url, (upstream,)), Caller(url) as caller:
+        await caller.post(PATHS[client], body(client, "m", stream=phase != "whole"))
+        if phase == "streaming":
+            await caller.head()
+            await caller.piece()
+        while not upstream.requests:  # noqa: ASYNC110  # the upstream only keeps a list
+            await asyncio.sleep(0.01)
+        caller.hang_up()
+        await asyncio.wait_for(upstream.peers[0].left.wait(), 1)
+
+
+@every_client
+async def test_a_slow_first_byte_is_bridged_by_a_comment(client: str) -> None:
+    """fault: U3; field: G4"""
+    release = asyncio.Event()
+
+    async def slow(peer: Peer) -> None:
+        await peer.request()
+        await release.wait()
+        await peer.send(GOOD_STREAM)
+
+    async with gateway(slow, first_event_wait=0.05, keepalive_seconds=0.1) as (url, _), Caller(url) as caller:
+        await caller.post(PATHS[client], body(client, "m", stream=True))
+        status, _ = await caller.head()
+        assert status == 200
+        if client != "ollama":
+            assert [await caller.piece(), await caller.piece()] == [b": ping\n", b": ping\n"]
+        release.set()
+        text = b""
+        while piece := await caller.piece():
+            text += piece
+        assert b"Hello" in text
+
+
+@every_client
+async def test_an_upstream_that_never_answers_is_a_504(client: str) -> None:
+    """fault: U3"""
+    async with gateway(hold_before_answer, timeouts=Timeouts(first_byte=0.1)) as (url, _):
+        for stream in (True, False):
+            heard = await ask(url, PATHS[client], body(client, "m", stream))
+            assert heard.status == 504
+
+
+@every_client
+async def test_a_stream_that_falls_silent_fails_in_the_stream(client: str) -> None:
+    """fault: U4"""
+    async with gateway(hold_in_stream, timeouts=Timeouts(idle=0.1)) as (url, _):
+        assert "idle" in failed(client, await ask(url, PATHS[client], body(client, "m", stream=True)))
+
+
+@every_client
+@pytest.mark.parametrize("ending", ["fin", "reset", "no finish", "half a chunk"])
+async def test_a_stream_that_is_cut_off_never_ends_as_success(client: str, ending: str) -> None:
+    """fault: U5; field: A27; quirk: eof_before_finish, cut_mid_json"""
+
+    async def cut(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(head("transfer-encoding: chunked", EVENTS), chunk(sse(ROLE, HELLO, done=False)))
+        await asyncio.sleep(0.02)
+        match ending:
+            case "no finish":
+                await peer.send(chunk(b""))
+            case "half a chunk":
+                await peer.send(b"40\r\ndata: {")
+            case "reset":
+                peer.reset()
+
+    async with gateway(cut) as (url, _):
+        failed(client, await ask(url, PATHS[client], body(client, "m", stream=True)))
+
+
+NOT_ANSWERS = {
+    "html_200": whole(b"<html><body>Log in to the Wi-Fi</body></html>", "content-type: text/html"),
+    "error_json_200": whole(
+        b'{"error":{"message":"quota is used up","code":"quota"}}', "content-type: application/json"
+    ),
+    "error_first": chunked(b'data: {"error":{"message":"quota is used up"}}\n\n'),
+    "garbage": chunked(b"\x00\x01\x02garbage\xff\n\n"),
+    "not_json": chunked(b"data: {oops\n\n"),
+    "nothing": chunked(),
+    "500 as events": whole(b'data: {"error":"boom"}\n\n', EVENTS, status="500 Internal Server Error"),
+}
+
+
+@every_client
+@pytest.mark.parametrize("answer", NOT_ANSWERS.values(), ids=[f"quirk: {name}" for name in NOT_ANSWERS])
+@pytest.mark.parametrize("stream", [True, False])
+async def test_what_is_no_answer_is_a_clear_error_before_the_first_byte(
+    client: str, answer: bytes, stream: bool
+) -> None:
+    """fault: U8; field: A30, G6"""
+    async with gateway(answering(answer)) as (url, _):
+        heard = await ask(url, PATHS[client], body(client, "m", stream))
+        assert heard.status in (502, 503)
+        assert "error" in heard.json
+
+
+async def test_a_stream_with_an_odd_content_type_or_compression_is_read_all_the_same() -> None:
+    """quirk: json_ctype; field: A30"""
+    stream = sse(ROLE, HELLO, STOP)
+    odd = head("transfer-encoding: chunked", "content-type: application/json") + chunk(stream) + chunk(b"")
+    packed = whole(gzip.compress(stream), EVENTS, "content-encoding: gzip")
+    for answer in (odd, packed):
+        async with gateway(answering(answer)) as (url, _):
+            heard = await ask(url, PATHS["anthropic"], body("anthropic", "m", stream=True))
+            assert b"Hello" in heard.body
+            assert b"message_stop" in heard.body
+
+
+@every_client
+async def test_a_socket_that_lingers_after_the_end_keeps_nobody_waiting(client: str) -> None:
+    """quirk: linger_after_done"""
+
+    async def linger(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(head("transfer-encoding: chunked", EVENTS), chunk(sse(ROLE, HELLO, STOP)))
+        await peer.gone()
+
+    async with gateway(linger) as (url, _):
+        heard = await asyncio.wait_for(ask(url, PATHS[client], body(client, "m", stream=True)), 1)
+        assert not heard.cut
+
+
+@every_client
+async def test_single_bytes_give_the_same_answer(client: str) -> None:
+    """fault: U10"""
+
+    async def slicer(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(head("transfer-encoding: chunked", EVENTS))
+        for byte in sse(ROLE, HELLO, STOP):
+            await peer.send(chunk(bytes([byte])))
+        await peer.send(chunk(b""))
+
+    async with gateway(slicer) as (url, _):
+        heard = await ask(url, PATHS[client], body(client, "m", stream=True))
+        assert b"Hello" in heard.body
+        assert not heard.cut
+
+
+async def test_an_event_without_end_is_cut_off() -> None:
+    """fault: U9"""
+
+    async def endless(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(head("transfer-encoding: chunked", EVENTS), chunk(b"data: "))
+        for _ in range(40):
+            await peer.send(chunk(b"x" * 1024 * 1024))
+
+    async with gateway(endless) as (url, _):
+        heard = await ask(url, PATHS["openai_chat"], body("openai_chat", "m", stream=True))
+        assert heard.status == 502
+
+
+async def test_a_refusal_keeps_its_status_message_and_wait() -> None:
+    """fault: U6"""
+    busy = whole(b'{"error":{"message":"slow down"}}', "retry-after: 7", status="429 Too Many Requests")
+    bad = whole(b'{"error":{"message":"temperature is too high","param":"temperature"}}', status="400 Bad Request")
+    secret = whole(b'{"error":{"message":"bad key"}}', status="401 Unauthorized")
+    for answer, status in ((busy, 429), (bad, 400), (secret, 502)):
+        async with gateway(answering(answer)) as (url, _):
+            heard = await ask(url, PATHS["openai_chat"], body("openai_chat", "m", stream=True))
+            assert heard.status == status
+            if status == 429:
+                assert heard.headers["retry-after"] == "7"
+            if status == 400:
+                assert heard.json["error"]["param"] == "temperature"
+
+
+async def test_a_broken_upstream_is_asked_again_and_then_the_next_one() -> None:
+    """fault: U1, U7"""
+    broken = whole(b'{"error":"down"}', status="500 Internal Server Error")
+    async with gateway(answering(broken, GOOD_WHOLE), retries=2) as (url, (upstream,)):
+        heard = await ask(url, PATHS["openai_chat"], body("openai_chat", "m", stream=False))
+        assert heard.status == 200
+        assert len(upstream.requests) == 2
+    async with gateway(answering(broken), answering(GOOD_WHOLE)) as (url, (first, second)):
+        heard = await ask(url, PATHS["openai_chat"], body("openai_chat", "m", stream=False))
+        assert heard.status == 200
+        assert (len(first.requests), len(second.requests)) == (1, 1)
+
+
+async def test_nothing_is_asked_again_once_the_client_has_seen_a_byte() -> None:
+    """field: G6, G7"""
+
+    async def half(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(head("transfer-encoding: chunked", EVENTS), chunk(sse(ROLE, HELLO, done=False)))
+        await asyncio.sleep(0.02)
+
+    async with gateway(half, answering(GOOD_STREAM), retries=2) as (url, (first, second)):
+        failed("openai_chat", await ask(url, PATHS["openai_chat"], body("openai_chat", "m", stream=True)))
+        assert (len(first.requests), len(second.requests)) == (1, 0)
+
+
+async def test_a_client_that_does_not_read_holds_the_upstream_back() -> None:
+    """fault: C3"""
+    sent = 0
+
+    async def flood(peer: Peer) -> None:
+        nonlocal sent
+        await peer.request()
+        await peer.send(head("transfer-encoding: chunked", EVENTS), chunk(sse(ROLE, done=False)))
+        piece = chunk(sse(HELLO, done=False) * 400)
+        for _ in range(2000):
+            await peer.send(piece)
+            sent += len(piece)
+
+    async with gateway(flood) as (url, _), Caller(url) as caller:
+        await caller.post(PATHS["anthropic"], body("anthropic", "m", stream=True))
+        await caller.head()
+        caller.reader._transport.pause_reading()  # type: ignore[attr-defined]  # the kernel's buffers fill up
+        before = -1
+        while sent != before:
+            before = sent
+            await asyncio.sleep(0.2)
+        assert sent < 24 * 1024 * 1024
+
+
+async def test_warnings_name_what_the_upstream_could_not_be_told() -> None:
+    """field: B34"""
+    async with gateway(answering(GOOD_WHOLE)) as (url, _):
+        tools = [{"type": "web_search_20250305", "name": "web_search"}]
+        heard = await ask(url, PATHS["anthropic"], body("anthropic", "m", stream=False, tools=tools))
+        assert heard.status == 200
+        assert "web_search" in heard.headers["x-toolgate-warning"]
