@@ -6,6 +6,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from toolgate.config.problems import Problems
+from toolgate.config.resolve import check_bind
 from toolgate.config.values import Config
 
 _LIVE_SERVER = ("hosts", "origins", "keepalive_seconds", "first_event_wait", "drain_seconds")
@@ -23,7 +25,14 @@ class Changes(Struct, frozen=True):
 
 
 def diff(old: Config, new: Config) -> Changes:
-    """Sort the differences; a server that took `config` over would differ from `new` only by what needs a restart."""
+    """Sort the differences; ConfigError if the keys went while we listen where others can reach us.
+
+    A server that took `config` over would differ from `new` only by what needs a restart.
+    """
+    problems = Problems()
+    running = _running(old, new)
+    check_bind(running, problems)
+    problems.settle(str(new.source or "the built-in configuration"))
     live = [f"keys.{name}" for name in _differing(_by_name(old.keys), _by_name(new.keys))]
     live += [f"upstreams.{name}" for name in _differing(old.upstreams, new.upstreams)]
     live += [f"models.{name}" for name in _differing(_by_name(old.models), _by_name(new.models))]
@@ -33,7 +42,7 @@ def diff(old: Config, new: Config) -> Changes:
     restart = [f"server.{name}" for name in server if name not in _LIVE_SERVER]
     restart += ["log.format"] * (old.log.format != new.log.format)
     restart += [name for name in ("tools", "storage", "redis") if getattr(old, name) != getattr(new, name)]
-    return Changes(tuple(live), tuple(restart), _running(old, new))
+    return Changes(tuple(live), tuple(restart), running)
 
 
 def _running(old: Config, new: Config) -> Config:

@@ -18,12 +18,13 @@ _NAMES = (
     r"(?:x-)?(?:goog-)?api[-_ ]?key|access[-_]?key|client[-_]?secret|secret|passw(?:or)?d|pwd|authorization|credential"
 )
 _NAMED = re.compile(
-    rf"(?i)((?:{_NAMES}|[a-z_]*token|\bkey)\\?[\"']?\s*[=:]\s*\\?[\"']?(?:bearer\s+|basic\s+)?)([^\s\"'\\,;&}}{{)(]{{3,}})"
+    rf"(?i)((?:{_NAMES}|token|\bkey)\\?[\"']?\s*[=:]\s*\\?[\"']?(?:bearer\s+|basic\s+)?)([^\s\"'\\,;&}}{{)(]{{3,}})"
 )
+# No pattern may try long stretches again and again: text comes from strangers.
 _SHAPES: tuple[tuple[re.Pattern[str], int], ...] = (
     (re.compile(r"(?i)\b((?:bearer|basic)\s+)([^\s\"'\\,;]{4,})"), 2),
     (_NAMED, 2),
-    (re.compile(r"(\b[a-zA-Z][a-zA-Z0-9+.-]*://[^\s/:@\"']*:)([^\s/@\"']+)(?=@)"), 2),
+    (re.compile(r"(://[^\s/:@\"']{0,256}:)([^\s/@\"']{1,512})(?=@)"), 2),
     (
         re.compile(
             r"\b((?:sk|rk|pk|tg|gsk|xai|csk|fw|hf|r8|pplx|nvapi|glpat|gh[opsur]|github_pat|xox[abprs])[-_])"
@@ -32,7 +33,7 @@ _SHAPES: tuple[tuple[re.Pattern[str], int], ...] = (
         2,
     ),
     (re.compile(r"\b(AIza|AKIA)([A-Za-z0-9_-]{12,})"), 2),
-    (re.compile(r"\b(eyJ)([A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]*)?)"), 2),
+    (re.compile(r"\b(eyJ)([A-Za-z0-9_-]{8,4096}\.[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]*)?)"), 2),
 )
 # Text without any of these, in small letters, has no secret of a known shape: most text is let through by this alone.
 _MARKS = (

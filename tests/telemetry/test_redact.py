@@ -1,0 +1,95 @@
+"""Secrets stay out of what is written (E6, fault: O1, T4)."""
+
+import json
+
+import pytest
+
+from toolgate.telemetry.redact import Redactor, hint, outline
+
+KNOWN = "a-secret-of-no-known-shape-42"
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("Incorrect API key provided: sk-proj-abcdefghijklmnop1234.", "Incorrect API key provided: sk-…1234."),
+        ("key sk-abcdefgh12345678 is bad", "key sk-…5678 is bad"),
+        ("sk-ant-api03-abcdefgh12345678-AA", "sk-…8-AA"),
+        ("gsk_abcdefgh12345678 xai-abcdefgh12345678", "gsk_…5678 xai-…5678"),
+        ("ghp_abcdefghijklmnop1234", "ghp_…1234"),
+        ("github_pat_abcdefghijklmnop1234", "github_pat_…1234"),
+        ("AIzaSyA1234567890abcdefghij", "AIza…ghij"),
+        ("Authorization: Bearer abc.def-ghi_1234567890", "Authorization: Bearer …7890"),
+        ("authorization=Basic dXNlcjpwYXNzd29yZDEyMzQ=", "authorization=Basic …MzQ="),
+        ("sent Bearer shorty", "sent Bearer …"),
+        ("https://h/v1?api_key=abcdefghijklmnopqrst&x=1", "https://h/v1?api_key=…qrst&x=1"),
+        ("https://h/v1?key=abcdefghijklmnopqrst", "https://h/v1?key=…qrst"),
+        ('{"api_key": "abcdefghijklmnopqrst"}', '{"api_key": "…qrst"}'),
+        ('{\\"access_token\\":\\"abcdefghijklmnopqrst\\"}', '{\\"access_token\\":\\"…qrst\\"}'),
+        ("x-api-key: abcdefghijklmnopqrst", "x-api-key: …qrst"),
+        ("password=hunter2 next", "password=… next"),
+        ("postgresql://user:p4ssw0rd-very-long-1@db:5432/x", "postgresql://user:…ng-1@db:5432/x"),
+        ("redis://:pw@h", "redis://:…@h"),
+        ("token eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl", "token eyJ…dXJl"),
+        (f"it said {KNOWN} twice: {KNOWN}", "it said …e-42 twice: …e-42"),
+    ],
+)
+def test_of_a_secret_only_its_end_is_left(text: str, wanted: str) -> None:
+    redact = Redactor([KNOWN])
+    assert redact(text) == wanted
+    assert redact(redact(text)) == wanted
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "plain words", "gpt-5-mini-2025-08-07", "call_abcdefghijklmnop12345678", "/v1/chat/completions"),
+        *("max_completion_tokens is not supported by the upstream", "the model 'tg' does not exist", "99 tokens left"),
+        *("tool_choice must be none, auto or required.", "http://127.0.0.1:11434/api/chat", "task-based"),
+        *("The upstream's answer holds no choices.", "keys[0].models", "Qwen/Qwen3-8B", "risk-free-of-any-harm"),
+    ],
+)
+def test_what_is_no_secret_is_left_alone(text: str) -> None:
+    assert Redactor([KNOWN])(text) == text
+
+
+def test_known_secrets_inside_one_another_are_all_found() -> None:
+    redact = Redactor(["abcdefghij", "abcdefghijklmnopqrstuvwxyz"])
+    assert redact("abcdefghijklmnopqrstuvwxyz abcdefghij") == "…wxyz …"
+
+
+def test_a_known_secret_too_short_to_be_one_is_not_looked_for() -> None:
+    assert Redactor(["k", "", "none"])("a key of none") == "a key of none"
+
+
+def test_a_short_secret_shows_nothing_of_itself() -> None:
+    assert (hint("short"), hint("0123456789abcdef")) == ("…", "…cdef")
+
+
+def test_a_long_text_is_looked_through_in_no_time() -> None:
+    for text in ("a" * 200_000, "key" * 60_000, "sk-" * 60_000, "://" * 60_000, "Bearer " * 30_000, "eyJ." * 50_000):
+        Redactor()(text)  # a pattern that backtracks would not come back
+
+
+class TestArguments:
+    def test_arguments_are_told_by_their_shape(self) -> None:
+        told = outline('{"city": "Paris", "n": 3, "deep": {"ok": true, "none": null}, "list": [1, 2]}')
+        assert json.loads(told) == {
+            "city": "text of 5",
+            "n": "number",
+            "deep": {"ok": "flag", "none": "null"},
+            "list": "list of 2",
+        }
+
+    @pytest.mark.parametrize("text", ["", "{", "canary", '{"a": canary}'])
+    def test_what_is_not_json_is_told_by_its_length(self, text: str) -> None:
+        assert outline(text) == f"text of {len(text)}"
+
+    def test_no_value_is_ever_told(self) -> None:
+        deep = '{"a": {"b": {"c": {"d": {"e": "canary"}}}}}'
+        for text in ('{"x": "canary"}', '["canary"]', '"canary"', deep):
+            assert "canary" not in outline(text)
+
+    def test_however_many_there_are_the_outline_is_short(self) -> None:
+        many = json.dumps({f"name{number}" * 20: number for number in range(1000)})
+        assert len(outline(many)) <= 1024
