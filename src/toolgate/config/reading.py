@@ -63,7 +63,7 @@ class _Reader:
         self._problems = problems
 
     def read(self, kind: Any, value: Any, path: str) -> Any:
-        bare, partial = _unwrap(kind)
+        bare, partial = unwrap(kind)
         if partial is not None:
             return self._fields(partial.of, value, path)
         if isinstance(bare, type) and issubclass(bare, Struct):
@@ -156,7 +156,7 @@ class _Reader:
         return _REFUSED
 
 
-def _unwrap(kind: Any) -> tuple[Any, Partial | None]:
+def unwrap(kind: Any) -> tuple[Any, Partial | None]:
     """The type without its annotations and without None, and the mark of a partial mapping if it has one."""
     partial = None
     if get_origin(kind) is Annotated:

@@ -49,10 +49,6 @@ class Limits(Struct, frozen=True, kw_only=True):
     write_stall_seconds: Annotated[float, about("How long a client may leave an answer unread.", gt=0)] = 30.0
     connections: Annotated[int, about("Connections open at a time.", ge=1)] = 4096
     pipelined: Annotated[int, about("Requests sent ahead of their turn on one connection.", ge=1)] = 32
-    concurrent_requests: Annotated[int, about("Requests under way at a time for one key.", ge=1)] = 32
-    json_depth: Annotated[int, about("Nesting of a JSON body.", ge=8, le=512)] = 64
-    schema_bytes: Annotated[int, about("Bytes of one tool's JSON Schema.", ge=1 * KIB)] = 64 * KIB
-    argument_bytes: Annotated[int, about("Bytes of one call's arguments.", ge=1 * KIB)] = 256 * KIB
 
 
 class Server(Struct, frozen=True, kw_only=True):
@@ -172,9 +168,7 @@ class ModelEntry(Struct, frozen=True, kw_only=True):
     capabilities: Annotated[
         Mapping[str, Any], Partial(Capabilities), about("What it can do; by default as the provider's row says.")
     ] = {}
-    quirks: Annotated[
-        Mapping[str, Any], Partial(Quirks), about("How it differs from its dialect, beyond what its upstream's say.")
-    ] = {}
+    quirks: Annotated[Mapping[str, Any], Partial(Quirks), about("The same as an upstream's, and before them.")] = {}
     defaults: Annotated[Defaults, about("Parameters used where a request says nothing.")] = Defaults()
 
 
@@ -227,5 +221,5 @@ class File(Struct, frozen=True, kw_only=True):
     storage: Annotated[Secret, about("Where conversations and runs are kept: sqlite:///… or postgresql://…")] = Secret(
         "sqlite:///toolgate.db"
     )
-    redis: Annotated[Secret | None, about("redis://… when there is more than one node.")] = None
+    redis: Annotated[Secret | None, about("Where several nodes share their counts: redis://…")] = None
     log: Annotated[Log, about("What is logged and how.")] = Log()

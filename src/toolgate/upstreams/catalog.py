@@ -31,7 +31,6 @@ class Capabilities(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     context: Annotated[Annotated[int, Meta(ge=1)] | None, Meta(description="Tokens of input and output together.")] = (
         None
     )
-    max_output: Annotated[Annotated[int, Meta(ge=1)] | None, Meta(description="Tokens of the longest answer.")] = None
 
 
 class Endpoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

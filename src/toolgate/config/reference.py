@@ -1,0 +1,136 @@
+"""The reference of settings and providers in docs/configuration.md, written from the tables themselves.
+
+`python -m toolgate.config.reference docs/configuration.md` renews what stands between the marks of a document.
+"""
+
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import msgspec
+from msgspec import NODEFAULT, Meta, Struct
+
+from toolgate.config.reading import unwrap
+from toolgate.config.secret import Secret
+from toolgate.config.settings import File
+from toolgate.dialects.dialect import Quirks
+from toolgate.upstreams.catalog import catalog
+
+_WORDS = {str: "text", int: "whole number", float: "number", bool: "true or false", Secret: "text"}
+
+QUIRKS: Mapping[str, str] = {
+    "max_tokens_field": "The field that limits an answer's length.",
+    "system_role": "The role of system messages.",
+    "reasoning_field": "The field in which earlier reasoning goes back.",
+    "images_in_tool_results": "Whether the result of a tool may hold images; otherwise they follow as the user's.",
+    "usage_in_streams": "Whether a stream must be asked for its usage.",
+    "output_format": "What it takes as output format: a JSON Schema, any JSON object, or nothing.",
+    "call_id_pattern": "A regular expression that call ids must match; others are replaced, always in the same way.",
+    "name_limit": "Characters of a tool's name.",
+    "freeform_tools": "Whether it knows tools that take free text.",
+    "default_max_tokens": "The limit on an answer where the dialect demands one and nobody gave it.",
+    "thinking": "How it is told to think: by effort, always, or by a budget of tokens.",
+    "system_in_place": "Whether system messages may stand between others; by default where the client's dialect has it.",
+    "unsupported": "Fields that it refuses; they are left out, with a warning.",
+}
+
+
+class Setting(Struct, frozen=True):
+    """One line of the reference."""
+
+    path: str
+    kind: str
+    default: str
+    help: str
+
+
+def settings(shape: type[Struct] = File, prefix: str = "") -> Iterator[Setting]:
+    """Every setting that a file may hold, in the order of the table."""
+    for field in msgspec.structs.fields(shape):
+        path = f"{prefix}{field.name}"
+        help = _help(field.type) or (QUIRKS.get(field.name, "") if shape is Quirks else "")
+        yield Setting(path, _kind(field.type), _default(field), help)
+        inner, suffix = _inner(field.type)
+        if inner is not None:
+            yield from settings(inner, f"{path}{suffix}.")
+
+
+def _inner(kind: Any) -> tuple[type[Struct] | None, str]:
+    """The Struct inside a setting, and how its path goes on."""
+    bare, partial = unwrap(kind)
+    if partial is not None:
+        return partial.of, ""
+    suffix = {None: "", tuple: "[]"}.get(get_origin(bare), ".<name>")
+    structs = [one for one in (bare, *get_args(bare)) if isinstance(one, type) and issubclass(one, Struct)]
+    return (structs[0] if structs else None), suffix
+
+
+def _help(kind: Any) -> str:
+    notes = get_args(kind)[1:] if get_origin(kind) is Annotated else ()
+    return next((note.description for note in notes if isinstance(note, Meta) and note.description), "")
+
+
+def _kind(kind: Any) -> str:
+    bare, partial = unwrap(kind)
+    if get_origin(bare) is Annotated:
+        bare = get_args(bare)[0]
+    if get_origin(bare) is Literal:
+        return " or ".join(f"`{word}`" for word in get_args(bare))
+    if get_origin(bare) is tuple:
+        return f"list of {_kind(get_args(bare)[0])}"
+    if partial or get_origin(bare) is not None or (isinstance(bare, type) and issubclass(bare, Struct)):
+        return "mapping"
+    return _WORDS.get(bare, "text")
+
+
+def _default(field: msgspec.structs.FieldInfo) -> str:
+    if field.default is NODEFAULT and field.default_factory is NODEFAULT:
+        return "required"
+    value = field.default if field.default is not NODEFAULT else field.default_factory()
+    if isinstance(value, Secret):
+        value = value.reveal()
+    match value:
+        case None | () | {} | Struct() | [] | "":
+            return ""
+        case bool():
+            return f"`{str(value).lower()}`"
+        case tuple() if all(isinstance(item, str) for item in value):
+            return f"`[{', '.join(value)}]`"
+        case float() if value.is_integer():
+            return f"`{int(value)}`"
+        case tuple():
+            return ""
+        case _:
+            return f"`{value}`"
+
+
+def settings_table() -> str:
+    """The reference of settings as Markdown."""
+    shown = [one for one in settings() if not one.path.startswith("models[].quirks.")]  # the same as an upstream's
+    rows = [f"| `{one.path}` | {one.kind} | {one.default} | {one.help} |" for one in shown]
+    return "\n".join(["| setting | kind | default | what it does |", "|---|---|---|---|", *rows])
+
+
+def providers_table() -> str:
+    """The provider table as Markdown."""
+    rows = []
+    for name, row in catalog().rows.items():
+        places = [f"`{dialect}` at {one.base_url or 'your own host'}" for dialect, one in row.dialects.items()]
+        key = f"`{row.key}`" if row.key else "none"
+        rows.append(f"| `{name}` | {row.title} | {'<br>'.join(places)} | {key} |")
+    return "\n".join(["| provider | who | dialects, the first by default | key |", "|---|---|---|---|", *rows])
+
+
+def renewed(document: str) -> str:
+    """The document with both tables as they are now."""
+    for name, table in (("settings", settings_table()), ("providers", providers_table())):
+        before, start, rest = document.partition(f"<!-- {name} -->")
+        _, end, after = rest.partition(f"<!-- /{name} -->")
+        document = f"{before}{start}\n\n{table}\n\n{end}{after}"
+    return document
+
+
+if __name__ == "__main__":
+    page = Path(sys.argv[1])
+    page.write_text(renewed(page.read_text("utf-8")), "utf-8")
