@@ -16,7 +16,7 @@ from toolgate.conversation.message import (
     plain_text,
 )
 from toolgate.conversation.request import ModelRequest, OutputFormat, Settings, ToolDef
-from toolgate.conversation.seals import enclose
+from toolgate.conversation.seals import disclose, enclose
 from toolgate.dialects.dialect import Reply
 from toolgate.dialects.openai_responses.requests import (
     conversation_id,
@@ -229,7 +229,8 @@ def _reasoning(part: Reasoning, id: str, status: str) -> dict[str, Any]:
         item["summary"] = [{"type": "summary_text", "text": part.text}]
     if part.seal is not None:
         proof = part.seal.fields.get("encrypted_content") if part.seal.dialect == NAME else None
-        item["encrypted_content"] = proof or enclose(part.seal)
+        # An envelope from another gateway is its proof, not ours to open when it comes back.
+        item["encrypted_content"] = proof if proof and not disclose(proof) else enclose(part.seal)
     return item
 
 

@@ -78,17 +78,19 @@ class Correlator:
         self._learn(item, event, value)
         return item
 
-    def within(self, kind: str, event: dict[str, Any]) -> Item:
-        """The item that any other event is about."""
+    def within(self, kind: str, event: dict[str, Any]) -> Item | None:
+        """The item that any other event is about; None if its kind does not tell and nothing else does."""
         type, index = _TYPES.get(kind.removeprefix("response.").partition(".")[0]), event.get("output_index")
-        item = self._by_id.get(event.get("item_id") or "")
+        id = event.get("item_id") or ""
+        item = self._by_id.get(id)
         if item is not None and type in (None, item.kind):
             return item
         item = self._by_index.get(index) if type is None else self._by_place.get((index, type))
         if item is None and index is None:
             item = next((one for one in reversed(self.items) if type in (None, one.kind)), None)
-        if item is None:
-            item = self._new(type or "message")
+        if item is None and type is not None:
+            item = self._new(type)
+            item.id = id
             self._place(item, index)
         return item
 

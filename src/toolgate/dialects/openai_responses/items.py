@@ -23,6 +23,7 @@ from toolgate.conversation.message import (
     ToolResult,
 )
 from toolgate.conversation.request import ToolDef
+from toolgate.conversation.seals import disclose
 from toolgate.dialects.openai_responses.tools import offered_in_input, read_tools
 from toolgate.dialects.openai_responses.words import (
     NAME,
@@ -257,7 +258,10 @@ def _reasoning(whole: dict[str, Any], fields: Fields) -> Reasoning:
     for name in ("summary", "content"):
         if whole.get(name) is not None and type(whole[name]) is not list:
             raise fields.wrong(name, "a list")
-    return read_reasoning(whole)
+    sealed, reasoning = whole.get("encrypted_content"), read_reasoning(whole)
+    if type(sealed) is str and (seal := disclose(sealed)):
+        return Reasoning(reasoning.text, seal)
+    return reasoning
 
 
 def _without_identity(fields: Fields) -> dict[str, Any]:

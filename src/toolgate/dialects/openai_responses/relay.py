@@ -112,6 +112,8 @@ class ResponsesRelay:
 
     def _within(self, kind: str, event: dict[str, Any]) -> bytes:
         item = self._items.within(kind, event)
+        if item is None:
+            return self._write(kind, event)
         if item.over:
             return b""
         delta = event.get("delta")
@@ -123,9 +125,11 @@ class ResponsesRelay:
                 return b""  # its name is not known yet: all of it is told when the item is complete
             item.value = mend_item({"type": item.kind}, item)
             before = self._announce(item, {})
-        if "item_id" in event:
-            event["item_id"] = item.id
-        event["output_index"] = item.number
+        event["item_id"], event["output_index"] = item.id, item.number
+        if item.kind == "message":
+            event.setdefault("content_index", 0)
+            if kind.startswith("response.output_text.d"):
+                event.setdefault("logprobs", [])
         return before + self._content(kind, event, item) + self._write(kind, event)
 
     def _content(self, kind: str, event: dict[str, Any], item: Item) -> bytes:
@@ -286,7 +290,9 @@ def mend_response(body: dict[str, Any], request: ModelRequest, reply: Reply) -> 
     """A whole answer as it came, with its items mended."""
     items, output = Correlator(), []
     for index, value in enumerate(body["output"]):
-        output.append(mend_item(value, items.done({"output_index": index, "item": value})))
+        item = items.done({"output_index": index, "item": value})
+        item.over = True
+        output.append(mend_item(value, item))
     usage = {**write_usage(read_usage(body.get("usage")) or Usage()), **(body.get("usage") or {})}
     status = body.get("status") or "completed"
     return {**present(body, describe(request, reply)), "status": status, "output": output, "usage": usage}
@@ -302,6 +308,8 @@ def _as_told(item: Item, response: dict[str, Any]) -> dict[str, Any]:
     """An item that was never completed, as far as its deltas told it."""
     text, status = "".join(item.fragments), "completed" if read_reason(response) == "stop" else "incomplete"
     value = {**item.value, "status": status}
+    if item.kind in CALLS:
+        value[_ARGUMENTS[item.kind][1]] = text
     if item.kind == "message" and text:
         value["content"] = [{**_EMPTY_TEXT, "text": text}]
     return value

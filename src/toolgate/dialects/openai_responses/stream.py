@@ -110,28 +110,32 @@ class ResponsesDecoder:
 
     def _read(self, kind: str, event: dict[str, Any]) -> None:
         match kind:
-            case "response.output_text.delta" | "response.refusal.delta":
-                self._say(self._items.within(kind, event), kind, event.get("content_index") or 0, event.get("delta"))
-            case "response.function_call_arguments.delta" | "response.custom_tool_call_input.delta":
-                self._argue(self._items.within(kind, event), event.get("delta"))
-            case "response.output_text.done" | "response.refusal.done":
-                self._say_rest(kind, event, event.get("text") or event.get("refusal"))
-            case "response.function_call_arguments.done" | "response.custom_tool_call_input.done":
-                self._argue_rest(self._items.within(kind, event), event)
-            case "response.content_part.done":
-                self._annotate(self._items.within(kind, event), event.get("content_index") or 0, event.get("part"))
             case "response.output_item.added":
                 self._added(event)
             case "response.output_item.done":
                 self._item_done(event)
             case _ if kind in TERMINAL:
                 self._finish(response_of(event))
-            case _ if kind.startswith("response.reasoning"):
-                self._reason(kind, event)
-            case _:
-                response = event.get("response")
-                if type(response) is dict:
-                    self._parts.start(response.get("id") or None, response.get("model") or None)
+            case _ if type(response := event.get("response")) is dict:
+                self._parts.start(response.get("id") or None, response.get("model") or None)
+            case _ if item := self._items.within(kind, event):
+                self._read_within(kind, event, item)
+
+    def _read_within(self, kind: str, event: dict[str, Any], item: Item) -> None:
+        index = event.get("content_index") or 0
+        match kind:
+            case "response.output_text.delta" | "response.refusal.delta":
+                self._say(item, kind, index, event.get("delta"))
+            case "response.function_call_arguments.delta" | "response.custom_tool_call_input.delta":
+                self._argue(item, event.get("delta"))
+            case "response.output_text.done" | "response.refusal.done" if index not in item.told:
+                self._say(item, kind, index, event.get("text") or event.get("refusal"))
+            case "response.function_call_arguments.done" | "response.custom_tool_call_input.done":
+                self._argue_rest(item, event)
+            case "response.content_part.done":
+                self._annotate(item, index, event.get("part"))
+            case _ if item.kind == "reasoning":
+                self._reason(kind, event, item)
 
     def _turn_to(self, item: Item, part: object) -> None:
         """Speak of this part of this item from now on: what was being told is over."""
@@ -149,16 +153,11 @@ class ResponsesDecoder:
         else:
             self._parts.text(text)
 
-    def _say_rest(self, kind: str, event: dict[str, Any], text: Any) -> None:
-        item, index = self._items.within(kind, event), event.get("content_index") or 0
-        if index not in item.told:
-            self._say(item, kind, index, text)
-
-    def _reason(self, kind: str, event: dict[str, Any]) -> None:
+    def _reason(self, kind: str, event: dict[str, Any], item: Item) -> None:
         """Thoughts and summaries may both be told; whichever comes first is shown, both are kept for the way back."""
         summary = "summary" in kind
         voice, text = "summary" if summary else "content", event.get("delta")
-        item, index = self._items.within(kind, event), event.get("summary_index" if summary else "content_index") or 0
+        index = event.get("summary_index" if summary else "content_index") or 0
         if kind.endswith(("text.done", "reasoning.done")):
             text = event.get("text") if index not in item.told else None
         if type(text) is not str or not text or self._voices.setdefault(item.number, voice) != voice:

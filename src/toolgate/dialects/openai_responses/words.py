@@ -7,7 +7,6 @@ from toolgate.conversation.errors import ToolgateError
 from toolgate.conversation.events import FinishReason, Usage
 from toolgate.conversation.ids import mint
 from toolgate.conversation.message import NO_EXTRA, Extra, Media, MediaKind, Reasoning, Seal
-from toolgate.conversation.seals import disclose
 
 NAME = "openai_responses"
 SERVER_LABEL = "toolgate"  # the `server_label` of calls that were run here
@@ -106,8 +105,6 @@ def call_ids_of(item_id: str) -> tuple[str, ...]:
 def read_reasoning(item: Mapping[str, Any]) -> Reasoning:
     """A reasoning item; without proof of its origin there is nothing in it to send back, so it has no seal."""
     text, sealed = reasoning_text(item), item.get("encrypted_content")
-    if type(sealed) is str and (seal := disclose(sealed)):
-        return Reasoning(text, seal)
     if not sealed and not item.get("content"):
         return Reasoning(text)
     fields = {name: value for name, value in item.items() if name not in _NOT_SEALED and value is not None}
