@@ -17,7 +17,7 @@ from msgspec.structs import replace
 import toolgate.dialects
 from tests.dialects.meaning import answered, asked, cannot, well_formed
 from tests.dialects.strategies import law, requests, responses, run_events, texts
-from toolgate.conversation.errors import Garbled
+from toolgate.conversation.errors import Garbled, InvalidRequest, NotFound, RateLimited, Unavailable, UpstreamFault
 from toolgate.conversation.events import ModelResponse, StepEvent, Usage
 from toolgate.conversation.fold import fold
 from toolgate.conversation.history import settle
@@ -155,6 +155,30 @@ def test_5_a_stream_that_is_cut_off_fails_or_has_said_it_all(dialect, response, 
         assert answered(replace(told, usage=None)) == whole
     with pytest.raises(Garbled):
         heard(dialect, [], request)
+
+
+@every_door
+@law(15)
+@given(response=responses(), where=st.floats(0, 1))
+def test_5_a_stream_that_fails_is_heard_to_fail(dialect, response, where):
+    request = question(dialect)
+    encoder, events = dialect.server.encoder(request, REPLY), run_events(response, 5)[:-1]
+    told = [encoder.encode(event) for event in events[: round(len(events) * where)]]
+    data = b"".join([*told, encoder.error(Unavailable("It broke."))])
+    with pytest.raises(UpstreamFault, match="It broke"):
+        read(dialect, data, request)
+    relay = dialect.upstream.relay(request, REPLY)
+    with pytest.raises(UpstreamFault, match="It broke"):
+        [relay.feed(frame) for frame in frames_of(dialect, data)]
+
+
+@every_door
+@pytest.mark.parametrize(
+    "error", [InvalidRequest("Not so."), NotFound("Nowhere."), RateLimited("Too much."), Garbled("?")]
+)
+def test_5_a_refusal_keeps_its_words_and_what_the_client_can_mend_its_status(dialect, error):
+    heard_of = dialect.upstream.decode_error(error.status, {}, dialect.server.encode_error(error))
+    assert (heard_of.message, heard_of.status) == (error.message, error.status)
 
 
 @every_dialect
