@@ -203,9 +203,9 @@ def test_times_fall_into_their_buckets(telemetry: Telemetry) -> None:
         os.read(telemetry.reading, 65536)
     by = {"dialect": "openai_chat", "model": "gpt"}
     buckets = {
-        le: telemetry.value("toolgate_request_seconds_bucket", le=le, **by) for le in ("0.01", "0.25", "300.0", "+Inf")
+        le: telemetry.value("toolgate_request_seconds_bucket", le=le, **by) for le in ("0.01", "0.25", "300", "+Inf")
     }
-    assert buckets == {"0.01": 2, "0.25": 3, "300.0": 3, "+Inf": 4}
+    assert buckets == {"0.01": 2, "0.25": 3, "300": 3, "+Inf": 4}
     assert telemetry.value("toolgate_request_seconds_sum", **by) == pytest.approx(1000.206)
 
 
@@ -237,3 +237,10 @@ def test_a_request_costs_little() -> None:
         times.append((time.process_time() - started) / 1000)
     os.close(fd)
     assert min(times) < 100e-6  # 10 µs on an idle machine
+
+
+def test_a_name_with_odd_characters_is_a_label_like_any_other(telemetry: Telemetry) -> None:
+    odd = 'a"b\\c{}=,d'
+    telemetry.traced.metrics.know([odd], [])
+    telemetry.traced.finish(record(model=odd))
+    assert telemetry.value("toolgate_requests_total", dialect="openai_chat", model=odd, status="200") == 1

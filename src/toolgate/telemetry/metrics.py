@@ -1,57 +1,55 @@
 """Counters and histograms, kept as plain numbers and told in Prometheus' format.
 
 Every label takes few values: names that the configuration does not know are all `other`. A request costs a few additions
-on the event loop, which is the only place they are made; the Prometheus library is needed, and imported, by `render` alone.
+on the event loop, which is the only place they are made.
 """
 
+import os
+import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterator
+from pathlib import Path
 
 from toolgate.conversation.events import Usage
-
-if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry, Metric
+from toolgate.telemetry.exposition import Sample, family, histogram
 
 OTHER = "other"
 NONE = "none"
-_LATENCY = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 _TOKEN_KINDS = ("input", "output", "cache_read", "cache_write", "reasoning")
 
 
-class _Times:
+class Times:
     """How many took how long."""
 
     __slots__ = ("counts", "sum")
 
     def __init__(self) -> None:
-        self.counts = [0] * (len(_LATENCY) + 1)
+        self.counts = [0] * (len(_BOUNDS) + 1)
         self.sum = 0.0
 
     def add(self, seconds: float) -> None:
-        self.counts[bisect_left(_LATENCY, seconds)] += 1
+        """One more."""
+        self.counts[bisect_left(_BOUNDS, seconds)] += 1
         self.sum += seconds
 
-    def buckets(self) -> list[tuple[str, float]]:
-        """The cumulative form that Prometheus wants."""
-        bounds = [*map(str, _LATENCY), "+Inf"]
-        return [(bound, float(sum(self.counts[: i + 1]))) for i, bound in enumerate(bounds)]
 
-
-class _Served:
+class Served:
     """What was served to one dialect by one model."""
 
-    __slots__ = ("bytes_in", "bytes_out", "calls", "first", "latency", "statuses", "tokens")
+    __slots__ = ("bytes_in", "bytes_out", "calls", "first", "labels", "latency", "statuses", "tokens")
 
-    def __init__(self) -> None:
+    def __init__(self, dialect: str, model: str) -> None:
+        self.labels = (("dialect", dialect), ("model", model))
         self.statuses: Counter[int] = Counter()
-        self.latency = _Times()
-        self.first = _Times()
+        self.latency = Times()
+        self.first = Times()
         self.tokens = [0] * len(_TOKEN_KINDS)
         self.calls = self.bytes_in = self.bytes_out = 0
 
-    def count(self, usage: Usage) -> None:
+    def spend(self, usage: Usage) -> None:
+        """The tokens of one answer."""
         tokens = self.tokens
         tokens[0] += usage.input
         tokens[1] += usage.output
@@ -66,10 +64,10 @@ class Metrics:
     def __init__(self, models: Collection[str] = (), upstreams: Collection[str] = ()) -> None:
         self.streams_open = 0
         self.lines_dropped = 0
-        self._served: dict[tuple[str, str], _Served] = {}
+        self._started = time.time()
+        self._served: dict[tuple[str, str], Served] = {}
         self._attempts: Counter[tuple[str, str]] = Counter()
         self._tool_runs: Counter[str] = Counter()
-        self._registry: CollectorRegistry | None = None
         self.know(models, upstreams)
 
     def know(self, models: Collection[str], upstreams: Collection[str]) -> None:
@@ -77,12 +75,12 @@ class Metrics:
         self._models = frozenset(models)
         self._upstreams = frozenset(upstreams)
 
-    def served(self, dialect: str, model: str) -> _Served:
+    def served(self, dialect: str, model: str) -> Served:
         """What to add a request of this dialect and model to."""
         key = (dialect or NONE, model if model in self._models else OTHER if model else NONE)
         found = self._served.get(key)
         if found is None:
-            found = self._served[key] = _Served()
+            found = self._served[key] = Served(*key)
         return found
 
     def count_attempt(self, upstream: str, outcome: str) -> None:
@@ -95,74 +93,60 @@ class Metrics:
 
     def render(self) -> bytes:
         """Everything, as Prometheus reads it."""
-        from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+        return "".join([*self._traffic(), *self._doings(), *self._process()]).encode()
 
-        if self._registry is None:
-            self._registry = CollectorRegistry()
-            self._registry.register(self)
-            ProcessCollector(registry=self._registry)
-        return generate_latest(self._registry)
-
-    def collect(self) -> Iterator["Metric"]:
-        """The families, for Prometheus' registry."""
-        from prometheus_client.core import GaugeMetricFamily
-
-        yield from self._counters()
-        yield self._times("toolgate_request_seconds", "From the request to the end of the answer.", "latency")
-        yield self._times("toolgate_first_event_seconds", "From the request to the first event.", "first")
-        yield GaugeMetricFamily("toolgate_streams_open", "Streamed answers under way.", self.streams_open)
-        yield GaugeMetricFamily("toolgate_log_lines_dropped", "Log lines that found no room.", self.lines_dropped)
-
-    def _counters(self) -> Iterator["Metric"]:
-        every = list(self._served.items())
-        yield _counter(
-            "toolgate_requests",
-            "Requests by how they ended.",
-            ("dialect", "model", "status"),
-            [((*key, str(status)), count) for key, one in every for status, count in one.statuses.items()],
+    def _traffic(self) -> Iterator[str]:
+        every = list(self._served.values())
+        requests: list[Sample] = [
+            ("", (*one.labels, ("status", str(status))), count)
+            for one in every
+            for status, count in one.statuses.items()
+        ]
+        tokens: list[Sample] = [
+            ("", (*one.labels, ("kind", kind)), count)
+            for one in every
+            for kind, count in zip(_TOKEN_KINDS, one.tokens, strict=True)
+        ]
+        sizes: list[Sample] = [("", (*one.labels, ("direction", "in")), one.bytes_in) for one in every]
+        sizes += [("", (*one.labels, ("direction", "out")), one.bytes_out) for one in every]
+        whole = [sample for one in every for sample in _times(one, one.latency)]
+        first = [sample for one in every for sample in _times(one, one.first)]
+        yield family("toolgate_requests_total", "counter", "Requests by how they ended.", requests)
+        yield family("toolgate_request_seconds", "histogram", "From the request to the end of the answer.", whole)
+        yield family("toolgate_first_event_seconds", "histogram", "From the request to the first event.", first)
+        yield family(
+            "toolgate_tokens_total", "counter", "Tokens; input holds the cached, output the reasoning.", tokens
         )
-        yield _counter(
-            "toolgate_tokens",
-            "Tokens by kind; input includes the cached ones, output the reasoning.",
-            ("dialect", "model", "kind"),
-            [((*key, kind), count) for key, one in every for kind, count in zip(_TOKEN_KINDS, one.tokens, strict=True)],
+        yield family("toolgate_bytes_total", "counter", "Bytes of bodies.", sizes)
+
+    def _doings(self) -> Iterator[str]:
+        calls: list[Sample] = [("", one.labels, one.calls) for one in self._served.values()]
+        runs: list[Sample] = [("", [("outcome", outcome)], count) for outcome, count in self._tool_runs.items()]
+        attempts: list[Sample] = [
+            ("", [("upstream", name), ("outcome", outcome)], count) for (name, outcome), count in self._attempts.items()
+        ]
+        yield family(
+            "toolgate_upstream_attempts_total", "counter", "Questions to upstreams by their outcome.", attempts
         )
-        yield _counter(
-            "toolgate_bytes",
-            "Bytes of bodies.",
-            ("dialect", "model", "direction"),
-            [
-                ((*key, way), count)
-                for key, one in every
-                for way, count in (("in", one.bytes_in), ("out", one.bytes_out))
-            ],
-        )
-        yield _counter(
-            "toolgate_tool_calls", "Calls in answers.", ("dialect", "model"), [(key, one.calls) for key, one in every]
-        )
-        yield _counter(
-            "toolgate_upstream_attempts",
-            "Questions to upstreams by how they were answered.",
-            ("upstream", "outcome"),
-            list(self._attempts.items()),
-        )
-        runs = [((outcome,), count) for outcome, count in self._tool_runs.items()]
-        yield _counter("toolgate_tool_runs", "Runs of server tools.", ("outcome",), runs)
+        yield family("toolgate_tool_calls_total", "counter", "Calls in answers.", calls)
+        yield family("toolgate_tool_runs_total", "counter", "Runs of server tools.", runs)
+        yield _gauge("toolgate_streams_open", "Streamed answers under way.", self.streams_open)
+        yield _gauge("toolgate_log_lines_dropped", "Log lines that found no room.", self.lines_dropped)
 
-    def _times(self, name: str, help: str, of: str) -> "Metric":
-        from prometheus_client.core import HistogramMetricFamily
-
-        family = HistogramMetricFamily(name, help, labels=("dialect", "model"))
-        for key, one in self._served.items():
-            times: _Times = getattr(one, of)
-            family.add_metric(key, times.buckets(), times.sum)
-        return family
+    def _process(self) -> Iterator[str]:
+        spent: list[Sample] = [("", (), time.process_time())]
+        yield family("process_cpu_seconds_total", "counter", "Processor time of this process.", spent)
+        yield _gauge("process_start_time_seconds", "When this process began to count.", self._started)
+        statm, fds = Path("/proc/self/statm"), Path("/proc/self/fd")
+        if statm.exists():  # only Linux tells
+            resident = int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+            yield _gauge("process_resident_memory_bytes", "Memory of this process.", resident)
+            yield _gauge("process_open_fds", "Open file descriptors.", len(list(fds.iterdir())))
 
 
-def _counter(name: str, help: str, labels: Sequence[str], values: Iterable[tuple[tuple[str, ...], int]]) -> "Metric":
-    from prometheus_client.core import CounterMetricFamily
+def _times(one: Served, times: Times) -> list[Sample]:
+    return histogram(one.labels, _BOUNDS, times.counts, times.sum)
 
-    family = CounterMetricFamily(name, help, labels=labels)
-    for key, value in values:
-        family.add_metric(key, value)
-    return family
+
+def _gauge(name: str, help: str, value: float) -> str:
+    return family(name, "gauge", help, [("", (), value)])

@@ -90,7 +90,7 @@ class Traced:
         if first is not None:
             served.first.add(first)
         if record.usage is not None:
-            served.count(record.usage)
+            served.spend(record.usage)
         self.log.write(_level(record), "request", _ours(record, seconds, first), _said(record))
 
     def crashed(self, record: RequestRecord, error: BaseException) -> None:
