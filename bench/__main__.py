@@ -46,7 +46,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a minute or two, with few repeats")
     parser.add_argument("--only", default="", metavar="NAMES", help=f"some of {','.join(PEERS)}")
-    parser.add_argument("--cases", default="", metavar="TEXTS", help=f"topics ({','.join(TOPICS)}) or parts of lines")
+    lines = f"topics ({', '.join(TOPICS)}) or beginnings of table lines"
+    parser.add_argument("--cases", nargs="+", default=[], metavar="TEXT", help=lines)
     parser.add_argument("--write", action="store_true", help="rewrite the page after a partial run, too")
     parser.add_argument("--render", action="store_true", help="measure nothing; rewrite the page from the last run")
     options = parser.parse_args(arguments)
@@ -56,13 +57,13 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def _filter(cases: str) -> Callable[[str, str], bool]:
-    wanted = [text for text in cases.split(",") if text]
-    return lambda topic, line: not wanted or any(text == topic or text in line for text in wanted)
+def _filter(wanted: Sequence[str]) -> Callable[[str, str], bool]:
+    return lambda topic, line: not wanted or any(text == topic or line.startswith(text) for text in wanted)
 
 
 def _run(names: Sequence[str], wants: Callable[[str, str], bool], pace: Pace, console: Console) -> Results:
     _raise_file_limit()
+    here = machine.describe()
     found: list[Figure] = []
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with mock() as upstream, Progress(*columns, console=console, transient=True) as progress:
@@ -82,7 +83,7 @@ def _run(names: Sequence[str], wants: Callable[[str, str], bool], pace: Pace, co
             field.close()
     versions = {peer.name: peer.version() for peer in ready if peer.name not in field.absent}
     taken = datetime.now(UTC).strftime("%Y-%m-%d")
-    return Results(taken, pace.name, machine.describe(), versions, {**absent, **field.absent}, tuple(found))
+    return Results(taken, pace.name, here, versions, {**absent, **field.absent}, tuple(found))
 
 
 def _prepare(names: Sequence[str]) -> tuple[list[Peer], dict[str, str]]:

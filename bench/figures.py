@@ -40,6 +40,12 @@ class Machine(msgspec.Struct, frozen=True):
     cores: int
     memory_bytes: int
     python: str
+    load: float  # processes wanting to run, on average, in the minute before the run
+
+    @property
+    def busy(self) -> bool:
+        """Whether something else was at work, which wall-clock figures suffer from."""
+        return self.load > self.cores / 2
 
 
 class Results(msgspec.Struct, frozen=True):

@@ -10,13 +10,14 @@ from bench.figures import Machine
 
 
 def describe() -> Machine:
-    """The machine of this run."""
+    """The machine as it is before the run."""
     return Machine(
         system=f"{platform.system()} {platform.release()}",
         processor=_processor(),
         cores=os.cpu_count() or 1,
         memory_bytes=int(psutil.virtual_memory().total),
         python=f"{platform.python_implementation()} {platform.python_version()}",
+        load=round(os.getloadavg()[0], 1),
     )
 
 

@@ -1,5 +1,6 @@
 """Measures a process tree from outside: CPU seconds and resident memory; knows nothing of what the tree does."""
 
+import contextlib
 import time
 
 import psutil
@@ -13,7 +14,11 @@ def tree(pid: int) -> list[psutil.Process]:
 
 def cpu_seconds(pid: int) -> float:
     """User and system seconds the tree has used so far, children already gone included."""
-    return sum(_own_cpu(process) + _dead_children_cpu(process) for process in tree(pid))
+    total = 0.0
+    for process in tree(pid):
+        with contextlib.suppress(psutil.NoSuchProcess, OSError):  # a child that ends right now is its parent's to count
+            total += _own_cpu(process) + _dead_children_cpu(process)
+    return total
 
 
 def _own_cpu(process: psutil.Process) -> float:

@@ -42,6 +42,9 @@ def _setting(results: Results) -> Iterator[str]:
     machine = results.machine
     yield f"Taken {results.taken}, a {results.mode} run, on {machine.cores} cores of {machine.processor},"
     yield f"{machine.memory_bytes / 1e9:.0f} GB of memory, {machine.system}, {machine.python}."
+    if machine.busy:
+        yield f"The machine was busy with other work (load {machine.load:g}): wall-clock figures, which are cold start"
+        yield "and latency, say more about that than about the servers."
     yield ""
     for name, peer in PEERS.items():
         if name in results.absent:

@@ -6,8 +6,9 @@ What differs is the client, so the difference in CPU is the client's. nginx stan
 
 import asyncio
 import contextlib
+import importlib
+import importlib.util
 import json
-import shutil
 import statistics
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
@@ -18,6 +19,7 @@ import uvicorn
 
 from bench.load import Job
 from bench.measure import cpu_seconds
+from bench.peers import Missing
 from bench.peers.nginx import Nginx
 from bench.processes import WORK, free_port, load, running
 
@@ -101,9 +103,8 @@ def bare(port: int) -> Post:
 
 def with_aiohttp(port: int) -> Post:
     """aiohttp's client, reading whatever has arrived."""
-    import aiohttp
-
-    session: aiohttp.ClientSession | None = None
+    aiohttp = importlib.import_module("aiohttp")
+    session = None
     headers = {"content-type": "application/json"}
 
     @contextlib.asynccontextmanager
@@ -118,9 +119,7 @@ def with_aiohttp(port: int) -> Post:
 
 def with_pyreqwest(port: int) -> Post:
     """pyreqwest's client, reading chunk by chunk."""
-    from pyreqwest.client import ClientBuilder  # type: ignore[import-not-found,unused-ignore]  # only for this comparison
-
-    client = ClientBuilder().no_proxy().build()
+    client = importlib.import_module("pyreqwest.client").ClientBuilder().no_proxy().build()
     headers = {"content-type": "application/json"}
 
     @contextlib.asynccontextmanager
@@ -138,6 +137,14 @@ def with_pyreqwest(port: int) -> Post:
 
 
 CLIENTS = {"aiohttp": with_aiohttp, "pyreqwest": with_pyreqwest, "bare": bare}
+
+
+def present() -> Iterator[str]:
+    """The clients that are installed beside this interpreter, and nginx if the machine has it."""
+    yield from (name for name in CLIENTS if name == "bare" or importlib.util.find_spec(name))
+    with contextlib.suppress(Missing):
+        Nginx().prepare()
+        yield Nginx.name
 
 
 def serve(client: str, port: int, upstream: int) -> None:
@@ -205,9 +212,8 @@ def main(repeats: int = 5) -> None:
     """Measures every client and nginx on one mock upstream."""
     WORK.mkdir(exist_ok=True)
     upstream = free_port()
-    names = [*CLIENTS, *(["nginx"] if shutil.which("nginx") else [])]
     with running("mock", [sys.executable, "-m", "bench.mock", str(upstream)], upstream):
-        for name in names:
+        for name in present():
             measure(name, upstream, repeats)
 
 
