@@ -36,7 +36,7 @@ _EVENTS: dict[str, Any] = {
     for model in typing.get_args(typing.get_args(ResponseStreamEvent)[0])
 }
 _OPEN_RESPONSES = {
-    "Response": {"presence_penalty", "frequency_penalty"},
+    "Response": {"presence_penalty", "frequency_penalty", "store"},
     "ResponseErrorEvent": {"error"},
     "ResponseCustomToolCall": {"status"},
 }

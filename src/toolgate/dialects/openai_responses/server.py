@@ -19,7 +19,7 @@ from toolgate.conversation.events import (
     Usage,
 )
 from toolgate.conversation.fold import unfold_part
-from toolgate.conversation.message import Part, Reasoning, Refusal, Text, ToolCall, ToolResult
+from toolgate.conversation.message import Opaque, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
 from toolgate.conversation.request import ModelRequest
 from toolgate.dialects.dialect import Encoder, Reply
 from toolgate.dialects.openai_responses.answer import (
@@ -35,7 +35,7 @@ from toolgate.dialects.openai_responses.answer import (
     write_spoken,
 )
 from toolgate.dialects.openai_responses.requests import decode_request
-from toolgate.dialects.openai_responses.words import call_item_id, new_item_id, write_reason, write_usage
+from toolgate.dialects.openai_responses.words import NAME, call_item_id, new_item_id, write_reason, write_usage
 from toolgate.wire.jsontext import encode
 
 __all__ = ["decode_request", "encode_error", "encode_response", "encoder", "reply_id"]
@@ -139,7 +139,7 @@ class ResponsesEncoder:
 
     def _start(self, part: Part) -> bytes:
         self._delta = _SILENT
-        if isinstance(part, ToolResult):
+        if not _is_shown(part):
             return b""
         item = self._open = self._new_item(part)
         match part:
@@ -189,6 +189,8 @@ class ResponsesEncoder:
     def _end(self, part: Part) -> bytes:
         if isinstance(part, ToolResult):
             return self._end_run(part)
+        if not _is_shown(part):
+            return b""
         item, self._open = self._open, None
         if item is None:
             raise ValueError("a part ends that never started")
@@ -274,6 +276,11 @@ class ResponsesEncoder:
 
     def _told(self) -> bytes:
         return b",".join([self._output[index] for index in sorted(self._output)])
+
+
+def _is_shown(part: Part) -> bool:
+    """Whether a part is an item of its own: a result belongs to its call, and what another dialect keeps stays unsaid."""
+    return not isinstance(part, ToolResult) and not (isinstance(part, Opaque) and part.dialect != NAME)
 
 
 def _call_kind(call: ToolCall) -> str:
