@@ -1,0 +1,155 @@
+"""LangChain's public standard tests through the gateway: same dialect and across, against a model that obliges."""
+
+import base64
+import itertools
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import httpx
+import pytest
+from langchain_anthropic import ChatAnthropic
+from langchain_core.language_models import BaseChatModel
+from langchain_ollama import ChatOllama
+from langchain_openai import ChatOpenAI
+from langchain_openai.chat_models import _client_utils
+from langchain_tests.integration_tests import ChatModelIntegrationTests
+
+from tests.clients.obliging import oblige
+from tests.stage import Stage
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+PIXEL = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+
+
+@pytest.fixture(autouse=True)
+def obliging(stage: Stage) -> None:
+    stage.play(*itertools.repeat(oblige, 60))
+
+
+@pytest.fixture(autouse=True)
+def pictures_without_internet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The suite downloads its samples; a pixel does as well, for nobody looks at them."""
+    monkeypatch.setattr(httpx, "get", lambda *_, **__: SimpleNamespace(content=PIXEL))
+
+
+@pytest.fixture(autouse=True)
+def clients_of_this_loop() -> None:
+    """LangChain keeps one async client for all event loops, but every test has a loop of its own."""
+    _client_utils._cached_async_httpx_client.cache_clear()
+
+
+@pytest.fixture
+def benchmark() -> None:
+    """The one test that measures time is skipped without recorded answers, but asks for this first."""
+
+
+@pytest.fixture
+def vcr() -> None:
+    """As above."""
+
+
+class Standard(ChatModelIntegrationTests):
+    """What the standard suite needs to know of any model behind the gateway."""
+
+    upstream: ClassVar[str]
+    address: str = ""
+
+    @pytest.fixture(autouse=True)
+    def _address(self, stage: Stage) -> None:
+        type(self).address = stage.url
+
+    @property
+    def supports_image_inputs(self) -> bool:
+        return True
+
+    @property
+    def supports_json_mode(self) -> bool:
+        return False
+
+
+class OpenAIStandard(Standard):
+    @property
+    def chat_model_class(self) -> type[BaseChatModel]:
+        return ChatOpenAI
+
+    @property
+    def chat_model_params(self) -> dict[str, Any]:
+        return {"model": self.upstream, "base_url": f"{self.address}/v1", "api_key": "unused", "stream_usage": True}
+
+    @property
+    def supports_image_tool_message(self) -> bool:
+        return True
+
+    @property
+    def supports_pdf_inputs(self) -> bool:
+        return True
+
+    @property
+    def supports_json_mode(self) -> bool:
+        return True
+
+
+class AnthropicStandard(Standard):
+    @property
+    def chat_model_class(self) -> type[BaseChatModel]:
+        return ChatAnthropic
+
+    @property
+    def chat_model_params(self) -> dict[str, Any]:
+        return {"model": self.upstream, "base_url": self.address, "api_key": "unused", "max_tokens": 500}
+
+    @property
+    def supports_image_tool_message(self) -> bool:
+        return True
+
+    @property
+    def supports_pdf_inputs(self) -> bool:
+        return True
+
+    @property
+    def supports_pdf_tool_message(self) -> bool:
+        return True
+
+    @property
+    def supports_anthropic_inputs(self) -> bool:
+        return True
+
+
+class OllamaStandard(Standard):
+    @property
+    def chat_model_class(self) -> type[BaseChatModel]:
+        return ChatOllama
+
+    @property
+    def chat_model_params(self) -> dict[str, Any]:
+        return {"model": self.upstream, "base_url": self.address}
+
+    @property
+    def has_tool_choice(self) -> bool:
+        return False  # Ollama's API has none
+
+
+class TestOpenAIOverChat(OpenAIStandard):
+    upstream = "openai_chat"
+
+
+class TestOpenAIOverAnthropic(OpenAIStandard):
+    upstream = "anthropic"
+
+
+class TestAnthropicOverAnthropic(AnthropicStandard):
+    upstream = "anthropic"
+
+
+class TestAnthropicOverChat(AnthropicStandard):
+    upstream = "openai_chat"
+
+
+class TestOllamaOverOllama(OllamaStandard):
+    upstream = "ollama"
+
+
+class TestOllamaOverResponses(OllamaStandard):
+    upstream = "openai_responses"
