@@ -11,6 +11,7 @@ may take minutes; until one has been read to its end, a single failure opens it 
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import Literal
 
 from toolgate.conversation.errors import Rejected, Unavailable, UpstreamFault
 from toolgate.conversation.request import ModelRequest
@@ -49,6 +50,13 @@ class Breaker:
         self._open_until: float | None = None
         self._probing = False
         self._era = 0
+
+    @property
+    def state(self) -> Literal["closed", "open", "probing"]:
+        """Where the circuit stands, for those who look on."""
+        if self._open_until is None:
+            return "closed"
+        return "probing" if self._probing else "open"
 
     @property
     def ready(self) -> bool:

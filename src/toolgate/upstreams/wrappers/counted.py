@@ -1,6 +1,7 @@
 """Usage for answers whose upstream gives none, counted offline and marked as an estimate."""
 
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 
 from msgspec.structs import replace
 
@@ -33,13 +34,14 @@ class _CountedAnswer(Wrapped):
     async def events(self) -> AsyncIterator[list[StepEvent]]:
         """The step's events, the last one with usage."""
         parts: list[Part] = []
-        async for batch in self._answer.events():
-            for event in batch:
-                if type(event) is PartEnd:
-                    parts.append(event.part)
-            last = batch[-1] if batch else None
-            if type(last) is StepEnd and last.usage is None:
-                usage = await tokens.estimate(self._request, parts)
-                yield [*batch[:-1], replace(last, usage=usage)]
-            else:
-                yield batch
+        async with aclosing(self._answer.events()) as batches:  # type: ignore[type-var]  # each of ours can be closed
+            async for batch in batches:
+                for event in batch:
+                    if type(event) is PartEnd:
+                        parts.append(event.part)
+                last = batch[-1] if batch else None
+                if type(last) is StepEnd and last.usage is None:
+                    usage = await tokens.estimate(self._request, parts)
+                    yield [*batch[:-1], replace(last, usage=usage)]
+                else:
+                    yield batch

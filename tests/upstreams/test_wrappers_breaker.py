@@ -1,0 +1,308 @@
+"""The circuit of one deployment (requirement U8)."""
+
+import asyncio
+import contextlib
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from tests.upstreams.wrapping import REQUEST, Always, Clock, Desk, RelayableAnswer, down, read, settle
+from toolgate.conversation.errors import Garbled, Overloaded, Rejected, TimedOut, Unavailable
+from toolgate.conversation.events import StepEnd, StepStart
+from toolgate.conversation.message import Text
+from toolgate.testing import ScriptedModel, scripted_answer
+from toolgate.upstreams.wrappers import Breaker
+
+
+async def fail(breaker, times=1, fault=Unavailable):
+    for _ in range(times):
+        with pytest.raises(fault):
+            await read(await breaker.ask(REQUEST))
+
+
+async def opened(script, clock, **options):
+    """A breaker that two failures have opened, with the rest of the script to come."""
+    model = ScriptedModel([down(), down(), *script])
+    breaker = Breaker(model, failures=2, clock=clock, **options)
+    await fail(breaker, 2)
+    assert not breaker.ready
+    return breaker, model
+
+
+async def test_failures_in_a_row_open_the_circuit_and_nobody_is_asked_any_more_faults_U1_and_L5():
+    clock, model = Clock(), Always(down())
+    breaker = Breaker(model, clock=clock)
+    await fail(breaker, 5)
+    with pytest.raises(Unavailable, match="another 10 s") as raised:
+        await breaker.ask(REQUEST)
+    assert (raised.value.status, raised.value.code, raised.value.retry_after) == (503, "circuit_open", 10)
+    assert model.asked == 5
+
+
+@pytest.mark.parametrize("fault", [TimedOut("silent"), Garbled("an HTML page"), down()])
+async def test_every_fault_of_the_upstream_counts(fault):
+    breaker = Breaker(Always(fault), failures=2, clock=Clock())
+    await fail(breaker, 2, type(fault))
+    assert not breaker.ready
+
+
+@pytest.mark.parametrize("fault", [Rejected("bad request"), Overloaded("our own limit"), ValueError("our own bug")])
+async def test_what_is_not_the_upstreams_fault_does_not_count(fault):
+    breaker = Breaker(Always(fault), failures=2, clock=Clock())
+    await fail(breaker, 10, type(fault))
+    assert breaker.ready
+
+
+async def test_a_client_that_leaves_does_not_count():
+    breaker = Breaker(Desk(), failures=1, clock=Clock())
+    asking = asyncio.create_task(breaker.ask(REQUEST))
+    await settle()
+    asking.cancel()
+    await settle()
+    assert breaker.ready
+
+
+async def test_a_complete_answer_ends_the_row_and_a_mere_beginning_does_not():
+    script = [down(), "complete", down(), "left", down(), "never"]
+    breaker = Breaker(ScriptedModel(script), failures=2, clock=Clock())
+    await fail(breaker)
+    await read(await breaker.ask(REQUEST))
+    await fail(breaker)
+    await (await breaker.ask(REQUEST)).aclose()
+    assert breaker.ready
+    await fail(breaker)
+    assert not breaker.ready
+
+
+async def test_answers_that_break_off_in_the_middle_count_too():
+    breaker = Breaker(ScriptedModel([[Text("half"), Garbled("cut")]] * 3), failures=3, clock=Clock())
+    await fail(breaker, 3, Garbled)
+    assert not breaker.ready
+
+
+async def test_relayed_answers_that_break_off_count_too():
+    breaker = Breaker(Always(RelayableAnswer(frames=(b"one", Garbled("cut")))), failures=1, clock=Clock())
+    with pytest.raises(Garbled):
+        [frame async for frame in (await breaker.ask(REQUEST)).retell("reply")]
+    assert not breaker.ready
+
+
+async def test_a_share_of_failures_opens_the_circuit_though_never_in_a_row():
+    script = [outcome for _ in range(5) for outcome in ("fine", down())]
+    clock, model = Clock(), ScriptedModel([*script, down()])
+    breaker = Breaker(model, rate=0.5, window=10, clock=clock)
+    for outcome in script:
+        assert breaker.ready
+        if outcome == "fine":
+            await read(await breaker.ask(REQUEST))
+        else:
+            await fail(breaker)
+    assert not breaker.ready
+    clock.now += 10
+    await fail(breaker)
+    assert not breaker.ready
+
+
+async def test_one_probe_at_a_time_is_let_through_after_the_cooldown_fault_L5():
+    clock = Clock()
+    desk = Desk()
+    breaker = Breaker(desk, failures=1, cooldown=10, clock=clock)
+    failing = asyncio.create_task(breaker.ask(REQUEST))
+    await settle()
+    desk.pending[0].set_exception(down())
+    await asyncio.wait([failing])
+    assert isinstance(failing.exception(), Unavailable)
+    clock.now += 10
+    assert breaker.ready
+    probe = asyncio.create_task(breaker.ask(REQUEST))
+    await settle()
+    assert (breaker.ready, breaker.state) == (False, "probing")
+    with pytest.raises(Unavailable) as raised:
+        await breaker.ask(REQUEST)
+    assert raised.value.retry_after == 1
+    assert len(desk.pending) == 1
+    desk.pending[0].set_result(scripted_answer([StepStart(), StepEnd("stop")]))
+    await probe
+    assert breaker.ready
+
+
+async def test_the_first_piece_of_a_probe_closes_the_circuit_on_trial_and_a_complete_answer_for_good():
+    clock = Clock()
+    breaker, _ = await opened(["probe", down(), "probe", down(), "fine"], clock, cooldown=10)
+    clock.now += 10
+    await breaker.ask(REQUEST)
+    assert breaker.state == "closed"
+    await fail(breaker)
+    assert breaker.state == "open"
+    clock.now += 20
+    await read(await breaker.ask(REQUEST))
+    await fail(breaker)
+    assert breaker.ready
+
+
+async def test_the_cooldown_doubles_with_every_failed_probe_up_to_the_longest_and_is_forgotten_when_well():
+    clock = Clock()
+    breaker, _ = await opened([down()] * 4 + ["well", down(), down()], clock, cooldown=10, longest=60)
+    for cooldown in (10, 20, 40, 60):
+        clock.now += cooldown - 1
+        assert not breaker.ready
+        clock.now += 1
+        await fail(breaker)
+    clock.now += 60
+    await read(await breaker.ask(REQUEST))
+    await fail(breaker, 2)
+    clock.now += 10
+    assert breaker.ready
+
+
+async def test_a_wait_that_the_upstream_asks_for_lengthens_the_cooldown_within_reason_fault_U6():
+    clock = Clock()
+    breaker = Breaker(ScriptedModel([down(retry_after=30), down(retry_after=3600)]), failures=1, clock=clock)
+    await fail(breaker)
+    clock.now += 29
+    assert not breaker.ready
+    clock.now += 1
+    await fail(breaker)
+    clock.now += 119
+    assert not breaker.ready
+    clock.now += 1
+    assert breaker.ready
+
+
+async def test_a_probe_that_is_refused_shows_that_the_upstream_is_well():
+    clock = Clock()
+    breaker, _ = await opened([Rejected("bad request"), "fine"], clock)
+    clock.now += 10
+    await fail(breaker, 1, Rejected)
+    assert breaker.ready
+    await read(await breaker.ask(REQUEST))
+
+
+@pytest.mark.parametrize("fault", [Overloaded("our own limit"), ValueError("our own bug")])
+async def test_a_probe_that_proves_nothing_leaves_its_place_to_the_next(fault):
+    clock = Clock()
+    breaker, model = await opened([fault, "fine"], clock)
+    clock.now += 10
+    await fail(breaker, 1, type(fault))
+    await read(await breaker.ask(REQUEST))
+    assert len(model.requests) == 4
+
+
+async def test_answers_begun_before_the_circuit_opened_change_nothing_when_they_end():
+    clock = Clock()
+    old = [[Text("half"), Garbled("cut")], "fine"]
+    model = ScriptedModel([*old, down(), "probe", "fine"])
+    breaker = Breaker(model, failures=1, clock=clock)
+    broken, fine = await breaker.ask(REQUEST), await breaker.ask(REQUEST)
+    await fail(breaker)
+    await read(fine)
+    assert not breaker.ready
+    clock.now += 10
+    await breaker.ask(REQUEST)
+    with pytest.raises(Garbled):
+        await read(broken)
+    assert breaker.ready
+
+
+async def try_to_read(answer):
+    with contextlib.suppress(Garbled):
+        await read(answer)
+
+
+class TheCircuitGuardsAndRecovers(RuleBasedStateMachine):
+    """Questions begin, fail, break off and end in any order while time passes."""
+
+    FAILURES, LONGEST = 3, 40
+
+    def __init__(self):
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.clock, self.desk = Clock(), Desk()
+        self.breaker = Breaker(
+            self.desk, failures=self.FAILURES, window=8, cooldown=10, longest=self.LONGEST, clock=self.clock
+        )
+        self.tasks = []
+        self.answers = []
+        self.probes = set()
+
+    def go_on(self):
+        self.loop.run_until_complete(settle())
+        for task in [task for task in self.tasks if task.done()]:
+            self.tasks.remove(task)
+            if not task.cancelled() and task.exception() is None:
+                self.answers.append(task.result())
+
+    @rule()
+    def ask(self):
+        ready, before, state = self.breaker.ready, len(self.desk.pending), self.breaker.state
+        task = self.loop.create_task(self.breaker.ask(REQUEST))
+        self.tasks.append(task)
+        self.go_on()
+        assert len(self.desk.pending) == before + ready
+        if ready and state == "open":
+            self.probes.add(self.desk.pending[-1])
+        if not ready:
+            assert task.exception().code == "circuit_open"
+            assert 1 <= task.exception().retry_after <= self.LONGEST
+
+    @rule(seconds=st.sampled_from([1, 9, 10, 50]))
+    def wait(self, seconds):
+        self.clock.now += seconds
+
+    @precondition(lambda self: self.desk.pending)
+    @rule(data=st.data(), outcome=st.sampled_from(["fine", "cut", "down", "rejected", "full"]))
+    def begin(self, data, outcome):
+        was_ready = self.breaker.ready
+        place = data.draw(st.sampled_from(self.desk.pending))
+        faults = {"down": down(), "rejected": Rejected("bad"), "full": Overloaded("full")}
+        if outcome in faults:
+            place.set_exception(faults[outcome])
+        else:
+            ending = StepEnd("stop") if outcome == "fine" else Garbled("cut")
+            place.set_result(scripted_answer([StepStart(), ending]))
+        self.go_on()
+        if was_ready and outcome != "down":
+            assert self.breaker.ready
+
+    @precondition(lambda self: self.tasks)
+    @rule(data=st.data())
+    def cancel(self, data):
+        was_ready = self.breaker.ready
+        data.draw(st.sampled_from(self.tasks)).cancel()
+        self.go_on()
+        assert self.breaker.ready or not was_ready
+
+    @precondition(lambda self: self.answers)
+    @rule(data=st.data(), leave=st.booleans())
+    def end(self, data, leave):
+        answer = self.answers.pop(data.draw(st.integers(0, len(self.answers) - 1)))
+        self.loop.run_until_complete(answer.aclose() if leave else try_to_read(answer))
+
+    @invariant()
+    def at_most_one_probe_is_out(self):
+        probes = [place for place in self.desk.pending if place in self.probes]
+        assert len(probes) <= 1
+        assert (self.breaker.state == "probing") == bool(probes)
+
+    def teardown(self):
+        """Whatever happened: an upstream that is well again is asked again before long."""
+        for task in self.tasks:
+            task.cancel()
+        self.loop.run_until_complete(settle())
+        self.clock.now += self.LONGEST
+        ready = self.breaker.ready
+        task = self.loop.create_task(self.breaker.ask(REQUEST))
+        self.loop.run_until_complete(settle())
+        for place in self.desk.pending:
+            place.set_result(scripted_answer([StepStart(), StepEnd("stop")]))
+        self.loop.run_until_complete(settle())
+        self.loop.run_until_complete(read(task.result()))
+        self.loop.close()
+        assert ready
+        assert self.breaker.ready
+
+
+TestCircuit = TheCircuitGuardsAndRecovers.TestCase
+TestCircuit.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
