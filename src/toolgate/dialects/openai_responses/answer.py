@@ -207,8 +207,10 @@ _TOLD_BY_DELTAS = frozenset(
 )
 
 
-def answered(item: Mapping[str, Any], result: ToolResult) -> dict[str, Any]:
-    """A call that was run here, with its result."""
+def answered(item: Mapping[str, Any], result: ToolResult | None) -> dict[str, Any]:
+    """A call that was run here, with its result if there is one."""
+    if result is None:
+        return {**item, "status": "incomplete"}
     text = plain_text(result.content)
     if result.is_error:
         error = {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": text}]}
@@ -217,7 +219,7 @@ def answered(item: Mapping[str, Any], result: ToolResult) -> dict[str, Any]:
 
 
 def _unmarked(part: Part) -> dict[str, Any]:
-    if isinstance(part, Opaque):
+    if isinstance(part, Opaque) or not part.extra:
         return {}
     return {name: value for name, value in part.extra.get(NAME, {}).items() if name not in _MARKS}
 

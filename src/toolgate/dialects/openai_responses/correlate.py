@@ -13,15 +13,21 @@ from toolgate.dialects.openai_responses.words import new_item_id
 
 CALLS = frozenset({"function_call", "custom_tool_call"})
 _TYPES = {
-    "output_text": "message",
-    "refusal": "message",
-    "reasoning": "reasoning",
-    "reasoning_text": "reasoning",
-    "reasoning_summary": "reasoning",
-    "reasoning_summary_text": "reasoning",
-    "reasoning_summary_part": "reasoning",
-    "function_call_arguments": "function_call",
-    "custom_tool_call_input": "custom_tool_call",
+    f"response.{word}.{verb}": kind
+    for kind, words in {
+        "message": ("output_text", "refusal"),
+        "reasoning": (
+            "reasoning",
+            "reasoning_text",
+            "reasoning_summary",
+            "reasoning_summary_text",
+            "reasoning_summary_part",
+        ),
+        "function_call": ("function_call_arguments",),
+        "custom_tool_call": ("custom_tool_call_input",),
+    }.items()
+    for word in words
+    for verb in ("added", "delta", "done")
 }
 
 
@@ -79,16 +85,22 @@ class Correlator:
         return item
 
     def within(self, kind: str, event: dict[str, Any]) -> Item | None:
-        """The item that any other event is about; None if its kind does not tell and nothing else does."""
-        type, index = _TYPES.get(kind.removeprefix("response.").partition(".")[0]), event.get("output_index")
-        id = event.get("item_id") or ""
+        """The item that any other event is about; None if its kind does not tell the item's type and nothing else does."""
+        type = _TYPES.get(kind)
+        if type is not None:
+            return self.of_type(type, event)
+        return self._by_id.get(event.get("item_id") or "") or self._by_index.get(event.get("output_index"))
+
+    def of_type(self, type: str, event: dict[str, Any]) -> Item:
+        """The item of this type that an event is about, be it announced or not."""
+        id, index = event.get("item_id") or "", event.get("output_index")
         item = self._by_id.get(id)
-        if item is not None and type in (None, item.kind):
+        if item is not None and item.kind == type:
             return item
-        item = self._by_index.get(index) if type is None else self._by_place.get((index, type))
+        item = self._by_place.get((index, type))
         if item is None and index is None:
-            item = next((one for one in reversed(self.items) if type in (None, one.kind)), None)
-        if item is None and type is not None:
+            item = next((one for one in reversed(self.items) if one.kind == type), None)
+        if item is None:
             item = self._new(type)
             item.id = id
             self._place(item, index)

@@ -56,6 +56,8 @@ class ResponsesRelay:
         kind, event = read
         if kind == "[DONE]":
             return self.end()
+        if not kind.isprintable():
+            raise Garbled("The upstream sent an event whose name would break the stream.")
         if kind in TERMINAL:
             return self._finish(event)
         if kind == "response.created":

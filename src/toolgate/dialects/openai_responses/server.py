@@ -3,6 +3,8 @@
 Reading requests has files of its own (`requests.py`, `items.py`, `tools.py`), the shapes of answers are in `answer.py`.
 """
 
+from typing import Any
+
 from msgspec import Struct
 
 from toolgate.conversation import ids
@@ -18,7 +20,6 @@ from toolgate.conversation.events import (
     StepStart,
     Usage,
 )
-from toolgate.conversation.fold import unfold_part
 from toolgate.conversation.message import Opaque, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
 from toolgate.conversation.request import ModelRequest
 from toolgate.dialects.dialect import Encoder, Reply
@@ -55,12 +56,27 @@ def encoder(request: ModelRequest, reply: Reply) -> Encoder:
 
 def encode_response(response: ModelResponse, request: ModelRequest, reply: Reply) -> bytes:
     """A whole answer: what a stream of it would tell in its last event."""
-    encoder = ResponsesEncoder(request, reply)
-    for part in response.parts:
-        for event in unfold_part(part):
-            encoder.encode(event)
-    encoder.encode(Finish(response.reason, response.usage or Usage(), response.stop_sequence, response.extra))
-    return encoder.response
+    cause, spaces = write_reason(response.reason), namespaces(request.tools)
+    shown = [part for part in response.parts if _is_shown(part)]
+    results = {part.call_id: part for part in response.parts if isinstance(part, ToolResult)}
+    output: list[dict[str, Any]] = []
+    for part in shown:
+        status = _status(part, cut=cause is not None and part is shown[-1])
+        item = write_item(part, _item_id(part), status, spaces)
+        if isinstance(part, ToolCall) and part.executor != "client":
+            item = answered(item, results.get(part.id))
+        output.append(item)
+    return encode(
+        {
+            **describe(request, reply),
+            "status": "completed" if cause is None else "incomplete",
+            "completed_at": None,
+            "error": None,
+            "incomplete_details": None if cause is None else {"reason": cause},
+            "output": output,
+            "usage": write_usage(response.usage or Usage()),
+        }
+    )
 
 
 def encode_error(error: ToolgateError) -> bytes:
@@ -156,15 +172,8 @@ class ResponsesEncoder:
                 return b""
 
     def _new_item(self, part: Part) -> _Item:
-        match part:
-            case ToolCall():
-                kind = "mcp_call" if part.executor != "client" else _call_kind(part)
-                id = call_item_id(kind, part.id)
-            case Reasoning():
-                id = new_item_id("reasoning")
-            case _:
-                id = new_item_id("message")
-        index, self._items = self._items, self._items + 1
+        id, index = _item_id(part), self._items
+        self._items += 1
         return _Item(part, id, bare({"item_id": id, "output_index": index}), index)
 
     def _announce(self, item: _Item) -> bytes:
@@ -239,17 +248,13 @@ class ResponsesEncoder:
                 return b""
 
     def _close(self, cut: bool) -> bytes:
-        """Close the item that ended last; one that the model was cut off in, or a half call, is incomplete."""
+        """Close the item that ended last."""
         item, self._ending = self._ending, None
         if item is None:
             return b""
-        whole = item.part.complete if isinstance(item.part, ToolCall) else not cut
-        return self._close_item(item, "completed" if whole else "incomplete")
+        return self._close_item(item, write_item(item.part, item.id, _status(item.part, cut), self._spaces))
 
-    def _close_item(self, item: _Item, status: str, result: ToolResult | None = None) -> bytes:
-        value = write_item(item.part, item.id, status, self._spaces)
-        if result is not None:
-            value = answered(value, result)
+    def _close_item(self, item: _Item, value: dict[str, Any]) -> bytes:
         written = self._output[item.index] = encode(value)
         return self._tell.event("response.output_item.done", b'"output_index":%d,"item":%b' % (item.index, written))
 
@@ -258,12 +263,15 @@ class ResponsesEncoder:
         if item is None:
             return b""
         kind = "response.mcp_call.failed" if result.is_error else "response.mcp_call.completed"
-        return self._tell.event(kind, item.place) + self._close_item(item, "completed", result)
+        return self._tell.event(kind, item.place) + self._close_run(item, result)
+
+    def _close_run(self, item: _Item, result: ToolResult | None) -> bytes:
+        return self._close_item(item, answered(write_item(item.part, item.id, "in_progress", self._spaces), result))
 
     def _finish(self, finish: Finish) -> bytes:
         cause = write_reason(finish.reason)
         closing = [self._close(cut=cause is not None)]
-        closing += [self._close_item(item, "incomplete") for item in self._running.values()]
+        closing += [self._close_run(item, None) for item in self._running.values()]
         status = b"completed" if cause is None else b"incomplete"
         details = b"null" if cause is None else encode({"reason": cause})
         changing = b'"status":"%b","completed_at":null,"error":null,"incomplete_details":%b,"output":[%b],"usage":%b'
@@ -283,8 +291,22 @@ def _is_shown(part: Part) -> bool:
     return not isinstance(part, ToolResult) and not (isinstance(part, Opaque) and part.dialect != NAME)
 
 
-def _call_kind(call: ToolCall) -> str:
-    return "custom_tool_call" if call.freeform else "function_call"
+def _status(part: Part, cut: bool) -> str:
+    """How an item ended: one that the model was cut off in, or a half call, is incomplete."""
+    whole = part.complete if isinstance(part, ToolCall) else not cut
+    return "completed" if whole else "incomplete"
+
+
+def _item_id(part: Part) -> str:
+    match part:
+        case ToolCall(executor="client"):
+            return call_item_id("custom_tool_call" if part.freeform else "function_call", part.id)
+        case ToolCall():
+            return call_item_id("mcp_call", part.id)
+        case Reasoning():
+            return new_item_id("reasoning")
+        case _:
+            return new_item_id("message")
 
 
 def _argument_words(call: ToolCall) -> str:

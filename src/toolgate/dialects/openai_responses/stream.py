@@ -37,7 +37,7 @@ def read_event(frame: Frame) -> tuple[str, dict[str, Any]] | None:
     kind = event.get("type") or frame.event
     if kind == "error" or event.get("error"):
         raise read_error_object(event.get("error") or event)
-    if type(kind) is not str or not kind.isprintable():
+    if type(kind) is not str:
         raise Garbled("The upstream sent an event without a type.")
     return kind, event
 
@@ -110,6 +110,10 @@ class ResponsesDecoder:
 
     def _read(self, kind: str, event: dict[str, Any]) -> None:
         match kind:
+            case "response.output_text.delta":
+                self._say(
+                    self._items.of_type("message", event), kind, event.get("content_index") or 0, event.get("delta")
+                )
             case "response.output_item.added":
                 self._added(event)
             case "response.output_item.done":
@@ -124,7 +128,7 @@ class ResponsesDecoder:
     def _read_within(self, kind: str, event: dict[str, Any], item: Item) -> None:
         index = event.get("content_index") or 0
         match kind:
-            case "response.output_text.delta" | "response.refusal.delta":
+            case "response.refusal.delta":
                 self._say(item, kind, index, event.get("delta"))
             case "response.function_call_arguments.delta" | "response.custom_tool_call_input.delta":
                 self._argue(item, event.get("delta"))

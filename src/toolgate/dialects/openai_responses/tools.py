@@ -71,7 +71,7 @@ def _namespace(fields: Fields) -> list[ToolDef]:
 def write_tools(tools: Iterable[ToolDef], loose: bool, dropped: list[str]) -> list[dict[str, Any]]:
     """The tools as a list; `loose` says that unsaid strictness means none, as it does in every other dialect."""
     written: list[dict[str, Any]] = []
-    listed = [tool for tool in tools if not tool.extra.get(NAME, {}).get(_ELSEWHERE)]
+    listed = [tool for tool in tools if not tool.extra or not tool.extra.get(NAME, {}).get(_ELSEWHERE)]
     for namespace, members in groupby(listed, lambda tool: tool.namespace):
         group = list(members)
         entries = [entry for tool in group if (entry := _write(tool, loose, dropped))]
@@ -84,30 +84,34 @@ def write_tools(tools: Iterable[ToolDef], loose: bool, dropped: list[str]) -> li
 
 
 def _write(tool: ToolDef, loose: bool, dropped: list[str]) -> dict[str, Any] | None:
-    own = {name: value for name, value in tool.extra.get(NAME, {}).items() if name != _ABOUT}
+    own = _own(tool) if tool.extra else {}
     if tool.kind == "hosted":
         if not own:
             dropped.append(f"the hosted tool {tool.name!r} is known to its own API only")
         return own or None
-    entry: dict[str, Any] = {"type": "function" if tool.kind == "function" else "custom", "name": tool.name}
+    entry: dict[str, Any] = {"type": "function", "name": tool.name}
     if tool.description is not None:
         entry["description"] = tool.description
     if tool.kind == "freeform":
-        return {**entry, **({"format": tool.format} if tool.format is not None else {}), **own}
+        return {**entry, "type": "custom", **({"format": tool.format} if tool.format is not None else {}), **own}
     entry["parameters"] = tool.input_schema if tool.input_schema is not None else _EMPTY_SCHEMA
     if tool.strict is not None or loose:
         entry["strict"] = tool.strict or False
-    return {**entry, **own}
+    return entry | own if own else entry
+
+
+def _own(tool: ToolDef) -> dict[str, Any]:
+    return {name: value for name, value in tool.extra.get(NAME, {}).items() if name != _ABOUT}
 
 
 def echo_tools(tools: Iterable[ToolDef]) -> list[dict[str, Any]]:
     """The tools as a response repeats them, every field present."""
-    filled: list[dict[str, Any]] = []
-    for entry in write_tools(tools, loose=False, dropped=[]):
+    entries = write_tools(tools, loose=False, dropped=[])
+    for entry in entries:
         if entry["type"] == "function":
-            entry = {"description": None, "strict": None, **entry}
-        filled.append(entry)
-    return filled
+            entry.setdefault("description", None)
+            entry.setdefault("strict", None)
+    return entries
 
 
 def read_choice(value: Any, parallel: bool | None) -> ToolChoice | None:
