@@ -55,6 +55,7 @@ def test_a_provider_elsewhere_wants_a_key_and_one_on_this_machine_does_not(name:
         ("http://localhost:8000/v1", None),
         ("https://api.openai.com.evil.org/v1", None),
         ("https://evil.org/api.openai.com", None),
+        ("https://evil-api.openai.com", None),
         ("https://api.openai.com@evil.org", None),
         ("https://openai.azure.com", None),
         ("https://xopenai.azure.com", None),
