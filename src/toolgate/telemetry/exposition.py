@@ -7,8 +7,6 @@ other request wait for, while the format is a page long.
 from collections.abc import Iterable, Sequence
 from typing import Literal, TypeAlias
 
-CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
-
 Kind: TypeAlias = Literal["counter", "gauge", "histogram"]
 Labels: TypeAlias = Sequence[tuple[str, str]]
 Sample: TypeAlias = tuple[str, Labels, float]
