@@ -76,7 +76,7 @@ def encode_request(request: ModelRequest, quirks: Quirks) -> tuple[dict[str, Any
     """The body to post, and what could not be said in this dialect."""
     dropped: list[str] = []
     body: dict[str, Any] = {"model": request.model}
-    body["messages"] = [message for one in request.messages for message in _messages(one, quirks, dropped)]
+    body["messages"] = list(_messages(request.messages, quirks, dropped))
     tools = [written for tool in request.tools if (written := _tool(tool, dropped))]
     if tools:
         body["tools"] = tools
@@ -110,21 +110,35 @@ def request_streams(body: Mapping[str, Any]) -> bool:
     return body.get("stream") is True
 
 
-def _messages(message: Message, quirks: Quirks, dropped: list[str]) -> Iterator[dict[str, Any]]:
+def _messages(messages: tuple[Message, ...], quirks: Quirks, dropped: list[str]) -> Iterator[dict[str, Any]]:
+    """Tool messages hold text only at most upstreams, so pictures follow as the user's, behind all results of the turn."""
+    attached: list[Text | Media] = []
+    for message in messages:
+        if message.role == "tool":
+            yield from _results(message, quirks, attached)
+            continue
+        if attached:
+            yield _attachment(attached, dropped)
+            attached = []
+        yield _message(message, quirks, dropped)
+    if attached:
+        yield _attachment(attached, dropped)
+
+
+def _message(message: Message, quirks: Quirks, dropped: list[str]) -> dict[str, Any]:
     own = dict(message.extra.get(NAME, {}))
-    match message.role:
-        case "system":
-            yield {"role": quirks.system_role, "content": _content(message.parts, dropped), **own}
-        case "user":
-            yield {"role": "user", "content": _content(message.parts, dropped), **own}
-        case "assistant":
-            yield _assistant(message.parts, quirks, dropped) | own
-        case "tool":
-            yield from _results(message, quirks, own)
+    if message.role == "assistant":
+        return _assistant(message.parts, quirks, dropped) | own
+    role = quirks.system_role if message.role == "system" else "user"
+    return {"role": role, "content": _content(message.parts, dropped), **own}
+
+
+def _attachment(attached: list[Text | Media], dropped: list[str]) -> dict[str, Any]:
+    return {"role": "user", "content": _content((Text(_IMAGES_FOLLOW), *attached), dropped)}
 
 
 def _content(parts: tuple[Part, ...], dropped: list[str]) -> str | list[dict[str, Any]]:
-    if len(parts) == 1 and type(part := parts[0]) is Text and not part.extra:
+    if len(parts) == 1 and type(part := parts[0]) is Text and NAME not in part.extra:
         return part.text
     written = [entry for part in parts if (entry := _part(part, dropped))]
     return written or ""
@@ -166,7 +180,7 @@ def _assistant(parts: tuple[Part, ...], quirks: Quirks, dropped: list[str]) -> d
     message: dict[str, Any] = {"role": "assistant"}
     spoken = tuple([part for part in parts if not isinstance(part, (Reasoning, ToolCall))])
     message["content"] = _content(spoken, dropped) if spoken else None
-    if len(spoken) > 1 and all(type(part) is Text and not part.extra for part in spoken):
+    if len(spoken) > 1 and all(type(part) is Text and NAME not in part.extra for part in spoken):
         message["content"] = "".join([part.text for part in spoken if type(part) is Text])
     calls: list[dict[str, Any]] = []
     sealed: Mapping[str, Any] = {}
@@ -211,23 +225,20 @@ def call_id(id: str, quirks: Quirks) -> str:
     return ids.fitted(id, quirks.call_id_pattern) if quirks.call_id_pattern else id
 
 
-def _results(message: Message, quirks: Quirks, own: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Tool messages hold text only at most upstreams, so pictures follow as the user's."""
-    attachments: list[Text | Media] = []
+def _results(message: Message, quirks: Quirks, attached: list[Text | Media]) -> Iterator[dict[str, Any]]:
+    own = message.extra.get(NAME, {})
     for part in message.parts:
         if not isinstance(part, ToolResult):
             continue
         content = part.content
         if not quirks.images_in_tool_results and any(isinstance(piece, Media) for piece in content):
-            attachments += [piece for piece in content if isinstance(piece, Media)]
+            attached += [piece for piece in content if isinstance(piece, Media)]
             content = tuple([piece for piece in content if isinstance(piece, Text)]) or (Text(_IMAGES_FOLLOW),)
         yield {"role": "tool", "tool_call_id": call_id(part.call_id, quirks), "content": _result_text(content), **own}
-    if attachments:
-        yield {"role": "user", "content": _content((Text(_IMAGES_FOLLOW), *attachments), [])}
 
 
 def _result_text(content: tuple[Text | Media, ...]) -> str | list[dict[str, Any]]:
-    if all(isinstance(piece, Text) and not piece.extra for piece in content):
+    if all(isinstance(piece, Text) and NAME not in piece.extra for piece in content):
         return "".join([piece.text for piece in content if isinstance(piece, Text)])
     return [entry for piece in content if (entry := _part(piece, []))]
 
