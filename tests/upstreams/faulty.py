@@ -208,13 +208,13 @@ def answering(*answers: bytes) -> Script:
     return script
 
 
-def relay_to(port: int) -> Script:
-    """A forward proxy that opens every CONNECT to one port on loopback, whatever was asked for."""
+def relay_to(port: int, answer: bytes = b"HTTP/1.1 200 Open\r\n\r\n") -> Script:
+    """A forward proxy that opens every CONNECT to one port on loopback, whatever was asked for or answered."""
 
     async def script(peer: Peer) -> None:
         await peer.request()
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        await peer.send(head())
+        await peer.send(answer)
         upward = asyncio.ensure_future(_pump(peer.reader, writer))
         try:
             await _pump(reader, peer.writer)

@@ -402,6 +402,29 @@ async def test_a_gzip_bomb_is_cut_at_the_cap_and_others_get_their_turn() -> None
             await (await client.post(upstream.url, {}, b"{}")).read()
 
 
+@on_both_loops
+async def test_a_caller_cancelled_in_the_middle_of_decompression_closes_the_socket() -> None:
+    """fault: U11"""
+
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(head("content-encoding: gzip", f"content-length: {10**6}"), _bomb(30))
+        await peer.gone()
+
+    async def read() -> None:
+        async for _ in await client.post(upstream.url, {}, b"{}"):
+            started.set()
+
+    started = asyncio.Event()
+    async with Faulty(script) as upstream, aclosing(Transport()) as client:
+        reading = asyncio.ensure_future(read())
+        await started.wait()
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        await asyncio.wait_for(upstream.peers[0].left.wait(), 1)
+
+
 FLOODS = {
     "a header": b"HTTP/1.1 200 OK\r\nx: ",
     "interim answers": b"",

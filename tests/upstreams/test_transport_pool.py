@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import pytest
 
 from tests.upstreams.faulty import Faulty, Peer, answering, chunked, head, on_both_loops, whole
 from toolgate.conversation.errors import Garbled, TimedOut, Unavailable
-from toolgate.upstreams.transport import Timeouts, Transport
+from toolgate.upstreams.transport import Timeouts, Transport, dial
 
 OK = whole(b"ok")
 PATIENT = Timeouts()
@@ -244,6 +245,86 @@ async def test_a_failed_dial_gives_its_slot_back() -> None:
         for _ in range(3):
             with pytest.raises(Unavailable):
                 await asyncio.wait_for(client.post("http://127.0.0.1:1/", {}, b""), 1)
+
+
+@on_both_loops
+async def test_a_retry_after_a_stale_connection_does_not_try_another_pooled_one() -> None:
+    """fault: U12"""
+
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        both.release()
+        await full.wait()
+        await peer.send(OK)
+        if len(upstream.peers) < 3:
+            await peer.request()  # taken, and dropped without a byte
+        else:
+            await peer.gone()
+
+    both, full = asyncio.Semaphore(0), asyncio.Event()
+    async with Faulty(script) as upstream, aclosing(Transport()) as client:
+        pair = asyncio.gather(ask(client, upstream), ask(client, upstream))
+        for _ in range(2):
+            await both.acquire()
+        full.set()
+        assert list(await pair) == [b"ok", b"ok"]
+        assert await ask(client, upstream) == b"ok"
+        assert len(upstream.requests) == 4
+
+
+@on_both_loops
+async def test_a_retry_keeps_to_the_limit_by_closing_an_idle_connection() -> None:
+    """fault: U12"""
+
+    async def script(peer: Peer) -> None:
+        number = len(upstream.peers)
+        await peer.request()
+        await peer.send(OK)
+        if number == 1:
+            await peer.request()
+        else:
+            await peer.gone()
+
+    async with Faulty(script) as upstream, aclosing(Transport(per_host=1)) as client:
+        assert await ask(client, upstream) == b"ok"
+        both = await asyncio.gather(ask(client, upstream), ask(client, upstream))
+        assert list(both) == [b"ok", b"ok"]
+        await asyncio.wait_for(upstream.peers[1].left.wait(), 1)
+        assert len(upstream.peers) == 3
+
+
+@on_both_loops
+async def test_a_connection_that_opens_after_closing_is_closed_too() -> None:
+    async with Faulty(answering(OK)) as upstream:
+        client = Transport()
+        late = asyncio.ensure_future(ask(client, upstream))
+        await asyncio.sleep(0)
+        await client.aclose()
+        with pytest.raises(Unavailable, match="closed here"):
+            await late
+        assert upstream.requests == []
+
+
+@on_both_loops
+async def test_of_two_addresses_that_connect_at_once_one_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = [socket.socketpair() for _ in range(2)]
+    left = [ours for ours, _ in ends]
+    started = asyncio.Event()
+
+    async def connect(*_: object) -> socket.socket:
+        sock = left.pop()
+        if not left:
+            started.set()
+        await started.wait()
+        return sock
+
+    monkeypatch.setattr(dial, "_connect_to", connect)
+    monkeypatch.setattr(dial, "NEXT_ADDRESS_AFTER", 0.01)
+    winner = await dial._race(asyncio.get_running_loop(), [(socket.AF_INET, "a"), (socket.AF_INET, "b")])
+    winner.close()
+    assert [theirs.recv(1) for _, theirs in ends] == [b"", b""]
+    for _, theirs in ends:
+        theirs.close()
 
 
 @on_both_loops

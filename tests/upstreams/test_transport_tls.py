@@ -229,7 +229,6 @@ REFUSALS = {
     "asks for a password": head("content-length: 0", status="407 Who"),
     "says no": head(status="503 No") + b"certificate text",
     "speaks before the upstream does": head() + b"surprise",
-    "leaves": b"",
     "babbles": b"x" * 20_000,
 }
 
@@ -238,15 +237,27 @@ REFUSALS = {
 @on_both_loops
 async def test_a_proxy_that_does_not_open_the_way_is_unavailable(answer: bytes, authority: trustme.CA) -> None:
     """fault: U1"""
-
-    async def script(peer: Peer) -> None:
-        await peer.request()
-        await peer.send(answer)
-
-    async with Faulty(script) as proxy, aclosing(through(proxy, ca=client_tls(authority))) as client:
+    async with (
+        Faulty(answering(whole(b"no")), server_tls(authority, "model.example")) as upstream,
+        Faulty(relay_to(upstream.port, answer)) as proxy,
+        aclosing(through(proxy, ca=client_tls(authority))) as client,
+    ):
         with pytest.raises(Unavailable, match=r"^the proxy on the way to model\.example:443 ") as caught:
             await client.post("https://model.example/v1", SECRET, b"{}")
         assert "p@ss" not in str(caught.value)
+        assert upstream.requests == []
+
+
+@on_both_loops
+async def test_a_proxy_that_leaves_is_unavailable(authority: trustme.CA) -> None:
+    """fault: U1"""
+
+    async def script(peer: Peer) -> None:
+        await peer.request()
+
+    async with Faulty(script) as proxy, aclosing(through(proxy, ca=client_tls(authority))) as client:
+        with pytest.raises(Unavailable, match=r"^the proxy on the way to model\.example:443 "):
+            await client.post("https://model.example/v1", SECRET, b"{}")
 
 
 @on_both_loops

@@ -111,9 +111,7 @@ class Pool:
         try:
             await waiter
         except asyncio.CancelledError:
-            if waiter in self._line:
-                self._line.remove(waiter)
-            elif not waiter.cancelled() and waiter.exception() is None:
+            if not waiter.cancelled() and waiter.exception() is None:
                 self._pass_on()  # our turn came while we were leaving
             raise
 

@@ -20,7 +20,18 @@ class Reply:
     Whatever ends it too early (a cut, a cap, a limit) raises, after all that came before has been handed over.
     """
 
-    __slots__ = ("_cap", "_caps", "_coding", "_incoming", "_inflate", "_plain", "_read", "_released", "headers", "status")
+    __slots__ = (
+        "_cap",
+        "_caps",
+        "_coding",
+        "_incoming",
+        "_inflate",
+        "_plain",
+        "_read",
+        "_released",
+        "headers",
+        "status",
+    )
 
     def __init__(self, incoming: Incoming, caps: Caps) -> None:
         self.status = incoming.status
