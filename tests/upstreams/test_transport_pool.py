@@ -309,6 +309,8 @@ async def test_a_connection_that_opens_after_closing_is_closed_too() -> None:
 async def test_of_two_addresses_that_connect_at_once_one_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     ends = [socket.socketpair() for _ in range(2)]
     left = [ours for ours, _ in ends]
+    for _, theirs in ends:
+        theirs.setblocking(False)
     started = asyncio.Event()
 
     async def connect(*_: object) -> socket.socket:
