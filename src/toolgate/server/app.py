@@ -79,6 +79,7 @@ class App:
             await self._refuse(exchange, record, GatewayFault("An internal error occurred; the server's log has it."))
         finally:
             exchange.stop_watching()
+            record.bytes_in, record.bytes_out = exchange.received, exchange.sent
             self._traced.finish(record)
 
     async def _dispatch(self, exchange: Exchange, record: RequestRecord) -> None:

@@ -13,7 +13,8 @@ from hashlib import sha256
 from msgspec import Struct
 
 from toolgate.config import Key, Model
-from toolgate.conversation.errors import Forbidden, InvalidRequest, NotFound, Unauthenticated
+from toolgate.conversation.errors import Forbidden, InvalidRequest, Unauthenticated
+from toolgate.upstreams.router import no_such_model
 
 LONGEST = 4096
 """Bytes of a credential that are worth a look."""
@@ -37,18 +38,13 @@ class Caller(Struct, frozen=True):
         """Whether the caller may ask for the model by this name."""
         return self.models is None or model in self.models
 
-    def require_model(self, model: str) -> None:
-        """NotFound unless the caller may use the model: to them, what they may not use does not exist."""
+    def require_model(self, model: str, asked: str | None = None) -> None:
+        """NotFound unless the caller may use the model: to them, what they may not use does not exist.
+
+        `asked` is the name they called it by; the answer gives away no other.
+        """
         if not self.may_use(model):
-            raise no_such_model(model)
-
-
-def no_such_model(model: str) -> NotFound:
-    """The one answer for a model that does not exist and for one that the caller may not use."""
-    shown = model if len(model) <= 80 else model[:80] + "…"
-    return NotFound(
-        f"The model {shown!r} does not exist, or this key may not use it.", param="model", code="model_not_found"
-    )
+            raise no_such_model(asked or model)
 
 
 ANONYMOUS = Caller("anonymous", frozenset(("chat", "tools", "admin")))

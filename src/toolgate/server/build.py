@@ -49,9 +49,12 @@ DIALECTS: dict[str, Dialect] = {one.name: one for one in (OPENAI_CHAT, OPENAI_RE
 class Models:
     """Builds the chain of wrappers that answers for each model of a configuration."""
 
-    def __init__(self, config: Config, transport: Transport, builtin: Mapping[str, ports.Model]) -> None:
+    def __init__(
+        self, config: Config, transport: Transport, builtin: Mapping[str, ports.Model], traced: Traced
+    ) -> None:
         self._config = config
         self._transport = transport
+        self._traced = traced
         self._builtin = builtin
         self._budgets = {name: RetryBudget() for name in config.upstreams}
 
@@ -79,7 +82,9 @@ class Models:
         if target.upstream == BUILTIN:
             return Deployment(self._builtin[target.model])
         upstream = self._config.upstreams[target.upstream]
-        asked: ports.Model = HttpModel(self._transport, _endpoint(upstream), target.model, target.quirks)
+        asked: ports.Model = HttpModel(
+            self._transport, _endpoint(upstream), target.model, target.quirks, self._traced.attempted
+        )
         asked = Limited(asked, concurrent=upstream.max_connections, queue=upstream.max_connections)
         breaker = None
         if upstream.breaker.failures:
@@ -138,9 +143,9 @@ class Site:
     ) -> None:
         self.traced = traced
         self.system = System(traced.render)
-        router = Models(config, transport, builtin).router()
+        router = Models(config, transport, builtin, traced).router()
         pace = Pace(config.server.first_event_wait, config.server.keepalive_seconds)
-        endpoints = _endpoints(router, pace, store, self.system)
+        endpoints = _endpoints(router, pace, store, self.system, traced)
         self.system.document = document(endpoints)
         self.app = App(
             endpoints,
@@ -157,9 +162,9 @@ def _database(config: Config) -> Path | None:
     return Path(path) if path else None
 
 
-def _endpoints(router: Router, pace: Pace, store: ResponseStore, system: System) -> list[Endpoint]:
+def _endpoints(router: Router, pace: Pace, store: ResponseStore, system: System, traced: Traced) -> list[Endpoint]:
     """Every path we serve."""
-    conversations = Conversations(router, pace)
+    conversations = Conversations(router, pace, traced)
     responses = Responses(conversations, store, OPENAI_RESPONSES)
     models, counts = ModelLists(router), TokenCounts(router)
     ollama = Ollama(conversations, router)
@@ -222,13 +227,14 @@ class Toolgate:
         """Read the configuration again; what can change at run time does, and a bad file changes nothing."""
         log = self._traced.log
         try:
-            changes = diff(self.config, load(path, os.environ))
+            server = self.config.server  # what the command line said of the address still holds
+            changes = diff(self.config, load(path, os.environ, host=server.host, port=server.port))
         except ConfigError as error:
             log.error("reload refused", problems=[str(problem) for problem in error.problems])
             return
         self.config = changes.config
         self._site = self._build(changes.config)
-        log.level = changes.config.log.level
+        log.level, log.redact = changes.config.log.level, Redactor(changes.config.secrets())
         log.info("reloaded", changed=changes.live, needs_restart=changes.restart)
 
     def _build(self, config: Config) -> Site:

@@ -17,5 +17,5 @@ class TokenCounts:
         """Count the input tokens of a Messages request."""
         request = decode_count_request(await call.exchange.json())
         call.record.model = request.model
-        call.caller.require_model(self._router.find(request.model).name)
+        call.caller.require_model(self._router.find(request.model).name, request.model)
         await call.exchange.respond(200, encode_count(await count_request_aside(request)))

@@ -19,7 +19,7 @@ from toolgate.engine.ports import Answer, Relayable
 from toolgate.server.app import Call, Handler
 from toolgate.server.checks import RequestCheck
 from toolgate.server.exchange import Exchange, Header
-from toolgate.telemetry.traced import RequestRecord
+from toolgate.telemetry.traced import RequestRecord, Traced
 from toolgate.upstreams.router import Route, Router
 from toolgate.wire.jsontext import encode
 
@@ -58,8 +58,9 @@ class Keeper(Protocol):
 class Conversations:
     """Answers requests of any dialect."""
 
-    def __init__(self, router: Router, pace: Pace) -> None:
+    def __init__(self, router: Router, pace: Pace, traced: Traced) -> None:
         self._router = router
+        self._traced = traced
         self._check = RequestCheck()
         self._pace = pace
 
@@ -78,7 +79,7 @@ class Conversations:
         record = call.record
         record.dialect, record.model, record.stream = dialect.name, request.model, request.stream
         route = self._router.find(request.model)
-        call.caller.require_model(route.name)
+        call.caller.require_model(route.name, request.model)
         request = self._check.check(request, route)
         reply = Reply(half.reply_id(), int(time.time()), request.model)
         return Question(call.exchange, dialect, half, request, route, reply, record)
@@ -106,6 +107,7 @@ class Conversations:
         """The first piece decides the status; after a patient wait the stream begins without it."""
         exchange, pace = question.exchange, self._pace
         asking = asyncio.ensure_future(question.route.model.ask(question.request))
+        self._traced.stream_opened()
         try:
             await asyncio.wait({asking}, timeout=pace.first_event)
             answer = asking.result() if asking.done() else None
@@ -116,6 +118,7 @@ class Conversations:
             async with _kept_alive(exchange, pace.keepalive, comment):
                 await self._tell(question, asking, keeper)
         finally:
+            self._traced.stream_closed()
             await _close(asking)
         await exchange.end()
 

@@ -46,6 +46,7 @@ class Exchange:
         self.path: str = scope["path"]
         self.headers: list[Header] = scope["headers"]
         self.started = False
+        self.received = self.sent = 0  # bytes of bodies
         self.client_left = False
         self.extra_headers: list[Header] = []  # sent with every answer
         self._wrote_at = 0.0
@@ -73,10 +74,11 @@ class Exchange:
             message = await self._receive()
             if message["type"] != "http.request":
                 raise ClientLeft
+            piece: bytes = message.get("body", b"")
+            self.received += len(piece)
             if not message.get("more_body"):
-                last: bytes = message.get("body", b"")
-                return b"".join([*pieces, last]) if pieces else last
-            pieces.append(message.get("body", b""))
+                return b"".join([*pieces, piece]) if pieces else piece
+            pieces.append(piece)
 
     async def json(self) -> Any:
         """The body as JSON, refused if it claims to be anything else."""
@@ -111,6 +113,7 @@ class Exchange:
     ) -> None:
         """Answer in one piece."""
         self.started = True
+        self.sent = len(body)
         length = b"%d" % len(body)
         all_headers = [(b"content-type", content_type), (b"content-length", length), *self.extra_headers, *headers]
         await self._send({"type": "http.response.start", "status": status, "headers": all_headers})
@@ -127,6 +130,7 @@ class Exchange:
     async def write(self, chunk: bytes) -> None:
         """Send a piece of a streamed answer; waits while the client is slower than we are."""
         self._wrote_at = time.monotonic()
+        self.sent += len(chunk)
         await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
 
     def idle_for(self) -> float:

@@ -233,7 +233,6 @@ class GuardedProtocol(HttpToolsProtocol):
     def _hand_over(self) -> None:
         """Let uvicorn's WebSocket protocol have the connection."""
         self._alarm.off()
-        self._stage = _LINGERING  # should anything still call here
         self.url, self.scope = self._reader.url, self._scope("1.1")
         self.handle_websocket_upgrade()
 
@@ -321,14 +320,17 @@ class GuardedProtocol(HttpToolsProtocol):
         """Start the clock of a client that leaves our buffer full."""
         super().pause_writing()
         now = self.loop.time()
-        self._stall_bytes = self.transport.get_write_buffer_size()
-        self._stall_by = now + self.limits.write_stall_seconds
+        self._watch_buffer(now)
         self._arm(now)
 
     def resume_writing(self) -> None:
         """Stop that clock."""
         super().resume_writing()
         self._stall_by = NEVER
+
+    def _watch_buffer(self, now: float) -> None:
+        self._stall_bytes = self.transport.get_write_buffer_size()
+        self._stall_by = now + self.limits.write_stall_seconds
 
     def _set_deadline(self, before: int) -> None:
         """Give the client its time for what it has begun; more bytes of a head do not buy more time."""
@@ -346,15 +348,14 @@ class GuardedProtocol(HttpToolsProtocol):
         self._arm(now)
 
     def _arm(self, now: float) -> None:
-        """Wake up for whatever is due first; never later than a stall takes, to find a closing that got stuck."""
+        """Wake up for whatever is due first, and often enough to find a closing that got stuck."""
         look = EVERY if self._half_closed is not None else self.limits.write_stall_seconds
         self._alarm.by(min(self._deadline, self._stall_by, now + look))
 
     def _tick(self) -> None:
         now = self.loop.time()
-        if self.transport.is_closing() and self._stage != _LINGERING:
-            self._stage = _LINGERING
-            self._deadline = now + self.limits.write_stall_seconds
+        if self._stall_by == NEVER and self.transport.is_closing():
+            self._watch_buffer(now)
         if self._half_closed is not None and self._half_closed.gone(self._running, now):
             self.transport.abort()
         elif now >= self._stall_by:
@@ -365,9 +366,9 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _expire(self, now: float) -> None:
         self._deadline = NEVER
-        if self._stage == _LINGERING:
+        if self._stage == _LINGERING and not self.transport.get_write_buffer_size():
             self.transport.abort()
-        elif self._reader.phase == IDLE:
+        elif self._stage == _LINGERING or self._reader.phase == IDLE:
             self.transport.close()
         elif self._reader.phase == BODY and self.flow.read_paused:
             self._deadline = now + self.limits.body_idle_seconds  # we are the slow side
@@ -377,14 +378,11 @@ class GuardedProtocol(HttpToolsProtocol):
             self._reject(InvalidRequest(f"The {part} took too long to arrive.", status=408, code="request_timeout"))
 
     def _judge_stall(self, now: float) -> None:
-        left = self.transport.get_write_buffer_size()
-        if self._stall_bytes - left < _STALL_BYTES:
-            self._stall_by = NEVER
+        before = self._stall_bytes
+        self._watch_buffer(now)
+        if before - self._stall_bytes < _STALL_BYTES:
             self.logger.info("Dropped a client that stopped reading")
             self.transport.abort()
-            return
-        self._stall_bytes = left
-        self._stall_by = now + self.limits.write_stall_seconds
 
 
 def guarded(limits: Limits, refuse: Refuse = plain_refusal) -> type[GuardedProtocol]:

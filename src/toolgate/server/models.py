@@ -26,7 +26,7 @@ class ModelLists:
     async def show(self, call: Call) -> None:
         """Tell about one model."""
         route = self._router.find(call.arguments[0])
-        call.caller.require_model(route.name)
+        call.caller.require_model(route.name, call.arguments[0])
         await call.exchange.respond(200, encode(_anthropic(route) if _asks_anthropic(call) else _openai(route)))
 
 

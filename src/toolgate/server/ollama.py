@@ -38,8 +38,7 @@ class Ollama:
     async def show(self, call: Call) -> None:
         """Tell what a model can do, as Ollama does."""
         fields = Fields(await call.exchange.json())
-        route = self._router.find(fields.text("model") or fields.required_text("name"))
-        call.caller.require_model(route.name)
+        route = self._route(call, fields.text("model") or fields.required_text("name"))
         await call.exchange.respond(200, encode(listings.show(_card(route))))
 
     async def ps(self, call: Call) -> None:
@@ -60,10 +59,14 @@ class Ollama:
 
     async def _load(self, call: Call, half: ModuleType, body: dict[str, Any]) -> None:
         """A request without a prompt only makes sure that the model is there."""
-        route = self._router.find(Fields(body).required_text("model"))
-        call.caller.require_model(route.name)
+        route = self._route(call, Fields(body).required_text("model"))
         reply = Reply(half.reply_id(), int(time.time()), route.name)
         await call.exchange.respond(200, half.encode_load(body, reply))
+
+    def _route(self, call: Call, name: str) -> Route:
+        route = self._router.find(name)
+        call.caller.require_model(route.name, name)
+        return route
 
     def _cards(self, call: Call) -> list[listings.Card]:
         return [_card(route) for route in self._router.routes.values() if call.caller.may_use(route.name)]

@@ -3,7 +3,7 @@
 It joins a dialect's upstream half, which does no I/O, with the transport, which knows no dialect.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from typing import Any, Protocol, TypeVar
 
@@ -35,7 +35,16 @@ class Endpoint(Struct, frozen=True):
 class HttpModel:
     """One model of one upstream."""
 
-    def __init__(self, transport: Transport, endpoint: Endpoint, model: str, quirks: Quirks) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        endpoint: Endpoint,
+        model: str,
+        quirks: Quirks,
+        note: Callable[[str, str], None] = lambda upstream, outcome: None,
+    ) -> None:
+        """`note` is told of every attempt: the upstream, and `ok` or the failure's code."""
+        self._note = note
         self._transport = transport
         self._endpoint = endpoint
         self._half = endpoint.dialect.upstream
@@ -44,6 +53,15 @@ class HttpModel:
 
     async def ask(self, request: ModelRequest) -> Answer:
         """The answer, once its first piece has arrived."""
+        try:
+            answer = await self._ask(request)
+        except UpstreamFault as fault:
+            self._note(self._endpoint.name, fault.code)
+            raise
+        self._note(self._endpoint.name, "ok")
+        return answer
+
+    async def _ask(self, request: ModelRequest) -> Answer:
         endpoint, half = self._endpoint, self._half
         adapted = adapt(request, endpoint.dialect.name, self._quirks)
         body, dropped = half.encode_request(adapted.request, self._quirks)

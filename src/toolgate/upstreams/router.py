@@ -1,6 +1,5 @@
 """From a model's public name to whoever answers for it."""
 
-import difflib
 from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
@@ -38,6 +37,13 @@ class Route(Struct, frozen=True):
         return replace(request, settings=replace(self.defaults, **said))
 
 
+def no_such_model(name: str) -> NotFound:
+    """The one answer for a model that does not exist and for one that the caller may not use."""
+    shown = name if len(name) <= 80 else name[:80] + "…"
+    message = f"The model {shown!r} does not exist, or this key may not use it; GET /v1/models lists those you may."
+    return NotFound(message, param="model", code="model_not_found")
+
+
 class Router:
     """Finds the route for a name; knows every name that clients may use."""
 
@@ -50,11 +56,5 @@ class Router:
         """The route for this name; Ollama's clients may put `:latest` behind it."""
         route = self._names.get(name) or self._names.get(name.removesuffix(":latest"))
         if route is None:
-            raise NotFound(self._unknown(name), param="model", code="model_not_found")
+            raise no_such_model(name)
         return route
-
-    def _unknown(self, name: str) -> str:
-        shown = name[:100]
-        near = difflib.get_close_matches(shown, self._names, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else f" There are: {', '.join(list(self.routes)[:20])}."
-        return f"The model {shown!r} does not exist.{hint}"
