@@ -38,6 +38,8 @@ class Exchange:
         "headers",
         "method",
         "path",
+        "received",
+        "sent",
         "started",
     )
 
