@@ -39,8 +39,9 @@ class Release:
 class TrivialApp:
     """Answers by path, and tells the test what it saw.
 
-    `/hold` answers once `release` is set, `/stream` sends a piece and then waits for it, `/flood` sends until the client
-    leaves, `/crash` and `/crash-late` raise, `/unread` answers without reading; any other path echoes the body.
+    `/hold` answers once `release` is set, `/stream` sends a piece and then waits for it, `/late` waits for it and then
+    sends two with a long pause, `/flood` sends until the client leaves, `/crash` and `/crash-late` raise, `/unread`
+    answers without reading; any other path echoes the body.
     """
 
     def __init__(self) -> None:
@@ -91,6 +92,14 @@ class TrivialApp:
         except asyncio.CancelledError:
             self.last_words.put("cancelled")
             await send({"type": "http.response.body", "body": b"error: shutting down"})
+
+    async def _late(self, receive: Any, send: Any) -> None:
+        await self._read(receive)
+        await self.release.wait()
+        await _start(send)
+        await send({"type": "http.response.body", "body": b"first;", "more_body": True})
+        await asyncio.sleep(0.6)
+        await send({"type": "http.response.body", "body": b"last"})
 
     async def _flood(self, receive: Any, send: Any) -> None:
         await self._read(receive)

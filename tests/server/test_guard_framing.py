@@ -1,6 +1,7 @@
 """Where a request ends, and in which turn it is answered: everything that could be read in two ways is refused."""
 
 import asyncio
+import contextlib
 import json
 import time
 from typing import Any
@@ -157,13 +158,11 @@ def test_a_request_that_is_sent_ahead_waits_unread_in_bounded_space() -> None:
     with served(app) as server, Client(server.port) as client:
         client.get("/hold")
         app.seen.get(timeout=5)
-        client.socket.setblocking(False)
+        client.socket.settimeout(0.3)
         sent = 0
-        while sent < 100_000_000:
-            try:
+        with contextlib.suppress(TimeoutError):
+            while sent < 100_000_000:
                 sent += client.socket.send(ahead)
-            except BlockingIOError:
-                break
         (connection,) = server.listener._state.connections
         assert sent < 100_000_000, "the server went on reading"
         assert len(connection._held) < 400_000
@@ -191,6 +190,17 @@ def test_a_refusal_waits_for_the_answers_before_it() -> None:
         assert [client.read()[0] for _ in range(3)] == [200, 200, 400]
         assert client.rest() == b""
     assert [scope["path"] for scope in app.seen.queue] == ["/next"]
+
+
+def test_a_request_that_breaks_in_its_body_while_it_waits_never_runs() -> None:
+    """fault: C5"""
+    app = TrivialApp()
+    with served(app) as server, Client(server.port) as client:
+        client.send(request("GET", "/hold") + CHUNKED.encode() + b"3\r\nabc\r\nzz\r\n")
+        assert app.seen.get(timeout=5)["path"] == "/hold"
+        app.release.set()
+        assert [client.read()[0] for _ in range(2)] == [200, 400]
+    assert app.seen.empty()
 
 
 def test_a_refusal_in_turn_reaches_a_half_closed_client_too() -> None:
@@ -251,36 +261,46 @@ def test_a_wish_for_an_upgrade_is_ignored_and_its_body_kept() -> None:
     assert app.seen.get()["path"] == "/next"
 
 
-def test_a_websocket_gets_the_connection_and_none_of_our_deadlines() -> None:
-    pytest.importorskip("websockets")
+WEBSOCKET = (
+    "Connection: Upgrade",
+    "Upgrade: websocket",
+    "Sec-WebSocket-Version: 13",
+    "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",
+)
 
-    async def echo(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "lifespan":
-            await receive()
-            await send({"type": "lifespan.startup.complete"})
-            await receive()
-            await send({"type": "lifespan.shutdown.complete"})
+
+class SocketApp(TrivialApp):
+    """Echoes over a WebSocket too."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "websocket":
+            await super().__call__(scope, receive, send)
             return
         await receive()
         await send({"type": "websocket.accept"})
         while (message := await receive())["type"] == "websocket.receive":
             await send({"type": "websocket.send", "text": message["text"]})
 
-    wish = (
-        "Connection: Upgrade",
-        "Upgrade: websocket",
-        "Sec-WebSocket-Version: 13",
-        "Sec-WebSocket-Key: " + "A" * 22 + "==",
-    )
+
+def test_a_websocket_gets_the_connection_and_none_of_our_deadlines() -> None:
+    pytest.importorskip("websockets")
     options = {"head_seconds": 0.2, "keep_alive_seconds": 0.2, "write_stall_seconds": 0.2}
-    with served(echo, websockets="websockets-sansio", **options) as server, Client(server.port) as client:
-        client.get("/", *wish)
+    with served(SocketApp(), websockets="websockets-sansio", **options) as server, Client(server.port) as client:
+        client.get("/", *WEBSOCKET)
         assert client.read_head()[0] == 101
         time.sleep(0.5)
         client.send(b"\x81\x82\0\0\0\0hi")
         assert client._reader.read(4) == b"\x81\x02hi"
         server.drain()
         assert client._reader.read(4) == b"\x88\x02" + (1012).to_bytes(2, "big")
+
+
+def test_a_websocket_request_with_a_body_is_a_plain_request() -> None:
+    """fault: C5"""
+    pytest.importorskip("websockets")
+    with served(SocketApp(), websockets="websockets-sansio") as server, Client(server.port) as client:
+        client.send(request("GET", "/", *WEBSOCKET, "Content-Length: 4", body=b"body"))
+        assert client.read() == (200, b"body")
 
 
 def test_a_thousand_requests_pass_on_one_connection() -> None:

@@ -117,6 +117,13 @@ def test_an_incomplete_head_beyond_the_limit_is_refused_without_waiting_for_more
         assert refused(client) == (431, "headers_too_large")
 
 
+def test_too_many_headers_are_refused_without_waiting_for_the_last() -> None:
+    """fault: C7"""
+    with served(TrivialApp(), head_seconds=60) as server, Client(server.port) as client:
+        client.send(request("GET", "/", *[f"X-{n}: a" for n in range(150)])[:-2])
+        assert refused(client) == (431, "too_many_headers")
+
+
 def test_trailers_without_end_are_cut_off() -> None:
     """fault: C7, C8"""
     with served(TrivialApp()) as server, Client(server.port) as client:

@@ -126,11 +126,18 @@ def test_silent_and_slow_connections_are_closed_while_a_normal_client_is_answere
             normal.get()
             assert normal.read() == (200, b"hello")
             worst = max(worst, time.monotonic() - asked)
-        assert time.monotonic() - begun < 2
-        assert worst < 0.25
+        assert time.monotonic() - begun < 5
+        assert worst < 1
+
+
+@pytest.fixture
+def without_the_kernels_help(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel has a write-stall timeout of its own, which would hide that ours is missing."""
+    monkeypatch.delattr(socket, "TCP_USER_TIMEOUT")
 
 
 @LOOPS
+@pytest.mark.usefixtures("without_the_kernels_help")
 def test_a_client_that_reads_nothing_is_dropped_and_the_application_told(loop_factory: Loop) -> None:
     """fault: C3"""
     app = TrivialApp()
@@ -141,28 +148,36 @@ def test_a_client_that_reads_nothing_is_dropped_and_the_application_told(loop_fa
         until(lambda: any(one.flow.write_paused for one in server.listener._state.connections))
         (connection,) = server.listener._state.connections
         assert connection.transport.get_write_buffer_size() <= 128 * 1024
-        assert app.departures.get(timeout=5) - begun < 2
+        assert app.departures.get(timeout=5) - begun < 3
         until(lambda: server.connections == 0)
 
 
-def test_a_client_that_reads_slowly_but_steadily_is_not_dropped() -> None:
+@pytest.mark.usefixtures("without_the_kernels_help")
+def test_a_client_that_reads_a_long_answer_slowly_but_steadily_gets_it_whole() -> None:
     """fault: C3"""
-    app = TrivialApp()
-    with served(app, write_stall_seconds=0.5) as server, Client(server.port, receive_buffer=65536) as client:
-        client.get("/flood")
-        begun = time.monotonic()
-        while time.monotonic() - begun < 1.5:
-            assert client.socket.recv(65536)
-            time.sleep(0.01)
-        assert app.departures.empty()
+    body = b"x" * 8_000_000
+    with served(TrivialApp(), write_stall_seconds=0.3) as server, Client(server.port, receive_buffer=65536) as client:
+        client.send(request("POST", "/", "Connection: close", f"Content-Length: {len(body)}", body=body))
+        received = 0
+        while piece := client.socket.recv(200_000):
+            received += len(piece)
+            time.sleep(0.005)
+        assert received > len(body)
 
 
+@pytest.mark.usefixtures("without_the_kernels_help")
 def test_an_answer_that_is_never_read_does_not_keep_a_closing_connection() -> None:
     """fault: C3"""
-    body = b"x" * 10_000_000
-    with served(TrivialApp(), write_stall_seconds=0.3) as server, Client(server.port, receive_buffer=4096) as client:
-        client.send(request("POST", "/", "Connection: close", f"Content-Length: {len(body)}", body=body))
+    app, body = TrivialApp(), b"x" * 10_000
+    limits = {"write_stall_seconds": 0.3, "keep_alive_seconds": 0.2}
+    with served(app, **limits) as server, Client(server.port, receive_buffer=4096) as client:
         until(lambda: server.connections == 1)
+        (connection,) = server.listener._state.connections
+        while not connection.transport.get_write_buffer_size():
+            client.send(request("POST", "/", f"Content-Length: {len(body)}", body=body))
+            app.seen.get(timeout=5)
+            until(lambda: connection._running is None)
+        assert not connection.flow.write_paused, "so that only the closing can get stuck"
         until(lambda: server.connections == 0)
 
 
@@ -211,6 +226,19 @@ def test_a_half_closed_client_that_waits_long_is_probed_without_harm(loop_factor
         assert held.read() == (200, b"held")
         assert list(streamed.chunks()) == [b"last"]
     assert app.departures.empty()
+
+
+def test_an_answer_that_begins_after_the_half_close_needs_no_probe() -> None:
+    """fault: C4"""
+    app = TrivialApp()
+    with served(app) as server, Client(server.port) as client:
+        client.get("/late")
+        app.seen.get(timeout=5)
+        client.half_close()
+        until(lambda: any(one._half_closed for one in server.listener._state.connections))
+        app.release.set()
+        assert client.read_head()[0] == 200
+        assert client.rest() == b"6\r\nfirst;\r\n4\r\nlast\r\n0\r\n\r\n"
 
 
 def leave(client: Client) -> None:
