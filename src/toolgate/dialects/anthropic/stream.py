@@ -35,7 +35,8 @@ def read_event(frame: Frame) -> dict[str, Any] | None:
     kind = event.get("type") or frame.event
     if kind == "error" or frame.event == "error" or (event.get("error") and "delta" not in event):
         raise read_error_object(event)
-    return {**event, "type": str(kind)}
+    event["type"] = str(kind)
+    return event
 
 
 def object_of(event: dict[str, Any], name: str) -> dict[str, Any]:
@@ -159,14 +160,14 @@ class MessagesDecoder:
                 self._parts.call(block.key, id=id or None, name=name or None, extra=extra_of(rest))
 
     def _delta(self, index: Any, delta: dict[str, Any]) -> None:
-        match delta:
-            case {"type": "text_delta", "text": str(text)}:
-                self._parts.text(text)
-            case {"type": "input_json_delta", "partial_json": str(text)}:
-                self._input(index, text)
-            case {"type": "thinking_delta" | "signature_delta"}:
+        match delta.get("type"):
+            case "text_delta":
+                self._parts.text(as_text(delta.get("text")))
+            case "input_json_delta":
+                self._input(index, as_text(delta.get("partial_json")))
+            case "thinking_delta" | "signature_delta":
                 self._think(delta)
-            case {"type": "citations_delta"} if index in self._blocks:
+            case "citations_delta" if index in self._blocks:
                 self._blocks[index].citations.append(delta.get("citation"))
             case _ if index in self._blocks:
                 for name, value in delta.items():

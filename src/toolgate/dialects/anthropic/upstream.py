@@ -76,10 +76,9 @@ def _is_whole_without_arguments(block: Any, request: ModelRequest) -> bool:
     return not any(schema.get("required") for schema in schemas if schema)
 
 
-def relay_response(body: Any, request: ModelRequest, reply: Reply) -> tuple[dict[str, Any], ModelResponse]:
-    """A whole answer as a Messages client should see it, and what it says."""
-    response = decode_response(body, request)
-    return mend_response(body, response, reply), response
+def relay_response(body: Any, response: ModelResponse, request: ModelRequest, reply: Reply) -> dict[str, Any]:
+    """A whole answer as a Messages client should see it."""
+    return mend_response(body, response, reply)
 
 
 def decode_error(status: int, headers: Mapping[str, str], body: bytes) -> UpstreamFault:
