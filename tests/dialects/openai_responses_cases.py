@@ -374,6 +374,30 @@ QUIRKS = [
         "tool_calls",
     ),
     Quirk(
+        "a message is completed twice",
+        created() + added(EMPTY_MESSAGE) + text_delta("a") + done(message("a")) + done(message("a")) + completed(),
+        (Text("a"),),
+    ),
+    Quirk(
+        "thoughts are completed twice",
+        created() + added(SEALED) + done(SEALED) + done(SEALED) + completed(),
+        (Reasoning("", Seal(NAME, {"summary": [], "encrypted_content": "final"})),),
+    ),
+    Quirk(
+        "interleaved calls at one index",
+        created()
+        + added(EMPTY_CALL)
+        + added(call("", "fc_2", ID2, "get_time"))
+        + argument_delta('{"city":')
+        + argument_delta("{}", item="fc_2")
+        + argument_delta('"Paris"}')
+        + done(call())
+        + done(call("{}", "fc_2", ID2, "get_time"))
+        + completed(),
+        (WEATHER, CLOCK),
+        "tool_calls",
+    ),
+    Quirk(
         "an item is announced twice",
         created() + added(EMPTY_CALL) + added(EMPTY_CALL) + argument_delta(CITY) + done(call()) + completed(),
         (WEATHER,),

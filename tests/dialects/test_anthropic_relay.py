@@ -217,7 +217,8 @@ def test_a_whole_answer_passes_as_it_came():
         "novel": {"a": None},
         "usage": {**USAGE, "cache_read_input_tokens": 3, "cache_creation_input_tokens": 0, "service_tier": "standard"},
     }
-    passed, response = DIALECT.upstream.relay_response(body, REQUEST, REPLY)
+    response = DIALECT.upstream.decode_response(body, REQUEST)
+    passed = DIALECT.upstream.relay_response(body, response, REQUEST, REPLY)
     assert passed == body
     assert response.parts[1:] == (Text("Hello"), ToolCall(ID1, "get_weather", CITY, extra={"anthropic": {"novel": 1}}))
     assert response.usage == Usage(input=8, output=1, cache_read=3)
@@ -229,7 +230,8 @@ def test_a_whole_answer_is_mended():
         {"type": "tool_use", "name": "clock", "input": '{"x":1}'},
     ]
     body = {"content": [{"type": "text", "text": ""}, *calls], "stop_reason": "end_turn"}
-    passed, response = DIALECT.upstream.relay_response(body, REQUEST, REPLY)
+    response = DIALECT.upstream.decode_response(body, REQUEST)
+    passed = DIALECT.upstream.relay_response(body, response, REQUEST, REPLY)
     sent = json.loads(json.dumps(passed, default=lambda raw: json.loads(bytes(raw))))
     check(SdkMessage, sent)
     assert [call["input"] for call in sent["content"]] == [{}, {"x": 1}]
@@ -240,4 +242,4 @@ def test_a_whole_answer_is_mended():
 def test_a_whole_answer_that_is_an_error_fails():
     """quirk: a_error_200_json"""
     with pytest.raises(Unavailable, match="Full"):
-        DIALECT.upstream.relay_response({"type": "error", "error": {"message": "Full"}}, REQUEST, REPLY)
+        DIALECT.upstream.decode_response({"type": "error", "error": {"message": "Full"}}, REQUEST)

@@ -280,7 +280,8 @@ def test_9_a_relayed_stream_means_what_it_meant_before(dialect, response, size):
 def test_9_a_relayed_whole_answer_means_what_it_meant_before(dialect, response):
     request = question(dialect)
     body = decode_event(dialect.server.encode_response(response, request, REPLY))
-    passed, heard_of = dialect.upstream.relay_response(body, request, REPLY)
+    heard_of = dialect.upstream.decode_response(body, request)
+    passed = dialect.upstream.relay_response(body, heard_of, request, REPLY)
     direct = answered(dialect.upstream.decode_response(body, request))
     assert answered(heard_of) == direct
     assert answered(dialect.upstream.decode_response(decode_event(encode(passed)), request)) == direct

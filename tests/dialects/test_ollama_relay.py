@@ -91,7 +91,8 @@ def test_a_whole_answer_is_mended_without_touching_what_came():
         "x": 1,
     }
     before = json.dumps(body)
-    mended, response = DIALECT.upstream.relay_response(body, REQUEST, REPLY)
+    response = DIALECT.upstream.decode_response(body, REQUEST)
+    mended = DIALECT.upstream.relay_response(body, response, REQUEST, REPLY)
     assert json.dumps(body) == before
     assert (mended["x"], mended["message"]["mood"], mended["message"]["content"]) == (1, 1, "")
     assert bytes(mended["message"]["tool_calls"][0]["function"]["arguments"]) == b"{}"

@@ -214,10 +214,17 @@ def test_a_half_call_is_not_completed_on_the_way() -> None:
     assert events[-1]["response"]["output"][0]["status"] == "incomplete"
 
 
+def test_a_call_cut_off_before_its_arguments_gets_none() -> None:
+    half = call("", status="incomplete")
+    cut = completed(half, status="incomplete", incomplete_details={"reason": "max_output_tokens"})
+    assert last(relayed(created() + added(EMPTY_CALL) + done(half) + cut)[0])["output"][0]["arguments"] == ""
+
+
 def test_a_whole_answer_is_mended_and_kept() -> None:
     items = [message("a", phase="commentary"), call({"city": "Paris"}, "fc_1"), call("", "", ID1, "get_time")]
     body = {"id": "resp_up", "model": "up", "output": items, "usage": {"input_tokens": 3}, "x_strange": 1}
-    mended, response = DIALECT.upstream.relay_response(body, REQUEST, REPLY)
+    response = DIALECT.upstream.decode_response(body, REQUEST)
+    mended = DIALECT.upstream.relay_response(body, response, REQUEST, REPLY)
     assert mended["id"] == "resp_ours"
     assert mended["x_strange"] == 1
     assert mended["usage"]["total_tokens"] == 3

@@ -350,16 +350,6 @@ def test_what_keeps_state_can_be_asked_of_the_request() -> None:
     assert requests.conversation_id(plain) is None
 
 
-def test_a_continued_request_follows_the_earlier_turns() -> None:
-    """field: D1"""
-    earlier = (*decode(instructions="Old.").messages, Message("assistant", (WEATHER,)))
-    request = decode(instructions="New.", previous_response_id="resp_1", input=[output("sunny", "fc_" + "a" * 24)])
-    joined = requests.continued(request, earlier)
-    assert requests.instructions(joined) == "New."
-    assert [message.role for message in joined.messages] == ["system", "user", "assistant", "tool"]
-    assert settle(joined).messages[-1].parts == (ToolResult(ID1, (Text("sunny"),), name="get_weather"),)
-
-
 def test_input_may_be_missing_only_where_something_else_brings_it() -> None:
     assert DIALECT.server.decode_request({"model": "m", "previous_response_id": "resp_1"}).messages == ()
     with pytest.raises(InvalidRequest) as refused:

@@ -241,6 +241,7 @@ def test_the_response_repeats_the_request() -> None:
     assert body["tool_choice"] == {"mode": "auto", **BODY["tool_choice"]}
     assert body["text"]["verbosity"] == "low"
     assert body["text"]["format"]["schema"] == {"type": "object"}
+    assert body["text"]["format"]["strict"] is False
     assert body["reasoning"] == {"effort": "low", "summary": "auto"}
     assert body["metadata"] == {"k": "v"}
     assert (body["parallel_tool_calls"], body["max_output_tokens"], body["service_tier"]) == (False, 100, "flex")

@@ -12,6 +12,7 @@ import secrets
 import string
 
 _ALPHABET = string.ascii_letters + string.digits
+_LETTERS = bytes([ord(_ALPHABET[byte % 62]) for byte in range(256)])
 _PORTABLE = re.compile(r"[a-zA-Z0-9_-]{16,64}")
 _CARRIED = re.compile(r"call_tg[a-zA-Z0-9]{6}_([a-zA-Z0-9_-]+)")
 LONGEST = 64
@@ -19,8 +20,7 @@ LONGEST = 64
 
 def mint(length: int = 24) -> str:
     """A fresh random suffix of letters and digits."""
-    number = secrets.randbits(6 * length)
-    return "".join([_ALPHABET[(number >> (6 * i)) % 62] for i in range(length)])
+    return secrets.token_bytes(length).translate(_LETTERS).decode()
 
 
 def new_call_id() -> str:

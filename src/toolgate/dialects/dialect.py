@@ -130,8 +130,10 @@ class UpstreamHalf(Protocol):
     def decode_response(self, body: Any, request: ModelRequest) -> ModelResponse:
         """A whole answer; raises UpstreamFault if it is an error in disguise."""
 
-    def relay_response(self, body: Any, request: ModelRequest, reply: Reply) -> tuple[dict[str, Any], ModelResponse]:
-        """A whole answer as a client of the same dialect should see it, and what it says."""
+    def relay_response(
+        self, body: Any, response: ModelResponse, request: ModelRequest, reply: Reply
+    ) -> dict[str, Any]:
+        """A whole answer, decoded as `response`, as a client of the same dialect should see it."""
 
     def decode_error(self, status: int, headers: Mapping[str, str], body: bytes) -> UpstreamFault:
         """The failure that an answer with a bad status tells of."""

@@ -123,7 +123,7 @@ class WholeAnswer:
 
     def retell_whole(self, reply: Presentation) -> tuple[dict[str, Any], ModelResponse]:
         """The answer as a client of the same dialect should see it, and what it says."""
-        return self._half.relay_response(self._body, self._request, reply)
+        return self._half.relay_response(self._body, self._response, self._request, reply), self._response
 
     async def aclose(self) -> None:
         """Nothing is left open."""

@@ -61,10 +61,9 @@ def decode_response(body: Any, request: ModelRequest) -> ModelResponse:
     return _read(_whole(body), request)
 
 
-def relay_response(body: Any, request: ModelRequest, reply: Reply) -> tuple[dict[str, Any], ModelResponse]:
-    """A whole answer as an Ollama client should see it, and what it says."""
-    line = _whole(body)
-    return mend(line, reply), _read(line, request)
+def relay_response(body: Any, response: ModelResponse, request: ModelRequest, reply: Reply) -> dict[str, Any]:
+    """A whole answer as an Ollama client should see it."""
+    return mend(_whole(body), reply)
 
 
 def decode_error(status: int, headers: Mapping[str, str], body: bytes) -> UpstreamFault:

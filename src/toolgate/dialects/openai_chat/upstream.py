@@ -50,10 +50,9 @@ def decode_response(body: Any, request: ModelRequest) -> ModelResponse:
     return fold([*decoder.read(_as_chunk(body)), *decoder.end()])
 
 
-def relay_response(body: Any, request: ModelRequest, reply: Reply) -> tuple[dict[str, Any], ModelResponse]:
-    """A whole answer as a Chat client should see it, and what it says."""
-    response = decode_response(body, request)
-    return mend_response(body, response, reply), response
+def relay_response(body: Any, response: ModelResponse, request: ModelRequest, reply: Reply) -> dict[str, Any]:
+    """A whole answer as a Chat client should see it."""
+    return mend_response(body, response, reply)
 
 
 def decode_error(status: int, headers: Mapping[str, str], body: bytes) -> UpstreamFault:

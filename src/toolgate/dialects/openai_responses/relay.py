@@ -29,13 +29,12 @@ _ARGUMENTS = {
 
 
 class ResponsesRelay:
-    """Passes a Responses stream on; `response` is the Response object once it has ended."""
+    """Passes a Responses stream on."""
 
     def __init__(self, request: ModelRequest, reply: Reply) -> None:
         self.done = False
         self.usage: Usage | None = None
         self.reason: FinishReason | None = None
-        self.response: dict[str, Any] = {}
         self._asked = describe(request, reply)
         self._tell = Teller(self._asked)
         self._items = Correlator()
@@ -232,9 +231,9 @@ class ResponsesRelay:
         kind = "completed" if cause is None else "incomplete"
         usage = {**write_usage(self.usage or Usage()), **(response.get("usage") or {})}
         output = self._output(response.get("output"))
-        self.response = {**present(response, self._asked), "status": kind, "output": output, "usage": usage}
+        last = {**present(response, self._asked), "status": kind, "output": output, "usage": usage}
         self.done = True
-        return told + self._write(f"response.{kind}", {**event, "response": self.response}) + DONE
+        return told + self._write(f"response.{kind}", {**event, "response": last}) + DONE
 
     def _complete(self, response: dict[str, Any]) -> bytes:
         """Tell of the items that only the last event tells of, and end those that nothing else ended."""

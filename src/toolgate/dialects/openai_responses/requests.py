@@ -6,14 +6,12 @@ Input items have a file of their own, `items.py`, and tools another, `tools.py`.
 
 from typing import Any
 
-from msgspec.structs import replace
-
 from toolgate.conversation.errors import InvalidRequest
-from toolgate.conversation.message import Message, Part, Text, ToolCall, ToolResult, plain_text
+from toolgate.conversation.message import Message, Text, plain_text
 from toolgate.conversation.request import ModelRequest, OutputFormat, Settings, Thinking
 from toolgate.dialects.openai_responses.items import InputReader
 from toolgate.dialects.openai_responses.tools import read_choice, read_tools
-from toolgate.dialects.openai_responses.words import NAME, call_ids_of, own_extra
+from toolgate.dialects.openai_responses.words import NAME, own_extra
 from toolgate.wire.fields import Fields
 
 _INSTRUCTIONS = {NAME: {"instructions": True}}
@@ -74,29 +72,6 @@ def instructions(request: ModelRequest) -> str | None:
 def is_instructions(message: Message) -> bool:
     """Whether a message was given as `instructions`."""
     return message.role == "system" and message.extra.get(NAME, {}).get("instructions") is True
-
-
-def continued(request: ModelRequest, earlier: tuple[Message, ...]) -> ModelRequest:
-    """The request as the next turn after earlier messages, whose own instructions are not carried over."""
-    before = [message for message in earlier if not is_instructions(message)]
-    calls = {part.id for message in before for part in message.parts if isinstance(part, ToolCall)}
-    leading = [message for message in request.messages[:1] if is_instructions(message)]
-    following = [_answering(message, calls) for message in request.messages[len(leading) :]]
-    return replace(request, messages=(*leading, *before, *following))
-
-
-def _answering(message: Message, calls: set[str]) -> Message:
-    """The message with results that name an item put to the call which that item holds."""
-    if message.role != "tool":
-        return message
-    return replace(message, parts=tuple([_answering_part(part, calls) for part in message.parts]))
-
-
-def _answering_part(part: Part, calls: set[str]) -> Part:
-    if not isinstance(part, ToolResult) or part.call_id in calls:
-        return part
-    held = next((id for id in call_ids_of(part.call_id) if id in calls), part.call_id)
-    return replace(part, call_id=held)
 
 
 def _own(request: ModelRequest, name: str) -> Any:

@@ -95,10 +95,9 @@ class _Item(Struct):
 
 
 class ResponsesEncoder:
-    """Tells a run as the events of one response; `response` is the Response object once the run is over."""
+    """Tells a run as the events of one response."""
 
     def __init__(self, request: ModelRequest, reply: Reply) -> None:
-        self.response = b""
         self._tell = Teller(describe(request, reply))
         self._spaces = namespaces(request.tools)
         self._output: dict[int, bytes] = {}
@@ -227,21 +226,20 @@ class ResponsesEncoder:
     def _end_content(self, item: _Item, part: Part) -> bytes:
         tell = self._tell.event
         match part:
-            case Text():
-                place, whole = item.place + b',"content_index":0', b'"part":' + encode(write_spoken(part))
-                done = tell("response.output_text.done", b'%b,"text":%b,"logprobs":[]' % (place, encode(part.text)))
-                return done + tell("response.content_part.done", place + b"," + whole)
-            case Refusal():
-                place, whole = item.place + b',"content_index":0', b'"part":' + encode(write_spoken(part))
-                done = tell("response.refusal.done", b'%b,"refusal":%b' % (place, encode(part.text)))
-                return done + tell("response.content_part.done", place + b"," + whole)
+            case Text() | Refusal():
+                place, text = item.place + b',"content_index":0', encode(part.text)
+                if isinstance(part, Refusal):
+                    done = tell("response.refusal.done", b'%b,"refusal":%b' % (place, text))
+                else:
+                    done = tell("response.output_text.done", b'%b,"text":%b,"logprobs":[]' % (place, text))
+                return done + tell("response.content_part.done", place + b',"part":' + encode(write_spoken(part)))
             case Reasoning() if item.told:
                 place, text = item.place + b',"summary_index":0', encode(part.text)
                 done = tell("response.reasoning_summary_text.done", b'%b,"text":%b' % (place, text))
                 whole = b'"part":{"type":"summary_text","text":%b}' % text
                 return done + tell("response.reasoning_summary_part.done", place + b"," + whole)
             case ToolCall(complete=True):
-                field = b"input" if part.freeform else b"arguments"
+                field = b"input" if part.freeform and part.executor == "client" else b"arguments"
                 fields = b'%b,"%b":%b' % (item.place, field, encode(part.arguments))
                 return tell(f"response.{_argument_words(part)}.done", fields)
             case _:
@@ -275,12 +273,8 @@ class ResponsesEncoder:
         status = b"completed" if cause is None else b"incomplete"
         details = b"null" if cause is None else encode({"reason": cause})
         changing = b'"status":"%b","completed_at":null,"error":null,"incomplete_details":%b,"output":[%b],"usage":%b'
-        self.response = self._tell.response(
-            changing % (status, details, self._told(), encode(write_usage(finish.usage)))
-        )
-        return (
-            b"".join(closing) + self._tell.event(f"response.{status.decode()}", b'"response":' + self.response) + DONE
-        )
+        response = self._tell.response(changing % (status, details, self._told(), encode(write_usage(finish.usage))))
+        return b"".join(closing) + self._tell.event(f"response.{status.decode()}", b'"response":' + response) + DONE
 
     def _told(self) -> bytes:
         return b",".join([self._output[index] for index in sorted(self._output)])

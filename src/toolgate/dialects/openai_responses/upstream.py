@@ -57,10 +57,9 @@ def decode_response(body: Any, request: ModelRequest) -> ModelResponse:
     return fold(decoder.read_whole(body))
 
 
-def relay_response(body: Any, request: ModelRequest, reply: Reply) -> tuple[dict[str, Any], ModelResponse]:
-    """A whole answer as a Responses client should see it, and what it says."""
-    response = decode_response(body, request)
-    return mend_response(body, request, reply), response
+def relay_response(body: Any, response: ModelResponse, request: ModelRequest, reply: Reply) -> dict[str, Any]:
+    """A whole answer as a Responses client should see it."""
+    return mend_response(body, request, reply)
 
 
 def decode_error(status: int, headers: Mapping[str, str], body: bytes) -> UpstreamFault:

@@ -100,6 +100,7 @@ def _parse_proxy(url: str, variable: str) -> Proxy:
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         host, port = parts.hostname, parts.port or 80
+        (host or "").encode("idna")
     except ValueError:
         host = None
     if not host or parts.scheme != "http":

@@ -8,7 +8,7 @@ from functools import partial
 
 from msgspec import Struct
 
-from toolgate.conversation.errors import TimedOut
+from toolgate.conversation.errors import GatewayFault, TimedOut
 from toolgate.upstreams.transport.address import Origin, Proxies, Proxy, parse_url
 from toolgate.upstreams.transport.connection import Connection
 from toolgate.upstreams.transport.dial import dial
@@ -43,6 +43,8 @@ class Transport:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         """Open nothing yet; `ca` is a file of trusted certificates or a ready context, by default the system's."""
+        if isinstance(ca, ssl.SSLContext) and not (ca.check_hostname and ca.verify_mode is ssl.CERT_REQUIRED):
+            raise GatewayFault("the TLS context for upstreams must verify certificates and host names")
         self._ca = ca
         self._per_host = per_host
         self._keepalive = keepalive_seconds

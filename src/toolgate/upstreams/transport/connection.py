@@ -41,6 +41,11 @@ class Connection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = inf
 
+    @property
+    def usable(self) -> bool:
+        """Whether a request may be sent on it; a failed write shows here before the loss is reported."""
+        return self.open and self._transport is not None and not self._transport.is_closing()
+
     def send(self, head: bytes, body: bytes, timeouts: Timeouts, total_at: float, head_cap: int) -> Incoming:
         """Write a request; what comes back arrives in the returned answer."""
         assert self._transport is not None  # only open connections are lent out

@@ -127,7 +127,7 @@ class Pool:
     def _take_idle(self) -> Connection | None:
         while self._idle:
             connection = self._idle.pop()
-            if connection.open:
+            if connection.usable:
                 return connection
         return None
 

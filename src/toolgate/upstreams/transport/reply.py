@@ -68,6 +68,8 @@ class Reply:
         self._cap = self._caps.whole
         if self._cap < self._declared():
             raise self._over()
+        if self._plain and self._incoming.complete and self._incoming.size <= self._cap:
+            return self._incoming.take()
         whole = BytesIO()
         async for piece in self:
             whole.write(piece)

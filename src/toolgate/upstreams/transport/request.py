@@ -25,41 +25,35 @@ def head_start(origin: Origin, target: str, proxy: Proxy | None) -> bytes:
 
 
 class Composer:
-    """Writes request heads, and remembers which sets of header names it has already found good."""
+    """Writes request heads, and remembers which methods and header names it has already found good."""
 
     def __init__(self) -> None:
         self._good: set[tuple[str, ...]] = set()
 
     def head(self, method: str, start: bytes, headers: Mapping[str, str], length: int) -> bytes:
         """Join a head; a value that could end its line is refused, with its name and without its text."""
-        names = tuple(headers)
+        names = (method, *headers)
         if names not in self._good:
             self._check(names)
         try:
             block = "".join([f"{name}: {value}\r\n" for name, value in headers.items()]).encode("latin-1")
         except UnicodeEncodeError:
             raise _refused(headers) from None
-        lines = len(names)
+        lines = len(headers)
         if block.count(b"\n") != lines or block.count(b"\r") != lines or b"\0" in block:
             raise _refused(headers)
         end = b"\r\n" if not length and method in _WITHOUT_BODY else b"content-length: %d\r\n\r\n" % length
-        return b"".join((_method(method), start, block, end))
+        return b"".join((method.encode("ascii"), start, block, end))
 
     def _check(self, names: tuple[str, ...]) -> None:
-        for name in names:
-            if not _TOKEN.fullmatch(name):
-                raise GatewayFault("an upstream header's name holds a character that HTTP does not allow")
-            if name.lower() in _OURS:
-                raise GatewayFault(f"the header {name} cannot be set: the connection to the upstream decides it")
+        if not all(map(_TOKEN.fullmatch, names)):
+            raise GatewayFault("an upstream request's method or header name holds a character that HTTP does not allow")
+        ours = next((name for name in names[1:] if name.lower() in _OURS), None)
+        if ours is not None:
+            raise GatewayFault(f"the header {ours} cannot be set: the connection to the upstream decides it")
         if len(self._good) >= _KNOWN_NAMES:
             self._good.clear()
         self._good.add(names)
-
-
-def _method(method: str) -> bytes:
-    if not _TOKEN.fullmatch(method):
-        raise GatewayFault("a request method holds a character that HTTP does not allow")
-    return method.encode("ascii")
 
 
 def _refused(headers: Mapping[str, str]) -> GatewayFault:
