@@ -305,6 +305,12 @@ def test_no_proxy_and_loopback_are_honoured(url: str, proxied: bool) -> None:
     assert proxies.towards(parse_url(url)[0]) == expected
 
 
+@pytest.mark.parametrize("url", ["http://", "http://a..b:1", "http://p:x", "socks5://p:1", "https://p:1"])
+def test_a_proxy_that_cannot_be_used_is_named_by_its_variable(url: str) -> None:
+    with pytest.raises(GatewayFault, match=r"^HTTP_PROXY must name a proxy as http://host:port"):
+        Proxies.of({"http_proxy": url}).towards(Origin("http", "model.example", 80))
+
+
 def test_a_star_exempts_everything_and_lower_case_wins() -> None:
     origin = Origin("http", "model.example", 80)
     assert Proxies.of({"HTTP_PROXY": "http://p:1", "no_proxy": "*"}).towards(origin) is None

@@ -281,6 +281,16 @@ async def test_a_proxy_we_cannot_speak_to_is_named_by_its_variable() -> None:
     assert "canary" not in str(caught.value)
 
 
+@pytest.mark.parametrize("mode", [ssl.CERT_REQUIRED, ssl.CERT_NONE])
+def test_a_context_that_does_not_verify_is_refused(mode: ssl.VerifyMode) -> None:
+    """fault: U2"""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = mode
+    with pytest.raises(GatewayFault, match="must verify"):
+        Transport(ca=context)
+
+
 def test_no_context_is_made_before_an_https_url_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ssl, "create_default_context", lambda **_: pytest.fail("made too early"))
     Transport()
