@@ -52,7 +52,9 @@ def record(**fields: Any) -> RequestRecord:
 
 
 def test_an_answered_request_is_one_line_and_counted_once(telemetry: Telemetry) -> None:
-    served = record(stream=True, tools=["search", "search"], bytes_in=100, bytes_out=900)
+    served = record(stream=True, bytes_in=100, bytes_out=900)
+    served.note_call("search")
+    served.note_call("search")
     served.note_first_event()
     served.note_end("tool_calls", Usage(10, 5, 4, 2, 1))
     telemetry.traced.finish(served)
@@ -74,6 +76,7 @@ def test_an_answered_request_is_one_line_and_counted_once(telemetry: Telemetry) 
         "finish": "tool_calls",
         "input_tokens": 10,
         "output_tokens": 5,
+        "calls": 2,
         "tools": ["search", "search"],
     }
     by = {"dialect": "openai_chat", "model": "gpt"}

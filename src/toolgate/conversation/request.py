@@ -76,7 +76,8 @@ class ModelRequest(Struct, frozen=True):
 
     `tool_choice` None means the client said nothing about it.
     `dialect` is the one the client spoke; `relay` says that an answer in that dialect may reach it as it came.
-    `warnings` tells what had to be changed or dropped on the way here.
+    `warnings` tells what had to be changed or dropped on the way here; `headers` are the client's own words that its
+    dialect says in headers and that an upstream of the same dialect should hear.
     """
 
     model: str
@@ -89,3 +90,4 @@ class ModelRequest(Struct, frozen=True):
     extra: Extra = NO_EXTRA
     warnings: tuple[str, ...] = ()
     relay: bool = True
+    headers: Mapping[str, str] = {}

@@ -130,9 +130,7 @@ class UpstreamHalf(Protocol):
     def decode_response(self, body: Any, request: ModelRequest) -> ModelResponse:
         """A whole answer; raises UpstreamFault if it is an error in disguise."""
 
-    def relay_response(
-        self, body: Any, response: ModelResponse, request: ModelRequest, reply: Reply
-    ) -> dict[str, Any]:
+    def relay_response(self, body: Any, response: ModelResponse, request: ModelRequest, reply: Reply) -> dict[str, Any]:
         """A whole answer, decoded as `response`, as a client of the same dialect should see it."""
 
     def decode_error(self, status: int, headers: Mapping[str, str], body: bytes) -> UpstreamFault:
@@ -140,12 +138,16 @@ class UpstreamHalf(Protocol):
 
 
 class Dialect(Struct, frozen=True):
-    """A wire format with both its halves."""
+    """A wire format with both its halves.
+
+    `passed_headers` are headers in which a client says things that an upstream of the same dialect should hear.
+    """
 
     name: str
     server: ServerHalf
     upstream: UpstreamHalf
     framing: Framing = "sse"
+    passed_headers: tuple[str, ...] = ()
 
     def frame_decoder(self) -> FrameDecoder:
         """Cuts a streamed body of this dialect into frames."""

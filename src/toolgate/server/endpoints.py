@@ -7,6 +7,7 @@ from contextlib import aclosing, asynccontextmanager
 from typing import Any, Protocol, cast
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from toolgate.conversation.errors import Overloaded, ToolgateError
 from toolgate.conversation.events import Delta, Finish, ModelResponse, PartStart, RunEvent
@@ -76,6 +77,8 @@ class Conversations:
     def question(self, call: Call, dialect: Dialect, half: ServerHalf, body: Any) -> Question:
         """The question that this body asks, checked and ready."""
         request = half.decode_request(body)
+        if dialect.passed_headers:
+            request = _with_headers(request, call.exchange, dialect.passed_headers)
         record = call.record
         record.dialect, record.model, record.stream = dialect.name, request.model, request.stream
         route = self._router.find(request.model)
@@ -160,6 +163,7 @@ async def _relayed(question: Question, answer: Relayable) -> AsyncGenerator[byte
             question.record.note_first_event()
             yield chunk
     finally:
+        question.record.calls = retold.relay.calls
         question.record.note_end(retold.relay.reason, retold.relay.usage)
 
 
@@ -218,6 +222,12 @@ def _headers(question: Question, answer: Answer | None) -> list[Header]:
     return [(b"x-toolgate-warning", warning_header(warnings))]
 
 
+def _with_headers(request: ModelRequest, exchange: Exchange, names: tuple[str, ...]) -> ModelRequest:
+    """The request with those of the client's headers that belong to the meaning of its body."""
+    found = {name: value for name in names if (value := exchange.header(name.encode())) is not None}
+    return replace(request, headers=found) if found else request
+
+
 def warning_header(warnings: list[str]) -> bytes:
     """Warnings in one header line of safe length and characters."""
     text = "; ".join(warnings).encode("ascii", "backslashreplace")[:2000]
@@ -231,7 +241,7 @@ def _note_batch(record: RequestRecord, batch: list[RunEvent]) -> None:
             case Delta():
                 pass
             case PartStart(ToolCall(name=name)):
-                record.tools.append(name)
+                record.note_call(name)
             case Finish():
                 record.note_end(event.reason, event.usage)
 
@@ -239,5 +249,7 @@ def _note_batch(record: RequestRecord, batch: list[RunEvent]) -> None:
 def _note_response(record: RequestRecord, answer: Answer, response: ModelResponse) -> None:
     record.upstream = answer.upstream
     record.note_first_event()
-    record.tools += [part.name for part in response.parts if isinstance(part, ToolCall)]
+    for part in response.parts:
+        if isinstance(part, ToolCall):
+            record.note_call(part.name)
     record.note_end(response.reason, response.usage)

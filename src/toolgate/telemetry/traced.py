@@ -38,6 +38,7 @@ class RequestRecord(msgspec.Struct):
     bytes_in: int = 0
     bytes_out: int = 0
     tools: list[str] = msgspec.field(default_factory=list)
+    calls: int = 0
     warnings: tuple[str, ...] = ()
     error: str | None = None
     code: str | None = None
@@ -48,6 +49,11 @@ class RequestRecord(msgspec.Struct):
         """The first piece of the answer is there; later ones change nothing."""
         if self.first_event is None:
             self.first_event = time.perf_counter()
+
+    def note_call(self, name: str) -> None:
+        """The answer calls this tool."""
+        self.calls += 1
+        self.tools.append(name)
 
     def note_end(self, finish: str | None, usage: Usage | None) -> None:
         """Why the answer ended and what it cost."""
@@ -86,7 +92,7 @@ class Traced:
         served.latency.add(seconds)
         served.bytes_in += record.bytes_in
         served.bytes_out += record.bytes_out
-        served.calls += len(record.tools)
+        served.calls += record.calls
         if first is not None:
             served.first.add(first)
         if record.usage is not None:
@@ -159,6 +165,8 @@ def _said(record: RequestRecord) -> dict[str, object] | None:
         fields["path"] = f"{record.method} {record.path}"
     if record.model and not record.upstream:
         fields["model"] = record.model
+    if record.calls:
+        fields["calls"] = record.calls
     if record.tools:
         fields["tools"] = record.tools
     if record.warnings:

@@ -23,16 +23,39 @@ from toolgate.dialects.dialect import Quirks
 
 _UNSAFE = re.compile(r"[^a-zA-Z0-9_-]")
 _FREEFORM_FIELD = "input"
+_BETWEEN_US = frozenset(
+    {
+        "background",
+        "betas",
+        "client_metadata",
+        "conversation",
+        "include",
+        "keep_alive",
+        "legacy_functions",
+        "max_completion_tokens",
+        "metadata",
+        "previous_response_id",
+        "store",
+        "stream_options",
+        "tool_choice",
+        "truncation",
+    }
+)
+"""Fields that concern the client and us, or were read as well as kept: leaving them out loses nothing."""
 
 
 Replacements: TypeAlias = Mapping[tuple[str | None, str], ToolDef]
 
 
 class Adapted(Struct, frozen=True):
-    """A request as the upstream takes it, with the way back for each renamed tool; no names means nothing to undo."""
+    """A request as the upstream takes it, with the way back for each renamed tool; no names means nothing to undo.
+
+    `dropped` names the fields that mean something in the client's dialect only.
+    """
 
     request: ModelRequest
     originals: Mapping[str, ToolDef] = {}
+    dropped: tuple[str, ...] = ()
 
 
 def adapt(request: ModelRequest, dialect: str, quirks: Quirks) -> Adapted:
@@ -41,14 +64,14 @@ def adapt(request: ModelRequest, dialect: str, quirks: Quirks) -> Adapted:
         raise InvalidRequest("n must be 1 for this model: its upstream gives one answer at a time.", param="n")
     if request.dialect == dialect:
         return Adapted(request)
-    request = _narrowed(request)
+    request, dropped = _narrowed(request), _foreign_fields(request)
     replacements = {
         (tool.namespace, tool.name): taken
         for tool in request.tools
         if (taken := _as_taken(tool, quirks, keeps_namespaces=dialect == "openai_responses")) is not tool
     }
     if not replacements:
-        return Adapted(request)
+        return Adapted(request, dropped=dropped)
     tools = [replacements.get((tool.namespace, tool.name), tool) for tool in request.tools]
     adapted = replace(
         request,
@@ -94,6 +117,11 @@ class Restorer:
         if tool.kind == "freeform":
             return replace(call, name=tool.name, arguments=_unwrapped(call.arguments), freeform=True, extra=extra)
         return replace(call, name=tool.name, extra=extra)
+
+
+def _foreign_fields(request: ModelRequest) -> tuple[str, ...]:
+    own = request.extra.get(request.dialect, {})
+    return tuple([f"{name} is known to {request.dialect} only" for name in own if name not in _BETWEEN_US])
 
 
 def _narrowed(request: ModelRequest) -> ModelRequest:

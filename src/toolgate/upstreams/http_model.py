@@ -65,8 +65,11 @@ class HttpModel:
         endpoint, half = self._endpoint, self._half
         adapted = adapt(request, endpoint.dialect.name, self._quirks)
         body, dropped = half.encode_request(adapted.request, self._quirks)
+        dropped += adapted.dropped
         body["model"] = self._model
         headers = {"content-type": "application/json", "accept": self._accept(request), **endpoint.headers}
+        if request.dialect == endpoint.dialect.name:
+            headers |= request.headers
         url = endpoint.base_url + half.path(request)
         reply = await self._transport.post(url, headers, encode(body), timeouts=endpoint.timeouts)
         try:

@@ -4,4 +4,4 @@ from toolgate.dialects.anthropic import server, upstream
 from toolgate.dialects.anthropic.words import NAME
 from toolgate.dialects.dialect import Dialect
 
-DIALECT = Dialect(NAME, server, upstream)
+DIALECT = Dialect(NAME, server, upstream, passed_headers=("anthropic-beta",))

@@ -1,0 +1,229 @@
+"""The gateway as a whole: what it keeps, counts, says in headers and lets in."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from tests.clients.scenes import HELLO, LOOK_UP, LOOK_UP_TWICE
+from tests.server.talk import CLIENTS, PATHS, Caller, ask, body
+from tests.stage import MEMORY, UPSTREAMS, Player, Stage, gateway_config, upstream_config
+from toolgate.config import Config, ConfigError, Key, Secret, Server, load
+from toolgate.conversation.message import Text
+from toolgate.server.build import Toolgate
+from toolgate.server.listen import listening
+from toolgate.testing import Entry, ScriptedModel
+
+every_client = pytest.mark.parametrize("client", CLIENTS)
+every_upstream = pytest.mark.parametrize("upstream", UPSTREAMS)
+OWNER = Key(name="ann", key=Secret("tg-ann-0123456789"), scopes=("chat", "admin"))
+GUEST = Key(name="bob", key=Secret("tg-bob-0123456789"), models=("openai_chat",))
+ANN, BOB = "authorization: Bearer tg-ann-0123456789", "x-api-key: tg-bob-0123456789"
+
+
+@asynccontextmanager
+async def open_stage(*script: Entry, pace: Any = None, **changes: Any) -> AsyncIterator[tuple[str, ScriptedModel]]:
+    """A gateway in this test's own loop, so that its configuration can differ."""
+    player = Player()
+    player.scripted = ScriptedModel(script, pace=pace)
+    async with (
+        listening(Toolgate(upstream_config(), {"played": player})) as upstream_url,
+        listening(Toolgate(replace(gateway_config(upstream_url), **changes))) as url,
+    ):
+        yield url, player.scripted
+
+
+async def get(url: str, path: str, *headers: str, method: str = "GET") -> Any:
+    async with Caller(url) as caller:
+        host = url.removeprefix("http://")
+        lines = [f"{method} {path} HTTP/1.1", *(headers or ()), "", ""]
+        if not any(line.lower().startswith("host:") for line in headers):
+            lines.insert(1, f"host: {host}")
+        caller.writer.write("\r\n".join(lines).encode())
+        return await caller.answer()
+
+
+@every_client
+async def test_streams_tell_proxies_not_to_hold_them_back(stage: Stage, client: str) -> None:
+    """field: G5"""
+    stage.play(HELLO)
+    heard = await ask(stage.url, PATHS[client], body(client, "openai_chat", stream=True))
+    assert heard.headers["x-accel-buffering"] == "no"
+    assert heard.headers["cache-control"] == "no-cache"
+    kind = "application/x-ndjson" if client == "ollama" else "text/event-stream"
+    assert heard.headers["content-type"].startswith(kind)
+
+
+@every_client
+@every_upstream
+async def test_every_write_holds_whole_events(stage: Stage, client: str, upstream: str) -> None:
+    """field: A32"""
+    stage.play(LOOK_UP)
+    end = b"\n" if client == "ollama" else b"\n\n"
+    async with Caller(stage.url) as caller:
+        await caller.post(PATHS[client], body(client, upstream, stream=True))
+        await caller.head()
+        while piece := await caller.piece():
+            assert piece.endswith(end)
+            assert b"\r" not in piece
+
+
+@every_client
+@every_upstream
+async def test_a_streamed_answer_says_its_text_once(stage: Stage, client: str, upstream: str) -> None:
+    """field: D4, D6"""
+    stage.play([Text("Unrepeatable")])
+    heard = await ask(stage.url, PATHS[client], body(client, upstream, stream=True))
+    pieces = []
+    for line in heard.body.decode().split("\n"):
+        line = line.removeprefix("data: ")
+        if line.startswith("{"):
+            pieces.append(delta_text(client, json.loads(line)))
+    assert "".join(pieces) == "Unrepeatable"
+
+
+def delta_text(client: str, event: dict[str, Any]) -> str:
+    match client:
+        case "openai_chat":
+            return "".join(choice["delta"].get("content") or "" for choice in event["choices"])
+        case "openai_responses":
+            return str(event["delta"]) if event["type"] == "response.output_text.delta" else ""
+        case "anthropic":
+            return str(event.get("delta", {}).get("text", "")) if event["type"] == "content_block_delta" else ""
+        case _:
+            return str(event["message"]["content"])
+
+
+async def test_any_upstream_serves_the_responses_api() -> None:
+    """field: B39, D2"""
+    async with open_stage(*[HELLO] * 8) as (url, _):
+        for upstream in UPSTREAMS:
+            made = await ask(url, "/v1/responses", {"model": upstream, "input": "Hi"})
+            again = await get(url, f"/v1/responses/{made.json['id']}")
+            assert again.json == made.json
+
+
+async def test_what_the_client_did_wrong_is_never_a_500() -> None:
+    """field: D15"""
+    async with open_stage(HELLO) as (url, _):
+        assert (await get(url, "/v1/responses/resp_nonesuch")).status == 404
+        assert (await get(url, "/v1/responses/resp_nonesuch/cancel", method="POST")).status == 404
+        assert (await get(url, "/v1/responses/resp_nonesuch", method="DELETE")).status == 404
+        assert (await get(url, "/v1/chat/completions")).status == 405
+        assert (await get(url, "/v1/models/nonesuch")).status == 404
+
+
+@pytest.mark.parametrize("upstream", UPSTREAMS)
+async def test_calls_and_tokens_are_counted_once_whatever_the_dialects(upstream: str) -> None:
+    """field: G11, G15"""
+    async with open_stage(*[LOOK_UP_TWICE] * 8) as (url, _):
+        for client in CLIENTS:
+            for stream in (True, False):
+                await ask(url, PATHS[client], body(client, upstream, stream))
+        text = (await get(url, "/metrics")).body.decode()
+        counted = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+        tokens = [
+            float(v) for k, v in counted.items() if "tokens_total" in k and 'kind="output"' in k and upstream in k
+        ]
+        assert sum(tokens) == 8 * 16
+        calls = [float(v) for k, v in counted.items() if "tool_calls_total" in k]
+        assert sum(calls) == 8 * 2
+
+
+async def test_what_a_client_that_left_had_used_is_recorded() -> None:
+    """field: G2"""
+    wait = asyncio.Event()
+    async with open_stage([Text("a b c d e f")], pace=wait.wait) as (url, _), Caller(url) as caller:
+        await caller.post(PATHS["anthropic"], body("anthropic", "openai_chat", stream=True))
+        await caller.head()
+        await caller.piece()
+        caller.hang_up()
+        for _ in range(100):
+            text = (await get(url, "/metrics")).body.decode()
+            if 'status="499"' in text:
+                break
+            await asyncio.sleep(0.01)
+        assert 'status="499"' in text
+
+
+@every_client
+async def test_a_key_is_needed_and_may_come_in_any_form(client: str) -> None:
+    """fault: Z3"""
+    config = {"keys": (OWNER, GUEST)}
+    async with open_stage(*[HELLO] * 3, **config) as (url, _):
+        question = body(client, "openai_chat", stream=False)
+        assert (await ask(url, PATHS[client], question)).status == 401
+        assert (await ask(url, PATHS[client], question, "authorization: Bearer nonsense")).status == 401
+        for form in (ANN, BOB, "api-key: tg-ann-0123456789"):
+            assert (await ask(url, PATHS[client], question, form)).status == 200
+        assert (await ask(url, PATHS[client], question, ANN, BOB)).status == 400
+
+
+async def test_a_key_sees_only_its_own_models_and_responses() -> None:
+    async with open_stage(HELLO, keys=(OWNER, GUEST)) as (url, _):
+        assert [one["id"] for one in (await get(url, "/v1/models", BOB)).json["data"]] == ["openai_chat"]
+        refused = await ask(url, PATHS["openai_chat"], body("openai_chat", "anthropic", stream=False), BOB)
+        unknown = await ask(url, PATHS["openai_chat"], body("openai_chat", "nonesuch", stream=False), BOB)
+        assert refused.status == unknown.status == 404
+        assert refused.body.replace(b"anthropic", b"nonesuch") == unknown.body
+        made = await ask(url, "/v1/responses", {"model": "openai_chat", "input": "Hi"}, ANN)
+        path = f"/v1/responses/{made.json['id']}"
+        assert (await get(url, path, BOB)).status == 404
+        assert (await get(url, path, ANN)).status == 200
+        assert (await get(url, "/metrics", BOB)).status == 403
+
+
+async def test_a_foreign_page_or_name_is_turned_away_on_loopback() -> None:
+    """fault: V1"""
+    async with open_stage() as (url, _):
+        assert (await get(url, "/v1/models", "host: evil.example")).status == 421
+        assert (await get(url, "/v1/models", "origin: https://evil.example")).status == 403
+        assert (await get(url, "/v1/models", "host: a/b")).status == 400
+        assert (await get(url, "/v1/models", "origin: http://localhost:3000")).status == 200
+        preflight = ("origin: http://localhost:3000", "access-control-request-method: POST")
+        assert (await get(url, "/v1/models", *preflight, method="OPTIONS")).status == 204
+
+
+async def test_operators_get_health_metrics_and_the_document() -> None:
+    async with open_stage() as (url, _):
+        for path in ("/", "/healthz", "/readyz", "/metrics", "/openapi.json"):
+            assert (await get(url, path)).status == 200
+        document = (await get(url, "/openapi.json")).json
+        assert "/v1/chat/completions" in document["paths"]
+        assert "/v1/responses/{id}" in document["paths"]
+        async with Caller(url) as caller:
+            caller.writer.write(f"HEAD / HTTP/1.1\r\nhost: {url.removeprefix('http://')}\r\n\r\n".encode())
+            assert (await caller.head())[0] == 200
+
+
+async def test_a_request_keeps_its_id_in_answer_and_error() -> None:
+    async with open_stage(HELLO) as (url, _):
+        fine = await ask(url, PATHS["openai_chat"], body("openai_chat", "openai_chat", stream=True))
+        wrong = await ask(url, PATHS["openai_chat"], b"{")
+        assert len({fine.headers["x-request-id"], wrong.headers["x-request-id"]}) == 2
+
+
+async def test_unknown_fields_reach_an_upstream_of_the_same_dialect_and_no_other() -> None:
+    """field: U2"""
+    async with open_stage(HELLO, HELLO) as (url, scripted):
+        odd = body("openai_chat", "openai_chat", stream=False, vendor_option={"x": 1})
+        await ask(url, PATHS["openai_chat"], odd)
+        assert scripted.requests[0].extra["openai_chat"]["vendor_option"] == {"x": 1}
+        await ask(url, PATHS["openai_chat"], {**odd, "model": "anthropic"})
+        assert "vendor_option" not in msgspec.json.encode(scripted.requests[1].extra).decode()
+
+
+def test_an_open_address_without_keys_is_refused_at_the_start() -> None:
+    with pytest.raises(ConfigError, match="key"):
+        load(None, {}, host="0.0.0.0")
+
+
+def test_the_default_configuration_serves_echo_on_loopback() -> None:
+    config = Config(storage=MEMORY)
+    assert (config.server.host, config.server.port) == (Server().host, 8080)
+    assert [model.name for model in config.models] == ["echo"]
