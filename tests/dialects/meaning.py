@@ -10,7 +10,7 @@ from decimal import Decimal
 from typing import Any
 
 from toolgate.conversation.events import Delta, ModelResponse, PartEnd, PartStart, StepEnd, StepEvent, StepStart
-from toolgate.conversation.message import Media, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
+from toolgate.conversation.message import Media, Part, Reasoning, Refusal, Text, ToolCall, ToolResult, spoken_content
 from toolgate.conversation.request import ModelRequest, ToolChoice
 
 CANNOT: dict[str, frozenset[str]] = {
@@ -87,6 +87,7 @@ def _asked(role: str, part: Part, lost: Collection[str]) -> tuple[Any, ...]:
         case ToolCall():
             return (role, "call", *_call(part).values())
         case ToolResult(call_id, content, is_error):
+            content = spoken_content(part) if "result_errors" in lost else content
             said = "".join([piece.text for piece in content if isinstance(piece, Text)])
             return ("tool", "result", call_id, said, None if "result_errors" in lost else is_error)
         case _:

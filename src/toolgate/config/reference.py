@@ -20,7 +20,7 @@ from toolgate.upstreams.catalog import catalog
 _WORDS = {str: "text", int: "whole number", float: "number", bool: "true or false", Secret: "text"}
 
 QUIRKS: Mapping[str, str] = {
-    "max_tokens_field": "The field that limits an answer's length.",
+    "max_tokens_field": "The field that limits an answer's length; by default the client's own, else max_tokens.",
     "system_role": "The role of system messages.",
     "reasoning_field": "The field in which earlier reasoning goes back.",
     "images_in_tool_results": "Whether the result of a tool may hold images; otherwise they follow as the user's.",

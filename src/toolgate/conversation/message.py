@@ -101,6 +101,17 @@ class Message(Struct, frozen=True):
     extra: Extra = NO_EXTRA
 
 
+def spoken_content(result: ToolResult) -> tuple[Text | Media, ...]:
+    """The content for a dialect that cannot mark a result as an error: there the words must say it."""
+    if not result.is_error or plain_text(result.content).lstrip()[:5].lower() == "error":
+        return result.content
+    match result.content:
+        case (Text(text, extra), *rest):
+            return (Text(f"Error: {text}", extra), *rest)
+        case content:
+            return (Text("Error"), *content)
+
+
 def plain_text(parts: tuple[Part, ...]) -> str:
     """The text parts alone, joined as they stand."""
     return "".join(part.text for part in parts if isinstance(part, Text))

@@ -31,7 +31,7 @@ class Reply(Struct, frozen=True):
 class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     """How one upstream differs from its dialect's letter; every field is a column of the provider table."""
 
-    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] | None = None
     system_role: Literal["system", "developer"] = "system"
     reasoning_field: Literal["reasoning_content", "reasoning"] | None = None
     images_in_tool_results: bool = False

@@ -13,7 +13,18 @@ from toolgate.conversation import ids
 from toolgate.conversation.errors import Garbled, InvalidRequest, UpstreamFault
 from toolgate.conversation.events import ModelResponse
 from toolgate.conversation.fold import fold
-from toolgate.conversation.message import Media, Message, Opaque, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
+from toolgate.conversation.message import (
+    Media,
+    Message,
+    Opaque,
+    Part,
+    Reasoning,
+    Refusal,
+    Text,
+    ToolCall,
+    ToolResult,
+    spoken_content,
+)
 from toolgate.conversation.request import ModelRequest, OutputFormat, Settings, Thinking, ToolChoice, ToolDef
 from toolgate.dialects.dialect import Decoder, Quirks, Relay, Reply
 from toolgate.dialects.ollama.relay import OllamaRelay, mend
@@ -194,7 +205,7 @@ def _assistant(parts: tuple[Part, ...], quirks: Quirks, dropped: list[str]) -> d
 def _result(
     part: ToolResult, name: str | None, quirks: Quirks, attached: list[str], dropped: list[str]
 ) -> dict[str, Any]:
-    message = {"role": "tool", **_spoken(part.content, dropped), "tool_call_id": _id(part.call_id, quirks)}
+    message = {"role": "tool", **_spoken(spoken_content(part), dropped), "tool_call_id": _id(part.call_id, quirks)}
     if not quirks.images_in_tool_results and "images" in message:
         attached += message.pop("images")
         message["content"] = message["content"] or _IMAGES_FOLLOW

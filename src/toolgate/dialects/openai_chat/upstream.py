@@ -10,7 +10,18 @@ from toolgate.conversation import ids
 from toolgate.conversation.errors import Garbled, UpstreamFault
 from toolgate.conversation.events import ModelResponse
 from toolgate.conversation.fold import fold
-from toolgate.conversation.message import Media, Message, Opaque, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
+from toolgate.conversation.message import (
+    Media,
+    Message,
+    Opaque,
+    Part,
+    Reasoning,
+    Refusal,
+    Text,
+    ToolCall,
+    ToolResult,
+    spoken_content,
+)
 from toolgate.conversation.request import ModelRequest, OutputFormat, Settings, ToolChoice, ToolDef
 from toolgate.dialects.dialect import Decoder, Quirks, Relay, Reply
 from toolgate.dialects.openai_chat.relay import ChatRelay, mend_response
@@ -97,8 +108,9 @@ def encode_request(request: ModelRequest, quirks: Quirks) -> tuple[dict[str, Any
 def _own_fields(own: Mapping[str, Any], body: dict[str, Any], quirks: Quirks) -> dict[str, Any]:
     """The fields a Chat client sent that we do not read, minus those that we say ourselves."""
     fields = {name: value for name, value in own.items() if name != "legacy_functions"}
-    if "max_completion_tokens" in fields:
-        body.pop(quirks.max_tokens_field, None)
+    newer = fields.pop("max_completion_tokens", None)
+    if newer is not None and quirks.max_tokens_field is None and "max_tokens" in body:
+        body["max_completion_tokens"] = body.pop("max_tokens")  # the client's own spelling, unless a row knows better
     if "stream_options" in fields and request_streams(body):
         fields["stream_options"] = {**(fields["stream_options"] or {}), **body.get("stream_options", {})}
     return fields
@@ -229,7 +241,7 @@ def _results(message: Message, quirks: Quirks, attached: list[Text | Media]) -> 
     for part in message.parts:
         if not isinstance(part, ToolResult):
             continue
-        content = part.content
+        content = spoken_content(part)
         if not quirks.images_in_tool_results and any(isinstance(piece, Media) for piece in content):
             attached += [piece for piece in content if isinstance(piece, Media)]
             content = tuple([piece for piece in content if isinstance(piece, Text)]) or (Text(_IMAGES_FOLLOW),)
@@ -279,7 +291,7 @@ def _choice(choice: ToolChoice | None) -> dict[str, Any]:
 def _settings(settings: Settings, quirks: Quirks, dropped: list[str]) -> dict[str, Any]:
     thinking = settings.thinking
     fields = {
-        quirks.max_tokens_field: settings.max_tokens,
+        quirks.max_tokens_field or "max_tokens": settings.max_tokens,
         "temperature": settings.temperature,
         "top_p": settings.top_p,
         "top_k": settings.top_k,

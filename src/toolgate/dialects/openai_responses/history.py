@@ -19,6 +19,7 @@ from toolgate.conversation.message import (
     ToolCall,
     ToolResult,
     plain_text,
+    spoken_content,
 )
 from toolgate.conversation.request import ModelRequest
 from toolgate.dialects.dialect import Quirks
@@ -161,7 +162,12 @@ class InputWriter:
 
     def _result(self, result: ToolResult, own: dict[str, Any]) -> dict[str, Any]:
         kind = "custom_tool_call_output" if result.call_id in self._freeform else "function_call_output"
-        return {"type": kind, "call_id": self._call_id(result.call_id), "output": self._output(result.content), **own}
+        return {
+            "type": kind,
+            "call_id": self._call_id(result.call_id),
+            "output": self._output(spoken_content(result)),
+            **own,
+        }
 
     def _output(self, content: tuple[Text | Media, ...]) -> str | list[dict[str, Any]]:
         """A string where it will do, for not every upstream takes a list here."""
