@@ -38,7 +38,10 @@ class _Unwanted(Exception):
 
 
 class Incoming:
-    """Status, headers and body of one answer; `line` is its connection for as long as more may come."""
+    """Status, headers and body of one answer; `line` is its connection for as long as more may come.
+
+    `feed` to `settle` are for the connection, `on_…` for the parser, `take` to `abandon` for the reader.
+    """
 
     def __init__(self, line: Line, timeouts: Timeouts, total_at: float, head_cap: int, head_only: bool) -> None:
         self.line: Line | None = line
@@ -57,8 +60,6 @@ class Incoming:
         self._timeouts, self._total_at = timeouts, total_at
         self._sent_at = line.loop.time()
         self._stall_at = self._sent_at + timeouts.first_byte
-
-    # The connection's side.
 
     def feed(self, piece: bytes) -> Garbled | None:
         """Take bytes from the socket; a fault is returned for the connection to end with."""
@@ -111,8 +112,6 @@ class Incoming:
         self.line = self._parser = None
         self._wake()
 
-    # The parser's side.
-
     def on_message_begin(self) -> None:
         if self.headed:
             raise _Unwanted("sent more than its answer")
@@ -154,8 +153,6 @@ class Incoming:
         self.complete = self.headed
         if self.complete:
             self._wake()
-
-    # The reader's side.
 
     def take(self) -> bytes:
         """Whatever part of the body is here, as one piece; empty if none is."""

@@ -70,10 +70,10 @@ class Reply:
             raise self._over()
         if self._plain and self._incoming.complete and self._incoming.size <= self._cap:
             return self._incoming.take()
-        whole = BytesIO()
-        async for piece in self:
-            whole.write(piece)
-        return whole.getvalue()
+        with BytesIO() as whole:  # closed, so that the traceback of a failure does not keep megabytes alive
+            async for piece in self:
+                whole.write(piece)
+            return whole.getvalue()
 
     def release(self) -> None:
         """Be done with an answer that said all it had to say: the socket is kept if the end follows at once."""
