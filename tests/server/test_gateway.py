@@ -71,6 +71,7 @@ async def test_every_write_holds_whole_events(stage: Stage, client: str, upstrea
         while piece := await caller.piece():
             assert piece.endswith(end)
             assert b"\r" not in piece
+            assert client != "openai_responses" or piece.count(end) == 1
 
 
 @every_client

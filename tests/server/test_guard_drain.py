@@ -23,7 +23,7 @@ from toolgate.server.reader import HEAD
 def refuses(port: int) -> bool:
     try:
         Client(port).close()
-    except ConnectionRefusedError:
+    except ConnectionError:
         return True
     return False
 
@@ -131,6 +131,24 @@ def test_asking_twice_ends_at_once() -> None:
         app.release.set()
         server.join()
         assert time.monotonic() - begun < 1
+
+
+def test_an_application_that_does_not_stop_is_left_behind_when_asked_twice() -> None:
+    """fault: K-G"""
+    stopping = threading.Event()
+
+    async def stubborn(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        stopping.set()
+        await asyncio.Event().wait()
+
+    with served(stubborn) as server:
+        server.drain()
+        assert stopping.wait(5)
+        server.drain()
+        server.join()
 
 
 PROGRAM = """

@@ -108,6 +108,9 @@ class Relay(Protocol):
     def end(self) -> bytes:
         """What is left to say; raises Garbled if the stream was cut short."""
 
+    def error(self, error: ToolgateError) -> bytes:
+        """The dialect's own way to say that the stream failed, and its terminator."""
+
 
 class UpstreamHalf(Protocol):
     """Faces the model. Satisfied by a module."""
@@ -140,7 +143,8 @@ class UpstreamHalf(Protocol):
 class Dialect(Struct, frozen=True):
     """A wire format with both its halves.
 
-    `passed_headers` are headers in which a client says things that an upstream of the same dialect should hear.
+    `passed_headers` are headers in which a client says things that an upstream of the same dialect should hear;
+    with `one_event_a_write`, no two events leave in one piece, as the dialect's specification wants it.
     """
 
     name: str
@@ -148,6 +152,7 @@ class Dialect(Struct, frozen=True):
     upstream: UpstreamHalf
     framing: Framing = "sse"
     passed_headers: tuple[str, ...] = ()
+    one_event_a_write: bool = False
 
     def frame_decoder(self) -> FrameDecoder:
         """Cuts a streamed body of this dialect into frames."""

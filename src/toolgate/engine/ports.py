@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
+from toolgate.conversation.errors import ToolgateError
 from toolgate.conversation.events import FinishReason, ModelResponse, StepEvent, Usage
 from toolgate.conversation.request import ModelRequest
 
@@ -45,6 +46,9 @@ class Heard(Protocol):
     @property
     def calls(self) -> int:
         """How many tool calls it held."""
+
+    def error(self, error: ToolgateError) -> bytes:
+        """The words in which its dialect says that it broke off here."""
 
 
 class Retold(Protocol):

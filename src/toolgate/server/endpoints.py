@@ -16,7 +16,7 @@ from toolgate.conversation.message import ToolCall
 from toolgate.conversation.request import ModelRequest
 from toolgate.dialects.dialect import Dialect, Encoder, Reply, ServerHalf
 from toolgate.engine.loop import run
-from toolgate.engine.ports import Answer, Relayable
+from toolgate.engine.ports import Answer, Heard, Relayable, Retold
 from toolgate.server.app import Call, Handler
 from toolgate.server.checks import RequestCheck
 from toolgate.server.exchange import Exchange, Header
@@ -127,26 +127,27 @@ class Conversations:
 
     async def _tell(self, question: Question, asking: asyncio.Future[Answer], keeper: Keeper | None) -> None:
         """Everything after the headers: a failure is now told in the dialect's own way."""
-        encoder: Encoder | None = None
+        teller: Encoder | Heard | None = None
         try:
             answer = await asking
             question.record.upstream = answer.upstream
             if question.request.relay and answer.dialect == question.request.dialect:
-                chunks = _relayed(question, cast(Relayable, answer))
+                retold = cast(Relayable, answer).retell(question.reply)
+                teller, chunks = retold.relay, _relayed(question, retold)
             else:
-                encoder = question.half.encoder(question.request, question.reply)
+                teller = encoder = question.half.encoder(question.request, question.reply)
                 chunks = _encoded(question, answer, encoder)
             async with aclosing(chunks):
                 async for chunk in chunks:
                     if keeper is not None:
                         await keeper.before_chunk(chunk)
-                    await question.exchange.write(chunk)
+                    await _write(question, chunk)
         except ToolgateError as error:
-            await _fail(question, encoder, error)
+            await _fail(question, teller, error)
         except asyncio.CancelledError:
             if question.exchange.client_left:
                 raise
-            await _fail(question, encoder, Overloaded("The server is shutting down.", retry_after=1))
+            await _fail(question, teller, Overloaded("The server is shutting down.", retry_after=1))
 
 
 async def _encoded(question: Question, answer: Answer, encoder: Encoder) -> AsyncGenerator[bytes, None]:
@@ -156,8 +157,7 @@ async def _encoded(question: Question, answer: Answer, encoder: Encoder) -> Asyn
             yield b"".join([encoder.encode(event) for event in batch])
 
 
-async def _relayed(question: Question, answer: Relayable) -> AsyncGenerator[bytes, None]:
-    retold = answer.retell(question.reply)
+async def _relayed(question: Question, retold: Retold) -> AsyncGenerator[bytes, None]:
     try:
         async for chunk in retold:
             question.record.note_first_event()
@@ -178,10 +178,18 @@ async def _whole(question: Question, answer: Answer) -> tuple[bytes, ModelRespon
     return question.half.encode_response(response, question.request, question.reply), response
 
 
-async def _fail(question: Question, encoder: Encoder | None, error: ToolgateError) -> None:
+async def _write(question: Question, chunk: bytes) -> None:
+    if not question.dialect.one_event_a_write:
+        await question.exchange.write(chunk)
+        return
+    for event in chunk.split(b"\n\n")[:-1]:
+        await question.exchange.write(event + b"\n\n")
+
+
+async def _fail(question: Question, teller: Encoder | Heard | None, error: ToolgateError) -> None:
     question.record.note_error(error)
-    encoder = encoder or question.half.encoder(question.request, question.reply)
-    await question.exchange.write(encoder.error(error))
+    teller = teller or question.half.encoder(question.request, question.reply)
+    await _write(question, teller.error(error))
 
 
 async def _close(asking: asyncio.Future[Answer]) -> None:

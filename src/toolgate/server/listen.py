@@ -31,6 +31,7 @@ App = Callable[..., Any]
 _BACKLOG = 2048
 _SEND_BUFFER = 128 * 1024  # in the kernel; without a bound it grows to megabytes for every client that does not read
 _FLUSH_SECONDS = 2.0
+_FORCED_SECONDS = 1.0
 _OWN_FILES = 64  # what the process has open beside connections
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -133,8 +134,7 @@ class Listener:
                 connection.drain()
         await self._finish(self._drain_seconds)
         await self._end()
-        if not self._forced.is_set():
-            await self._lifespan.shutdown()
+        await self._stop()
         if self._dating is not None:
             self._dating.cancel()
         self._socket.close()
@@ -165,6 +165,15 @@ class Listener:
         for connection in self._connections():
             connection.transport.abort()
         await asyncio.sleep(0)  # a connection is told of its loss in the loop's next round
+
+    async def _stop(self) -> None:
+        """Stop the application, but wait only a moment for it once we are asked to end at once."""
+        stopping = asyncio.ensure_future(self._lifespan.shutdown())
+        forced = asyncio.ensure_future(self._forced.wait())
+        await asyncio.wait({stopping, forced}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({stopping}, timeout=_FORCED_SECONDS)
+        stopping.cancel()
+        forced.cancel()
 
     async def _flush(self) -> None:
         loop = asyncio.get_running_loop()

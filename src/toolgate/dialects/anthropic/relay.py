@@ -11,8 +11,9 @@ from typing import Any
 
 from toolgate.conversation import ids
 from toolgate.conversation.arguments import as_object, as_text
-from toolgate.conversation.errors import Garbled
+from toolgate.conversation.errors import Garbled, ToolgateError
 from toolgate.conversation.events import FinishReason, ModelResponse, Usage
+from toolgate.dialects.anthropic.server import encode_stream_error
 from toolgate.dialects.anthropic.stream import object_of, read_event
 from toolgate.dialects.anthropic.words import (
     ID_PATTERN,
@@ -92,6 +93,10 @@ class MessagesRelay:
                 return self._begin() + self._finish()
             case _:
                 return event_bytes(event)
+
+    def error(self, error: ToolgateError) -> bytes:
+        """The error as an event; nothing follows it."""
+        return encode_stream_error(error)
 
     def end(self) -> bytes:
         """What is left to say."""

@@ -105,7 +105,7 @@ class MessagesEncoder:
 
     def error(self, error: ToolgateError) -> bytes:
         """The error as an event; nothing follows it, for what does would make the answer look complete."""
-        return b"event: error\ndata: " + encode_error(error) + b"\n\n"
+        return encode_stream_error(error)
 
     def _begin(self, usage: Usage | None) -> bytes:
         if self._began:
@@ -287,6 +287,11 @@ def _media_note(part: Media) -> str:
     if part.url:
         return f"![{part.name or part.kind}]({part.url})" if part.kind == "image" else f"[{part.kind}: {part.url}]"
     return f"[{part.kind} {part.name or part.mime or 'of unknown type'}: this API cannot carry it in an answer]"
+
+
+def encode_stream_error(error: ToolgateError) -> bytes:
+    """An error in the middle of a stream."""
+    return b"event: error\ndata: " + encode_error(error) + b"\n\n"
 
 
 def encode_error(error: ToolgateError) -> bytes:

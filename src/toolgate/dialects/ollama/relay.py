@@ -7,9 +7,11 @@ where a translated one would.
 
 from typing import Any
 
+from toolgate.conversation.errors import ToolgateError
 from toolgate.conversation.events import FinishReason, PartEnd, StepEnd, StepEvent, Usage
 from toolgate.conversation.message import ToolCall
 from toolgate.dialects.dialect import Reply
+from toolgate.dialects.ollama.server import encode_stream_error
 from toolgate.dialects.ollama.stream import Line, OllamaDecoder, read_line
 from toolgate.dialects.ollama.words import encode_line, write_arguments, write_date
 from toolgate.wire.frames import Frame
@@ -34,6 +36,10 @@ class OllamaRelay:
         self._hear(self._decoder.read(line))
         self.done = self._decoder.done
         return encode_line(mend(line, self._reply)) + b"\n"
+
+    def error(self, error: ToolgateError) -> bytes:
+        """The error as the last line."""
+        return encode_stream_error(error)
 
     def end(self) -> bytes:
         """Nothing is left to say."""

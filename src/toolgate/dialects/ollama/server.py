@@ -57,6 +57,11 @@ def encode_response(response: ModelResponse, request: ModelRequest, reply: Reply
     return whole(response, reply, said)
 
 
+def encode_stream_error(error: ToolgateError) -> bytes:
+    """An error in the middle of a stream."""
+    return encode_error(error) + b"\n"
+
+
 def encode_error(error: ToolgateError) -> bytes:
     """The body of an error response."""
     return encode_line({"error": error.message})
@@ -99,7 +104,7 @@ class LineEncoder:
 
     def error(self, error: ToolgateError) -> bytes:
         """The error as the last line."""
-        return encode_error(error) + b"\n"
+        return encode_stream_error(error)
 
     def _start(self, part: Part) -> bytes:
         self._open_delta = (b"", b"")

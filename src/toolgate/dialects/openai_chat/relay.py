@@ -9,12 +9,13 @@ from typing import Any
 
 from toolgate.conversation import ids
 from toolgate.conversation.arguments import as_text
-from toolgate.conversation.errors import Garbled
+from toolgate.conversation.errors import Garbled, ToolgateError
 from toolgate.conversation.events import FinishReason, ModelResponse, Usage
 from toolgate.conversation.message import ToolCall
 from toolgate.conversation.request import ModelRequest
 from toolgate.dialects.dialect import Reply
 from toolgate.dialects.openai_chat.requests import wants_usage
+from toolgate.dialects.openai_chat.server import encode_stream_error
 from toolgate.dialects.openai_chat.stream import Correlator, Halves, content_parts
 from toolgate.dialects.openai_chat.words import read_reason, read_usage, write_reason, write_usage
 from toolgate.dialects.refusals import read_error_object
@@ -147,6 +148,10 @@ class ChatRelay:
     def end(self) -> bytes:
         """What is left to say."""
         return b"" if self.done else self._finish()
+
+    def error(self, error: ToolgateError) -> bytes:
+        """The error as an event, then the terminator."""
+        return encode_stream_error(error)
 
     def _finish(self) -> bytes:
         if not self._choices or any(choice.reason is None for choice in self._choices.values()):

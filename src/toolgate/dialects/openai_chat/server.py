@@ -76,7 +76,7 @@ class ChatEncoder:
 
     def error(self, error: ToolgateError) -> bytes:
         """The error as an event, then the terminator."""
-        return b"data: " + encode_error(error) + b"\n\n" + _DONE
+        return encode_stream_error(error)
 
     def _begin(self) -> bytes:
         if self._began:
@@ -198,6 +198,11 @@ def write_seal(part: Reasoning) -> dict[str, Any]:
 def _image(part: Media) -> dict[str, Any]:
     url = part.url or data_url(part.mime, part.data or "")
     return {"type": "image_url", "image_url": {"url": url}}
+
+
+def encode_stream_error(error: ToolgateError) -> bytes:
+    """An error in the middle of a stream, and the terminator."""
+    return b"data: " + encode_error(error) + b"\n\n" + _DONE
 
 
 def encode_error(error: ToolgateError) -> bytes:

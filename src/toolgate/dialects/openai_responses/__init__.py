@@ -3,4 +3,4 @@
 from toolgate.dialects.dialect import Dialect
 from toolgate.dialects.openai_responses import server, upstream
 
-DIALECT = Dialect("openai_responses", server, upstream)
+DIALECT = Dialect("openai_responses", server, upstream, one_event_a_write=True)
