@@ -150,14 +150,12 @@ class Listener:
         forced.cancel()
 
     async def _end(self) -> None:
-        tasks = set(self._state.tasks)
         for connection in self._connections():
             if not isinstance(connection, GuardedProtocol):
                 connection.shutdown()  # a WebSocket's own way to say goodbye
-        for task in tasks:
+        for task in tuple(self._state.tasks):
             task.cancel("The server is shutting down.")
-        if tasks and not self._forced.is_set():
-            await asyncio.wait(tasks, timeout=self._end_seconds)
+        await self._finish(self._end_seconds)
         for connection in self._connections():
             connection.shutdown()
         if not self._forced.is_set():
