@@ -4,6 +4,7 @@ from typing import Any
 
 from toolgate.conversation.arguments import as_text
 from toolgate.conversation.errors import InvalidRequest
+from toolgate.conversation.media import media_from_url
 from toolgate.conversation.message import (
     NO_EXTRA,
     Extra,
@@ -20,7 +21,7 @@ from toolgate.conversation.message import (
 )
 from toolgate.conversation.request import ModelRequest, OutputFormat, Settings, Thinking, ToolChoice, ToolDef
 from toolgate.conversation.seals import disclose
-from toolgate.dialects.openai_chat.words import NAME, media_from_url
+from toolgate.dialects.openai_chat.words import NAME
 from toolgate.wire.fields import Fields
 
 MAX_STOPS = 64

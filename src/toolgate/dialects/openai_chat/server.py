@@ -17,12 +17,13 @@ from toolgate.conversation.events import (
     StepStart,
     Usage,
 )
+from toolgate.conversation.media import data_url
 from toolgate.conversation.message import Media, Part, Reasoning, Refusal, Text, ToolCall
 from toolgate.conversation.request import ModelRequest
 from toolgate.conversation.seals import enclose
 from toolgate.dialects.dialect import Encoder, Reply
 from toolgate.dialects.openai_chat.requests import decode_request, uses_legacy_functions, wants_usage
-from toolgate.dialects.openai_chat.words import NAME, data_url, write_reason, write_usage
+from toolgate.dialects.openai_chat.words import NAME, write_reason, write_usage
 from toolgate.wire.jsontext import encode
 
 __all__ = ["decode_request", "encode_error", "encode_response", "encoder", "reply_id"]

@@ -10,6 +10,7 @@ from toolgate.conversation import ids
 from toolgate.conversation.errors import Garbled, UpstreamFault
 from toolgate.conversation.events import ModelResponse
 from toolgate.conversation.fold import fold
+from toolgate.conversation.media import data_url
 from toolgate.conversation.message import (
     Media,
     Message,
@@ -26,7 +27,7 @@ from toolgate.conversation.request import ModelRequest, OutputFormat, Settings, 
 from toolgate.dialects.dialect import Decoder, Quirks, Relay, Reply
 from toolgate.dialects.openai_chat.relay import ChatRelay, mend_response
 from toolgate.dialects.openai_chat.stream import ChatDecoder
-from toolgate.dialects.openai_chat.words import NAME, data_url
+from toolgate.dialects.openai_chat.words import NAME
 from toolgate.dialects.refusals import read_refusal
 
 __all__ = ["decode_error", "decode_response", "decoder", "encode_request", "headers", "path", "relay", "relay_response"]

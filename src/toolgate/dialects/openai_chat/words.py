@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from toolgate.conversation.events import FinishReason, Usage
-from toolgate.conversation.message import Media, MediaKind
 
 NAME = "openai_chat"
 
@@ -67,21 +66,6 @@ def write_usage(usage: Usage) -> dict[str, Any]:
             "rejected_prediction_tokens": 0,
         },
     }
-
-
-def data_url(mime: str | None, data: str) -> str:
-    """Inline bytes as a URL."""
-    return f"data:{mime or 'application/octet-stream'};base64,{data}"
-
-
-def media_from_url(kind: MediaKind, url: str, extra: Mapping[str, Mapping[str, Any]]) -> Media:
-    """Media by URL; a base64 data URL is opened, so that dialects without such URLs can carry its bytes."""
-    if url.startswith("data:"):
-        head, comma, data = url[5:].partition(",")
-        mime, _, encoding = head.partition(";")
-        if comma and encoding.endswith("base64"):
-            return Media(kind, mime or None, data=data, extra=extra)
-    return Media(kind, url=url, extra=extra)
 
 
 def _mapping(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from toolgate.conversation.errors import ToolgateError
+from toolgate.conversation.media import data_url
 from toolgate.conversation.message import (
     Media,
     Opaque,
@@ -26,7 +27,7 @@ from toolgate.dialects.openai_responses.requests import (
     previous_response_id,
 )
 from toolgate.dialects.openai_responses.tools import echo_tools, write_choice
-from toolgate.dialects.openai_responses.words import NAME, SERVER_LABEL, data_url, failure_code
+from toolgate.dialects.openai_responses.words import NAME, SERVER_LABEL, failure_code
 from toolgate.wire.jsontext import encode
 
 DONE = b"data: [DONE]\n\n"

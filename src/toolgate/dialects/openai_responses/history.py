@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from toolgate.conversation import ids
+from toolgate.conversation.media import data_url
 from toolgate.conversation.message import (
     Media,
     Message,
@@ -24,7 +25,7 @@ from toolgate.conversation.message import (
 from toolgate.conversation.request import ModelRequest
 from toolgate.dialects.dialect import Quirks
 from toolgate.dialects.openai_responses.requests import is_instructions
-from toolgate.dialects.openai_responses.words import NAME, data_url
+from toolgate.dialects.openai_responses.words import NAME
 
 
 class InputWriter:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from toolgate.conversation.arguments import NO_ARGUMENTS, as_text
 from toolgate.conversation.errors import InvalidRequest
+from toolgate.conversation.media import media_from_url
 from toolgate.conversation.message import (
     Extra,
     Media,
@@ -25,14 +26,7 @@ from toolgate.conversation.message import (
 from toolgate.conversation.request import ToolDef
 from toolgate.conversation.seals import disclose
 from toolgate.dialects.openai_responses.tools import offered_in_input, read_tools
-from toolgate.dialects.openai_responses.words import (
-    NAME,
-    SERVER_LABEL,
-    call_ids_of,
-    media_from_url,
-    own_extra,
-    read_reasoning,
-)
+from toolgate.dialects.openai_responses.words import NAME, SERVER_LABEL, call_ids_of, own_extra, read_reasoning
 from toolgate.wire.fields import Fields
 from toolgate.wire.jsontext import encode
 

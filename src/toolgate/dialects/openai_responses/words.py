@@ -6,7 +6,7 @@ from typing import Any
 from toolgate.conversation.errors import ToolgateError
 from toolgate.conversation.events import FinishReason, Usage
 from toolgate.conversation.ids import mint
-from toolgate.conversation.message import NO_EXTRA, Extra, Media, MediaKind, Reasoning, Seal
+from toolgate.conversation.message import NO_EXTRA, Extra, Reasoning, Seal
 
 NAME = "openai_responses"
 SERVER_LABEL = "toolgate"  # the `server_label` of calls that were run here
@@ -117,21 +117,6 @@ def reasoning_text(item: Mapping[str, Any]) -> str:
     if content and type(content) is list:
         return "".join(_texts(content))
     return "\n\n".join(_texts(summary)) if type(summary) is list else ""
-
-
-def data_url(mime: str | None, data: str) -> str:
-    """Inline bytes as a URL."""
-    return f"data:{mime or 'application/octet-stream'};base64,{data}"
-
-
-def media_from_url(kind: MediaKind, url: str, extra: Extra = NO_EXTRA) -> Media:
-    """Media by URL; a base64 data URL is opened, so that dialects without such URLs can carry its bytes."""
-    if url.startswith("data:"):
-        head, comma, data = url[5:].partition(",")
-        mime, _, encoding = head.partition(";")
-        if comma and encoding.endswith("base64"):
-            return Media(kind, mime or None, data=data, extra=extra)
-    return Media(kind, url=url, extra=extra)
 
 
 def _texts(parts: list[Any]) -> list[str]:
