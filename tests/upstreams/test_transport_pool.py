@@ -11,7 +11,7 @@ from contextlib import aclosing
 import psutil
 import pytest
 
-from tests.upstreams.faulty import Faulty, Peer, answering, chunked, head, on_both_loops, whole
+from tests.upstreams.faulty import Faulty, Peer, answering, chunk, chunked, head, on_both_loops, whole
 from toolgate.conversation.errors import Garbled, TimedOut, Unavailable
 from toolgate.upstreams.transport import Timeouts, Transport, dial
 
@@ -372,6 +372,29 @@ async def test_nothing_is_left_open_after_closing() -> None:
     assert sockets() == before
     del given_up
     gc.collect()  # an unclosed socket or transport would warn here, and a warning is an error
+
+
+@pytest.mark.parametrize("ends", [True, False])
+@on_both_loops
+async def test_a_released_reply_keeps_its_connection_only_if_the_end_follows(ends: bool) -> None:
+    async def script(peer: Peer) -> None:
+        while await peer.request():
+            await peer.send(head("transfer-encoding: chunked"), chunk(b"[DONE]"))
+            await released.wait()
+            await (peer.send(chunk(b"")) if ends else peer.gone())
+
+    released = asyncio.Event()
+    async with Faulty(script) as upstream, aclosing(Transport(per_host=1)) as client:
+        for _ in range(2):
+            reply = await client.post(upstream.url, {}, b"{}")
+            assert await anext(reply) == b"[DONE]"
+            reply.release()
+            await reply.aclose()
+            released.set()
+        del reply
+        assert len(upstream.peers) == (1 if ends else 2)
+        if not ends:
+            await asyncio.wait_for(upstream.peers[0].left.wait(), 1)
 
 
 @on_both_loops
