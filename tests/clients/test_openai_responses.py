@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from tests.clients.scenes import (
     CUT_OFF,
     HELLO,
+    ID1,
     JSON_ANSWER,
     LOOK_UP,
     LOOK_UP_TWICE,
@@ -26,7 +27,8 @@ from tests.clients.scenes import (
 )
 from tests.stage import UPSTREAMS, Stage
 from toolgate.conversation.errors import Unavailable
-from toolgate.conversation.message import Text, plain_text
+from toolgate.conversation.message import Part, Text, ToolCall, plain_text
+from toolgate.conversation.request import ModelRequest
 
 TOOLS: Any = [{"type": "function", "name": "get_weather", "strict": True, "parameters": WEATHER_SCHEMA}]
 over_every_upstream = pytest.mark.parametrize("model", UPSTREAMS)
@@ -108,6 +110,31 @@ def test_parallel_calls(stage: Stage, client: OpenAI, model: str, stream: bool) 
     scripted = stage.play(LOOK_UP_TWICE, SUNNY)
     assert run_tools(client, model, stream, chained=True) == "It is sunny."
     assert results_heard(scripted) == [("get_weather", "22 degrees in Paris"), ("get_weather", "22 degrees in Rome")]
+
+
+PATCH = '*** Begin Patch\n+ a line of "text"\n*** End Patch\n'
+
+
+def patch_once(request: ModelRequest) -> list[Part]:
+    """A call of the freeform tool, in whichever form the upstream was offered it."""
+    (tool,) = request.tools
+    freeform = tool.kind == "freeform"
+    return [ToolCall(ID1, tool.name, PATCH if freeform else json.dumps({"input": PATCH}), freeform=freeform)]
+
+
+@over_every_upstream
+def test_a_freeform_call_streamed_in_pieces_is_heard_whole_and_answered(
+    stage: Stage, client: OpenAI, model: str
+) -> None:
+    scripted = stage.play(patch_once, SUNNY, pace=partial(asyncio.sleep, 0.002))
+    options: Any = {"model": model, "tools": [{"type": "custom", "name": "patch"}]}
+    with client.responses.stream(input="Go", **options) as streamed:
+        (call,) = streamed.get_final_response().output
+    assert (call.type, call.name, call.input) == ("custom_tool_call", "patch", PATCH)  # type: ignore[union-attr]
+    result = {"type": "custom_tool_call_output", "call_id": call.call_id, "output": "Done."}  # type: ignore[union-attr]
+    history = [{"role": "user", "content": "Go"}, call.model_dump(exclude_none=True), result]
+    assert client.responses.create(input=history, **options).output_text == "It is sunny."  # type: ignore[arg-type]
+    assert [said for _, said in results_heard(scripted)] == ["Done."]
 
 
 @over_every_upstream

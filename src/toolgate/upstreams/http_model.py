@@ -205,7 +205,9 @@ class StreamedAnswer:
         first, self._events = self._events, []
         async with aclosing(_told(self._reply, self._framing, decoder, first)) as batches:
             async for batch in batches:
-                yield restorer.restore(batch) if restorer else batch
+                # Of a freeform call nothing is told until it is whole, so a batch may come out empty.
+                if told := restorer.restore(batch) if restorer else batch:
+                    yield told
 
     def retell(self, reply: Presentation) -> "RetoldStream":
         """The answer as frames for a client of the same dialect."""
