@@ -95,6 +95,12 @@ def test_a_choice_among_several_tools_becomes_fewer_tools() -> None:
     assert taken.tool_choice == ToolChoice("auto", (), True)
 
 
+def test_fields_that_only_the_clients_dialect_knows_are_named_also_when_tools_are_renamed() -> None:
+    for tool in (ToolDef("short"), ToolDef(LONG)):
+        request = ModelRequest("m", (ASK,), (tool,), dialect="openai_responses", extra={"openai_responses": {"odd": 1}})
+        assert adapted(request).dropped == ("odd is known to openai_responses only",)
+
+
 def test_a_client_of_the_upstreams_own_dialect_is_left_alone() -> None:
     request = ModelRequest("m", (ASK,), (ToolDef(LONG),), dialect="anthropic")
     assert adapted(request).request is request

@@ -79,9 +79,8 @@ def adapt(request: ModelRequest, dialect: str, quirks: Quirks) -> Adapted:
         messages=tuple([_renamed(message, replacements) for message in request.messages]),
         tool_choice=_renamed_choice(request.tool_choice, replacements),
     )
-    return Adapted(
-        adapted, {taken.name: tool for taken, tool in zip(tools, request.tools, strict=True) if taken is not tool}
-    )
+    originals = {taken.name: tool for taken, tool in zip(tools, request.tools, strict=True) if taken is not tool}
+    return Adapted(adapted, originals, dropped)
 
 
 class Restorer:
