@@ -19,7 +19,10 @@ from toolgate.conversation.message import (
     ToolResult,
 )
 from toolgate.conversation.request import ModelRequest, OutputFormat, Thinking, ToolChoice, ToolDef
-from toolgate.dialects.dialect import Quirks
+from toolgate.dialects.anthropic import DIALECT as ANTHROPIC
+from toolgate.dialects.dialect import Dialect, Quirks
+from toolgate.dialects.ollama import DIALECT as OLLAMA
+from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
 from toolgate.dialects.openai_responses import DIALECT, requests
 from toolgate.dialects.openai_responses.words import NAME
 
@@ -246,6 +249,16 @@ def test_tools_that_an_item_brings_are_on_offer() -> None:
     body, _ = DIALECT.upstream.encode_request(request, Quirks())
     assert [tool["name"] for tool in body["tools"]] == ["early"]
     assert item in body["input"]
+
+
+@pytest.mark.parametrize("dialect", [OPENAI_CHAT, ANTHROPIC, OLLAMA], ids=lambda dialect: dialect.name)
+def test_tools_that_the_first_item_brings_leave_no_empty_answer_behind(dialect: Dialect) -> None:
+    """A system message that is not the first, and an answer before any question, are refused by many servers."""
+    item = {"type": "additional_tools", "role": "developer", "tools": [{"type": "function", "name": "late"}]}
+    request = decode(input=[item, {"role": "developer", "content": "Be brief."}, {"role": "user", "content": "u"}])
+    body, _ = dialect.upstream.encode_request(request, Quirks())
+    assert [message["content"] for message in body["messages"]] in (["Be brief.", "u"], ["u"])
+    assert len(body["tools"]) == 1
 
 
 def test_a_reference_to_an_item_is_refused_in_words_that_help() -> None:

@@ -36,6 +36,7 @@ __all__ = ["decode_error", "decode_response", "decoder", "encode_request", "head
 
 _EMPTY_SCHEMA: Mapping[str, Any] = {"type": "object", "properties": {}}
 _IMAGES_FOLLOW = "[The tool returned the following attachment.]"
+_NOTHING: Mapping[str, Any] = {"role": "assistant", "content": ""}
 _EFFORTS: Mapping[str, bool | str] = {
     "none": False,
     "minimal": "low",
@@ -149,11 +150,18 @@ def _messages(messages: tuple[Message, ...], quirks: Quirks, dropped: list[str])
             yield _attachment(attached)
             attached = []
         if message.role == "assistant":
-            yield _assistant(message.parts, quirks, dropped) | own
+            written = _assistant(message.parts, quirks, dropped) | own
+            if written != _NOTHING or not _is_foreign(message):
+                yield written
         else:
             yield from _told(message, own, dropped)
     if attached:
         yield _attachment(attached)
+
+
+def _is_foreign(message: Message) -> bool:
+    """Whether a turn holds only what other dialects know: chat templates stumble over an answer without words."""
+    return bool(message.parts) and all(isinstance(part, Opaque) for part in message.parts)
 
 
 def _told(message: Message, own: dict[str, Any], dropped: list[str]) -> Iterator[dict[str, Any]]:

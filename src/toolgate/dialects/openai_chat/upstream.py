@@ -34,6 +34,7 @@ __all__ = ["decode_error", "decode_response", "decoder", "encode_request", "head
 
 _EMPTY_SCHEMA: Mapping[str, Any] = {"type": "object", "properties": {}}
 _IMAGES_FOLLOW = "[The tool returned the following attachment.]"
+_NOTHING: Mapping[str, Any] = {"role": "assistant", "content": ""}
 
 
 def path(request: ModelRequest) -> str:
@@ -132,9 +133,16 @@ def _messages(messages: tuple[Message, ...], quirks: Quirks, dropped: list[str])
         if attached:
             yield _attachment(attached, dropped)
             attached = []
-        yield _message(message, quirks, dropped)
+        written = _message(message, quirks, dropped)
+        if written != _NOTHING or not _is_foreign(message):
+            yield written
     if attached:
         yield _attachment(attached, dropped)
+
+
+def _is_foreign(message: Message) -> bool:
+    """Whether a turn holds only what other dialects know: servers refuse an answer without words, most of all a first."""
+    return bool(message.parts) and all(isinstance(part, Opaque) for part in message.parts)
 
 
 def _message(message: Message, quirks: Quirks, dropped: list[str]) -> dict[str, Any]:
