@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import httpx
 import pytest
 from langchain_anthropic import ChatAnthropic
+from langchain_anthropic import _client_utils as _anthropic_clients
 from langchain_core.language_models import BaseChatModel
 from langchain_ollama import ChatOllama
 from langchain_openai import ChatOpenAI
@@ -38,6 +39,7 @@ def pictures_without_internet(monkeypatch: pytest.MonkeyPatch) -> None:
 def clients_of_this_loop() -> None:
     """LangChain keeps one async client for all event loops, but every test has a loop of its own."""
     _client_utils._cached_async_httpx_client.cache_clear()
+    _anthropic_clients._get_default_async_httpx_client.cache_clear()
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -228,3 +229,39 @@ def test_the_default_configuration_serves_echo_on_loopback() -> None:
     config = Config(storage=MEMORY)
     assert (config.server.host, config.server.port) == (Server().host, 8080)
     assert [model.name for model in config.models] == ["echo"]
+
+
+@every_client
+async def test_a_stream_that_outlives_the_drain_is_ended_with_an_error(client: str) -> None:
+    """fault: K-G"""
+    hold = asyncio.Event()
+    player = Player()
+    player.scripted = ScriptedModel([[Text("a b c d e f")]], pace=hold.wait)
+    async with listening(Toolgate(upstream_config(), {"played": player})) as upstream_url:
+        gateway = listening(Toolgate(gateway_config(upstream_url)), drain_seconds=0.05)
+        url = await gateway.__aenter__()
+        async with Caller(url) as caller:
+            await caller.post(PATHS[client], body(client, "openai_chat", stream=True))
+            status, _ = await caller.head()
+            text = await caller.piece()
+            await gateway.__aexit__(None, None, None)
+            while piece := await caller.piece():
+                text += piece
+    assert status == 200
+    assert b"shutting down" in text
+    assert b"response.completed" not in text
+    assert b"message_stop" not in text
+    assert b'"finish_reason":"stop"' not in text
+
+
+def test_a_reload_takes_effect_and_a_bad_file_changes_nothing(tmp_path: Path) -> None:
+    """fault: R2"""
+    path = tmp_path / "toolgate.yaml"
+    path.write_text("models: [{name: one, upstream: builtin, model: echo}]\nstorage: 'sqlite://'\n")
+    gate = Toolgate(load(path, {}))
+    path.write_text("models: [{name: two, upstream: builtin, model: echo}]\nstorage: 'sqlite://'\n")
+    gate.reload(path)
+    assert [model.name for model in gate.config.models] == ["two"]
+    path.write_text("models: [{nme: three}]\n")
+    gate.reload(path)
+    assert [model.name for model in gate.config.models] == ["two"]
