@@ -190,3 +190,23 @@ def test_a_response_that_was_not_kept_cannot_be_continued(stage: Stage, client: 
     with pytest.raises(openai.BadRequestError) as caught:
         client.responses.create(model="openai_chat", input="And?", previous_response_id=first.id)
     assert caught.value.code == "previous_response_not_found"
+
+
+@over_every_upstream
+def test_items_of_a_kept_response_may_be_named_by_their_ids(stage: Stage, client: OpenAI, model: str) -> None:
+    """The AI SDK replays what the model said and thought this way."""
+    scripted = stage.play(HELLO, SUNNY)
+    (said,) = client.responses.create(model=model, input="Hi").output
+    hi, then = {"role": "user", "content": "Hi"}, {"role": "user", "content": "And?"}
+    references: Any = [hi, {"type": "item_reference", "id": said.id}, then]
+    client.responses.create(model=model, input=references)
+    heard = [(message.role, plain_text(message.parts)) for message in scripted.requests[1].messages]
+    assert heard == [("user", "Hi"), ("assistant", "Hello from the model."), ("user", "And?")]
+
+
+def test_a_reference_to_an_item_that_was_not_kept_is_refused(stage: Stage, client: OpenAI) -> None:
+    stage.play(HELLO)
+    (said,) = client.responses.create(model="openai_chat", input="Hi", store=False).output
+    with pytest.raises(openai.BadRequestError, match="send the item itself") as caught:
+        client.responses.create(model="openai_chat", input=[{"type": "item_reference", "id": str(said.id)}])
+    assert caught.value.code == "item_not_found"

@@ -28,6 +28,17 @@ async def test_a_chain_is_told_oldest_first_and_not_at_all_when_a_link_is_gone()
     await store.aclose()
 
 
+async def test_an_item_is_found_by_its_id_until_its_response_is_deleted() -> None:
+    store = ResponseStore(None)
+    item = {"type": "message", "id": "msg_1"}
+    await store.save(StoredResponse("a", "ann", None, 1, [], {"id": "a", "output": [{"type": "odd"}, item]}))
+    assert await store.item("ann", "msg_1") == item
+    assert await store.item("bob", "msg_1") is None
+    assert await store.delete("ann", "a")
+    assert await store.item("ann", "msg_1") is None
+    await store.aclose()
+
+
 async def test_another_owner_sees_nothing_and_deletes_nothing() -> None:
     store = ResponseStore(None)
     await store.save(stored("a"))

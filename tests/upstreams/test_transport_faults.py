@@ -83,7 +83,7 @@ async def test_a_listener_that_never_accepts_runs_into_the_connect_limit() -> No
             sock.setblocking(False)
             sock.connect_ex(listener.getsockname())
         async with aclosing(Transport()) as client:
-            with pytest.raises(TimedOut, match=r"within 0\.2 s \(limit: connect\)"):
+            with pytest.raises(Unavailable, match=r"within 0\.2 s \(limit: connect\)"):
                 await client.post(url, {}, b"", timeouts=Timeouts(connect=0.2))
 
 

@@ -21,7 +21,7 @@ from tests.upstreams.faulty import (
     server_tls,
     whole,
 )
-from toolgate.conversation.errors import Garbled, GatewayFault, TimedOut, Unavailable
+from toolgate.conversation.errors import Garbled, GatewayFault, Unavailable
 from toolgate.upstreams.transport import Timeouts, Transport
 
 SECRET = {"authorization": "Bearer canary"}
@@ -115,7 +115,7 @@ async def test_a_handshake_that_stalls_runs_into_the_connect_limit_and_closes(au
     started = time.monotonic()
     async with Faulty(script) as upstream, aclosing(Transport(ca=client_tls(authority))) as client:
         url = upstream.url.replace("http:", "https:")
-        with pytest.raises(TimedOut, match="connect"):
+        with pytest.raises(Unavailable, match="connect"):
             await client.post(url, SECRET, b"{}", timeouts=Timeouts(connect=0.2))
         await asyncio.wait_for(upstream.peers[0].left.wait(), 1)
     assert time.monotonic() - started < 2
@@ -268,7 +268,7 @@ async def test_a_proxy_that_stalls_runs_into_the_connect_limit_and_is_closed(aut
         await peer.gone()
 
     async with Faulty(script) as proxy, aclosing(through(proxy, ca=client_tls(authority))) as client:
-        with pytest.raises(TimedOut, match="connect"):
+        with pytest.raises(Unavailable, match="connect"):
             await client.post("https://model.example/v1", {}, b"{}", timeouts=Timeouts(connect=0.2))
         await asyncio.wait_for(proxy.peers[0].left.wait(), 1)
 

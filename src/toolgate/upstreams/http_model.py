@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct
 
+from toolgate import __version__
 from toolgate.conversation.errors import Garbled, UpstreamFault
 from toolgate.conversation.events import ModelResponse, StepEvent
 from toolgate.conversation.fold import unfold
@@ -20,6 +21,8 @@ from toolgate.upstreams.adapt import Restorer, adapt
 from toolgate.upstreams.transport import Reply, Timeouts, Transport
 from toolgate.wire.frames import Frame, FrameDecoder
 from toolgate.wire.jsontext import decode_event, encode, excerpt
+
+_OWN_HEADERS = {"content-type": "application/json", "user-agent": f"toolgate/{__version__}"}
 
 
 class Endpoint(Struct, frozen=True):
@@ -67,7 +70,7 @@ class HttpModel:
         body, dropped = half.encode_request(adapted.request, self._quirks)
         dropped += adapted.dropped
         body["model"] = self._model
-        headers = {"content-type": "application/json", "accept": self._accept(request), **endpoint.headers}
+        headers = {**_OWN_HEADERS, "accept": self._accept(request), **endpoint.headers}
         if request.dialect == endpoint.dialect.name:
             headers |= request.headers
         url = endpoint.base_url + half.path(request)

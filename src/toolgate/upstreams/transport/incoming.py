@@ -87,8 +87,10 @@ class Incoming:
         if self._heard:
             return Garbled(f"{self.upstream} closed the connection in the middle of its answer")
         quick = self.line is not None and self.line.loop.time() - self._sent_at < STALE_WITHIN
-        kind = Stale if reused and quick else Unavailable
-        return kind(f"{self.upstream} closed the connection without an answer")
+        message = f"{self.upstream} closed the connection without an answer"
+        if reused and quick:
+            return Stale(message)
+        return Unavailable(message, code="upstream_closed")
 
     def overdue(self, now: float) -> TimedOut | None:
         """The limit that has passed, if one has; a reader who is not waiting holds nobody up but the total."""

@@ -15,7 +15,8 @@ from toolgate.conversation.request import ModelRequest
 from toolgate.engine.ports import Answer, Model
 from toolgate.upstreams.wrappers.breaker import CIRCUIT_OPEN
 
-_LASTING = frozenset({CIRCUIT_OPEN, "upstream_auth"})  # a second later it is still so
+# The first two are still so a second later; the third may have been answered, and paid for, already.
+_LASTING = frozenset({CIRCUIT_OPEN, "upstream_auth", "upstream_closed"})
 
 
 class RetryBudget:
