@@ -324,3 +324,14 @@ async def test_warnings_name_what_the_upstream_could_not_be_told() -> None:
         heard = await ask(url, PATHS["anthropic"], body("anthropic", "m", stream=False, tools=tools))
         assert heard.status == 200
         assert "web_search" in heard.headers["x-toolgate-warning"]
+
+
+@every_client
+async def test_usage_that_the_upstream_did_not_give_is_counted_and_marked(client: str) -> None:
+    """field: U9"""
+    async with gateway(answering(GOOD_WHOLE)) as (url, _):
+        heard = await ask(url, PATHS[client], body(client, "m", stream=False))
+        usage = heard.json.get("usage", heard.json)
+        names = ("output_tokens", "completion_tokens", "eval_count")
+        assert [usage[name] for name in names if name in usage] == [1]
+        assert heard.headers["x-toolgate-usage"] == "estimated"

@@ -265,3 +265,14 @@ def test_a_reload_takes_effect_and_a_bad_file_changes_nothing(tmp_path: Path) ->
     path.write_text("models: [{nme: three}]\n")
     gate.reload(path)
     assert [model.name for model in gate.config.models] == ["two"]
+
+
+@pytest.mark.parametrize("upstream", UPSTREAMS)
+async def test_arguments_come_whole_for_those_who_ask(stage: Stage, upstream: str) -> None:
+    stage.play(LOOK_UP)
+    heard = await ask(
+        stage.url, PATHS["openai_chat"], body("openai_chat", upstream, stream=True), "x-toolgate-arguments: whole"
+    )
+    chunks = [json.loads(line[6:]) for line in heard.body.decode().split("\n\n") if line.startswith("data: {")]
+    deltas = [call for c in chunks for choice in c["choices"] for call in choice["delta"].get("tool_calls", [])]
+    assert [delta["function"]["arguments"] for delta in deltas] == ["", '{"city":"Paris"}']

@@ -53,7 +53,7 @@ class RelayableAnswer:
     def retell(self, reply):
         return RetoldFrames(self.frames)
 
-    def retell_whole(self, reply):
+    def retell_whole(self, reply, usage=None):
         if isinstance(self.body, Exception):
             raise self.body
         return {"for": reply}, ModelResponse((), "stop")

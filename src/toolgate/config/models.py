@@ -50,6 +50,7 @@ def _model(entry: ModelEntry, targets: tuple[Target, ...], fallbacks: tuple[str,
         system=entry.system,
         syntax=entry.syntax,
         strict=entry.strict,
+        whole_arguments=entry.whole_arguments,
         capabilities=msgspec.convert(given, Capabilities),
         defaults=_settings(entry.defaults),
     )

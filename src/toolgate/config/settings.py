@@ -165,6 +165,10 @@ class ModelEntry(Struct, frozen=True, kw_only=True):
     system: Annotated[SystemMode, about("`inject` puts system messages into the first user text.")] = "native"
     syntax: Annotated[str, about("The form in which an emulated model writes its calls.", min_length=1)] = "invoke"
     strict: Annotated[bool, about("Refuse a call without a result instead of supplying an error result.")] = False
+    whole_arguments: Annotated[
+        bool,
+        about("Stream a call's arguments in one piece, as `x-toolgate-arguments: whole` asks for one request."),
+    ] = False
     capabilities: Annotated[
         Mapping[str, Any], Partial(Capabilities), about("What it can do; by default as the provider's row says.")
     ] = {}

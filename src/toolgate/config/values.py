@@ -51,6 +51,7 @@ class Model(Struct, frozen=True, kw_only=True):
     system: SystemMode = "native"
     syntax: str = "invoke"
     strict: bool = False
+    whole_arguments: bool = False
     capabilities: Capabilities = Capabilities()
     defaults: Settings = Settings()
 

@@ -6,7 +6,8 @@ Tools are the client's to run here, so a run is one step.
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from toolgate.conversation.events import Finish, RunEvent, StepEnd, Usage
+from toolgate.conversation.events import Delta, Finish, PartEnd, PartStart, RunEvent, StepEnd, Usage
+from toolgate.conversation.message import ToolCall
 from toolgate.engine.ports import Answer
 
 
@@ -19,3 +20,25 @@ async def run(answer: Answer) -> AsyncGenerator[list[RunEvent], None]:
                 case StepEnd(reason, usage, stop_sequence, extra):
                     told.append(Finish(reason, usage or Usage(estimated=True), stop_sequence, extra))
             yield told
+
+
+class WholeCalls:
+    """Tells the arguments of each call in one piece, for clients that cannot put pieces together."""
+
+    def __init__(self) -> None:
+        self._in_call = False
+
+    def gather(self, batch: list[RunEvent]) -> list[RunEvent]:
+        """The batch with no argument text before a call is complete, and all of it then."""
+        told: list[RunEvent] = []
+        for event in batch:
+            match event:
+                case Delta() if self._in_call:
+                    continue
+                case PartStart(part):
+                    self._in_call = isinstance(part, ToolCall)
+                case PartEnd(ToolCall(arguments=arguments)) if arguments:
+                    self._in_call = False
+                    told.append(Delta(arguments))
+            told.append(event)
+        return told

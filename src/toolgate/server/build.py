@@ -108,6 +108,7 @@ def _route(model: Model, answering: ports.Model, created: int) -> Route:
         created=created,
         max_tools=able.max_tools,
         strict=model.strict,
+        whole_arguments=model.whole_arguments,
         context=able.context,
         images=able.images,
         tools=able.tools,

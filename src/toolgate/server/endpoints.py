@@ -15,13 +15,14 @@ from toolgate.conversation.fold import fold
 from toolgate.conversation.message import ToolCall
 from toolgate.conversation.request import ModelRequest
 from toolgate.dialects.dialect import Dialect, Encoder, Reply, ServerHalf
-from toolgate.engine.loop import run
+from toolgate.engine.loop import WholeCalls, run
 from toolgate.engine.ports import Answer, Heard, Relayable, Retold
 from toolgate.server.app import Call, Handler
 from toolgate.server.checks import RequestCheck
 from toolgate.server.exchange import Exchange, Header
 from toolgate.telemetry.traced import RequestRecord, Traced
 from toolgate.upstreams.router import Route, Router
+from toolgate.upstreams.tokens import estimate
 from toolgate.wire.jsontext import encode
 
 _PING = b": ping\n"  # no blank line: some clients take one for an empty event
@@ -44,6 +45,7 @@ class Question(Struct, frozen=True):
     route: Route
     reply: Reply
     record: RequestRecord
+    whole_arguments: bool = False
 
 
 class Keeper(Protocol):
@@ -85,7 +87,10 @@ class Conversations:
         call.caller.require_model(route.name, request.model)
         request = self._check.check(request, route)
         reply = Reply(half.reply_id(), int(time.time()), request.model)
-        return Question(call.exchange, dialect, half, request, route, reply, record)
+        whole = route.whole_arguments or call.exchange.header(b"x-toolgate-arguments") == "whole"
+        if whole:
+            request = replace(request, relay=False)
+        return Question(call.exchange, dialect, half, request, route, reply, record, whole)
 
     async def answer(self, question: Question, keeper: Keeper | None = None) -> None:
         """Ask the model and tell the client, whole or streamed as it wants."""
@@ -104,7 +109,10 @@ class Conversations:
         _note_response(question.record, answer, response)
         if keeper is not None:
             await keeper.before_whole(body)
-        await question.exchange.respond(200, body, _headers(question, answer))
+        headers = _headers(question, answer)
+        if response.usage is not None and response.usage.estimated:
+            headers.append((b"x-toolgate-usage", b"estimated"))
+        await question.exchange.respond(200, body, headers)
 
     async def _stream(self, question: Question, keeper: Keeper | None) -> None:
         """The first piece decides the status; after a patient wait the stream begins without it."""
@@ -151,10 +159,11 @@ class Conversations:
 
 
 async def _encoded(question: Question, answer: Answer, encoder: Encoder) -> AsyncGenerator[bytes, None]:
+    gather = WholeCalls().gather if question.whole_arguments else None
     async with aclosing(run(answer)) as batches:
         async for batch in batches:
             _note_batch(question.record, batch)
-            yield b"".join([encoder.encode(event) for event in batch])
+            yield b"".join([encoder.encode(event) for event in (gather(batch) if gather else batch)])
 
 
 async def _relayed(question: Question, retold: Retold) -> AsyncGenerator[bytes, None]:
@@ -169,7 +178,10 @@ async def _relayed(question: Question, retold: Retold) -> AsyncGenerator[bytes, 
 
 async def _whole(question: Question, answer: Answer) -> tuple[bytes, ModelResponse]:
     if question.request.relay and answer.dialect == question.request.dialect:
-        body, response = cast(Relayable, answer).retell_whole(question.reply)
+        relayable = cast(Relayable, answer)
+        body, response = relayable.retell_whole(question.reply)
+        if response.usage is None:
+            body, response = relayable.retell_whole(question.reply, await estimate(question.request, response.parts))
         return encode(body), response
     events: list[RunEvent] = []
     async for batch in run(answer):

@@ -1,8 +1,8 @@
 """What the Responses API remembers: answers by id, and the conversation that `previous_response_id` continues.
 
 A request that continues another is completed before its dialect reads it: the items of the earlier turns are put in front
-of its own. What is kept is the response as it was told, so that GET gives what the stream gave, and it is kept before
-the client hears that it is complete: a fast next turn always finds it.
+of its own, and an item that is only named is put in full. What is kept is the response as it was told, so that GET gives
+what the stream gave, and it is kept before the client hears that it is complete: a fast next turn always finds it.
 """
 
 from typing import Any
@@ -83,6 +83,9 @@ class Responses:
         if body.get("conversation") is not None:
             raise InvalidRequest("conversation objects are not offered by this server.", param="conversation")
         new_items = _items(body.get("input"))
+        if any(_is_reference(item) for item in new_items):
+            new_items = [await self._meant(item, owner) for item in new_items]
+            body = {**body, "input": new_items}
         previous = body.get("previous_response_id")
         if previous is None:
             return body, new_items
@@ -95,6 +98,20 @@ class Responses:
             )
         earlier = [item for turn in chain for item in (*turn.input, *turn.body["output"])]
         return {**body, "input": [*earlier, *new_items]}, new_items
+
+    async def _meant(self, item: Any, owner: str) -> Any:
+        """The kept item that a reference names; one that names nothing is left for the dialect to refuse."""
+        return (await self._store.item(owner, item["id"]) or item) if _is_reference(item) else item
+
+
+def _is_reference(item: Any) -> bool:
+    match item:
+        case {"id": str(), "type": "item_reference"}:
+            return True
+        case {"id": str()}:
+            return "type" not in item and "role" not in item
+        case _:
+            return False
 
 
 def _items(value: Any) -> list[Any]:

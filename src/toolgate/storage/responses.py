@@ -18,6 +18,12 @@ from toolgate.conversation.errors import Overloaded
 
 _T = TypeVar("_T")
 _SCHEMA = """
+CREATE TABLE IF NOT EXISTS items (
+    id TEXT NOT NULL,
+    owner TEXT NOT NULL,
+    response TEXT NOT NULL,
+    PRIMARY KEY (id, owner)
+) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS responses (
     id TEXT PRIMARY KEY,
     owner TEXT NOT NULL,
@@ -25,7 +31,7 @@ CREATE TABLE IF NOT EXISTS responses (
     created INTEGER NOT NULL,
     input BLOB NOT NULL,
     body BLOB NOT NULL
-) WITHOUT ROWID
+) WITHOUT ROWID;
 """
 _LONGEST_CHAIN = 10_000
 
@@ -60,7 +66,15 @@ class ResponseStore:
             msgspec.json.encode(response.input),
             msgspec.json.encode(response.body),
         )
-        await self._do(lambda db: db.execute("INSERT OR REPLACE INTO responses VALUES (?, ?, ?, ?, ?, ?)", row))
+        items = [(id, response.owner, response.id) for id in _output(response)]
+
+        def write(db: sqlite3.Connection) -> None:
+            with db:
+                db.execute("BEGIN")
+                db.execute("INSERT OR REPLACE INTO responses VALUES (?, ?, ?, ?, ?, ?)", row)
+                db.executemany("INSERT OR REPLACE INTO items VALUES (?, ?, ?)", items)
+
+        await self._do(write)
 
     async def load(self, owner: str, id: str) -> StoredResponse | None:
         """The response of this id, if this owner has one."""
@@ -79,10 +93,25 @@ class ResponseStore:
             following = response.previous
         return chain[::-1]
 
+    async def item(self, owner: str, id: str) -> dict[str, Any] | None:
+        """The item of this id that a kept response of this owner gave."""
+        rows = await self._do(lambda db: db.execute(_SELECT_BY_ITEM, (id, owner)).fetchall())
+        return _output(_response(rows[0])).get(id) if rows else None
+
     async def delete(self, owner: str, id: str) -> bool:
-        """Forget a response; false if this owner has none of this id."""
-        delete = "DELETE FROM responses WHERE id = ? AND owner = ?"
-        return await self._do(lambda db: db.execute(delete, (id, owner)).rowcount) == 1
+        """Forget a response and its items; false if this owner has none of this id."""
+        response = await self.load(owner, id)
+        if response is None:
+            return False
+        items = [(item, owner) for item in _output(response)]
+
+        def forget(db: sqlite3.Connection) -> bool:
+            with db:
+                db.execute("BEGIN")
+                db.executemany("DELETE FROM items WHERE id = ? AND owner = ?", items)
+                return db.execute("DELETE FROM responses WHERE id = ? AND owner = ?", (id, owner)).rowcount == 1
+
+        return await self._do(forget)
 
     async def aclose(self) -> None:
         """Finish what is being written and close."""
@@ -106,6 +135,11 @@ class ResponseStore:
 
 
 _SELECT = "SELECT id, owner, previous, created, input, body FROM responses WHERE id = ? AND owner = ?"
+_SELECT_BY_ITEM = """
+SELECT kept.id, kept.owner, previous, created, input, body
+FROM items JOIN responses AS kept ON kept.id = items.response AND kept.owner = items.owner
+WHERE items.id = ? AND items.owner = ?
+"""
 
 
 def _open(path: Path | None) -> sqlite3.Connection:
@@ -115,8 +149,18 @@ def _open(path: Path | None) -> sqlite3.Connection:
     connection.execute("PRAGMA busy_timeout = 5000")
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
-    connection.execute(_SCHEMA)
+    connection.executescript(_SCHEMA)
     return connection
+
+
+def _output(response: StoredResponse) -> dict[str, dict[str, Any]]:
+    """The items that a response gave, by their ids; an upstream of the same dialect may have told anything."""
+    items = response.body.get("output")
+    return {item["id"]: item for item in items if _is_named(item)} if type(items) is list else {}
+
+
+def _is_named(item: Any) -> bool:
+    return type(item) is dict and type(item.get("id")) is str
 
 
 def _response(row: tuple[Any, ...]) -> StoredResponse:

@@ -8,10 +8,11 @@ from contextlib import aclosing
 from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from toolgate import __version__
 from toolgate.conversation.errors import Garbled, UpstreamFault
-from toolgate.conversation.events import ModelResponse, StepEvent
+from toolgate.conversation.events import ModelResponse, StepEvent, Usage
 from toolgate.conversation.fold import unfold
 from toolgate.conversation.request import ModelRequest
 from toolgate.dialects.dialect import Dialect, Quirks, Relay
@@ -127,9 +128,12 @@ class WholeAnswer:
         events = unfold(self._response)
         yield self._restorer.restore(events) if self._restorer else events
 
-    def retell_whole(self, reply: Presentation) -> tuple[dict[str, Any], ModelResponse]:
-        """The answer as a client of the same dialect should see it, and what it says."""
-        return self._half.relay_response(self._body, self._response, self._request, reply), self._response
+    def retell_whole(self, reply: Presentation, usage: Usage | None = None) -> tuple[dict[str, Any], ModelResponse]:
+        """The answer as a client of the same dialect should see it, and what it says; `usage` stands in for none."""
+        response = self._response
+        if response.usage is None and usage is not None:
+            response = replace(response, usage=usage)
+        return self._half.relay_response(self._body, response, self._request, reply), response
 
     async def aclose(self) -> None:
         """Nothing is left open."""

@@ -22,6 +22,7 @@ class Route(Struct, frozen=True):
     created: int = 0
     max_tools: int = 128
     strict: bool = False
+    whole_arguments: bool = False
     context: int | None = None
     images: bool = True
     tools: bool = True

@@ -6,7 +6,7 @@ However many wrappers watch an answer, it passes through one watcher, once per b
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Generic, Literal, TypeAlias, TypeVar, cast
 
-from toolgate.conversation.events import ModelResponse, StepEvent
+from toolgate.conversation.events import ModelResponse, StepEvent, Usage
 from toolgate.engine.ports import Answer, Heard, Relayable, Retold
 
 T = TypeVar("T")
@@ -31,9 +31,9 @@ class Wrapped:
         """The streamed answer as frames of its dialect."""
         return self._answer.retell(reply)
 
-    def retell_whole(self, reply: Any) -> tuple[dict[str, Any], ModelResponse]:
+    def retell_whole(self, reply: Any, usage: Usage | None = None) -> tuple[dict[str, Any], ModelResponse]:
         """The whole answer as a body of its dialect, and what it says."""
-        return self._answer.retell_whole(reply)
+        return self._answer.retell_whole(reply, usage)
 
     async def aclose(self) -> None:
         """Stop listening."""
@@ -60,10 +60,10 @@ class Watched(Wrapped):
         """The streamed answer as frames of its dialect."""
         return _Retelling(self._answer.retell(reply), self._end)
 
-    def retell_whole(self, reply: Any) -> tuple[dict[str, Any], ModelResponse]:
+    def retell_whole(self, reply: Any, usage: Usage | None = None) -> tuple[dict[str, Any], ModelResponse]:
         """The whole answer as a body of its dialect, and what it says; it is read by being told."""
         try:
-            told = self._answer.retell_whole(reply)
+            told = self._answer.retell_whole(reply, usage)
         except BaseException as fault:
             self._end(fault)
             raise
