@@ -117,8 +117,8 @@ def _print_promises(results: Results, console: Console) -> int:
     table = Table("", "promise", "found", "")
     missed = False
     for verdict in verdicts(results):
-        mark = {True: "[green]kept[/green]", False: "[red]missed[/red]", None: "—"}[verdict.kept]
-        table.add_row(verdict.id, verdict.promise, verdict.found, mark)
+        colour = {True: "green", False: "red", None: "dim"}[verdict.kept]
+        table.add_row(verdict.id, verdict.promise, verdict.found, f"[{colour}]{verdict.word}[/{colour}]")
         missed |= verdict.kept is False
     console.print(table)
     for name, reason in results.absent.items():

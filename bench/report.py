@@ -57,7 +57,7 @@ def _promises(found: Iterable[Verdict]) -> Iterator[str]:
     yield "| | promise | found | |"
     yield "|---|---|---|---|"
     for verdict in found:
-        mark = {True: "kept", False: "**missed**", None: "—"}[verdict.kept]
+        mark = f"**{verdict.word}**" if verdict.kept is False else verdict.word
         yield f"| {verdict.id} | {verdict.promise} | {verdict.found} | {mark} |"
 
 

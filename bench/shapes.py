@@ -10,7 +10,7 @@ PATHS: dict[Wire, str] = {"chat": "/v1/chat/completions", "messages": "/v1/messa
 TERMINATORS: dict[Wire, str] = {"chat": "data: [DONE]", "messages": "message_stop"}
 
 GROWING_CHUNKS = (10, 100, 1000, 10_000)
-GROWING_HISTORY = (1, 10, 100, 1000)
+GROWING_HISTORY = (1, 10, 100, 1000, 10_000)
 
 # Gateways with a model table list these, once over a Chat upstream and once over an Anthropic one.
 MODELS = (

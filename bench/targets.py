@@ -1,6 +1,6 @@
 """The promises about speed (requirements N1 to N5), each judged on the figures of one run."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from bench.figures import Figure, Results
@@ -15,12 +15,23 @@ MEGABYTE = 1_000_000
 
 
 class Verdict(NamedTuple):
-    """A promise, what was found, and whether it is kept; None when the run did not measure it."""
+    """A promise, what was found, and whether the medians keep it; None when the run did not measure it.
+
+    It is `narrow` when single samples lie on both sides of the limit: another run may judge otherwise.
+    """
 
     id: str
     promise: str
     found: str
     kept: bool | None
+    narrow: bool = False
+
+    @property
+    def word(self) -> str:
+        """The judgement in a word or two."""
+        if self.kept is None:
+            return "—"
+        return ("kept" if self.kept else "missed") + (", narrowly" if self.narrow else "")
 
 
 def verdicts(results: Results) -> Iterator[Verdict]:
@@ -51,14 +62,20 @@ def _against(results: Results, promise: str, peer: str, limit: float) -> Verdict
     ratio = ours.median / theirs.median
     found = f"1/{1 / ratio:.1f}" if ratio < 1 else times(ratio)
     kept = ratio <= limit and not ours.failures
-    return Verdict("N1", promise, f"{found} ({amount(ours)} against {amount(theirs)})", kept)
+    turns = [mine / other for mine, other in zip(ours.samples, theirs.samples, strict=False)]
+    return Verdict("N1", promise, f"{found} ({amount(ours)} against {amount(theirs)})", kept, _narrow(turns, limit))
 
 
 def _below(mark: str, promise: str, figure: Figure | None, limit: float) -> Verdict:
     if figure is None:
         return Verdict(mark, promise, "not measured", None)
     wrong = f", {sum(figure.failures.values())} wrong answers" if figure.failures else ""
-    return Verdict(mark, promise, amount(figure) + wrong, figure.median <= limit and not figure.failures)
+    kept = figure.median <= limit and not figure.failures
+    return Verdict(mark, promise, amount(figure) + wrong, kept, _narrow(figure.samples, limit))
+
+
+def _narrow(samples: Sequence[float], limit: float) -> bool:
+    return min(samples) <= limit < max(samples)
 
 
 def _linear(results: Results) -> Iterator[Verdict]:
