@@ -234,9 +234,16 @@ def test_the_default_configuration_serves_echo_on_loopback() -> None:
 @every_client
 async def test_a_stream_that_outlives_the_drain_is_ended_with_an_error(client: str) -> None:
     """fault: K-G"""
-    hold = asyncio.Event()
+    told = 0
+
+    async def four_events_then_silence() -> None:
+        nonlocal told
+        told += 1
+        if told > 3:
+            await asyncio.Event().wait()
+
     player = Player()
-    player.scripted = ScriptedModel([[Text("a b c d e f")]], pace=hold.wait)
+    player.scripted = ScriptedModel([[Text("a b c d e f")]], pace=four_events_then_silence)
     async with listening(Toolgate(upstream_config(), {"played": player})) as upstream_url:
         gateway = listening(Toolgate(gateway_config(upstream_url)), drain_seconds=0.05)
         url = await gateway.__aenter__()

@@ -8,6 +8,7 @@ It knows ASGI and the framing of a response.  It must not know limits, clocks or
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from uvicorn._types import ASGI3Application, ASGIReceiveEvent, ASGISendEvent, HTTPScope
@@ -18,6 +19,7 @@ from uvicorn.server import ServerState
 from toolgate.conversation.errors import GatewayFault, Overloaded, ToolgateError
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+ON_DEPARTURE = "toolgate.on_departure"
 _WITHOUT_BODY = (204, 304)
 
 
@@ -47,6 +49,7 @@ class Answer:
         "_head",
         "_left",
         "_news",
+        "_on_departure",
         "_waits",
         "body",
         "complete",
@@ -71,6 +74,8 @@ class Answer:
         self._head: bytes | None = None
         self._chunked = False
         self._left: int | None = None  # of the body, when its length was announced
+        self._on_departure: Callable[[], None] | None = None
+        scope["extensions"] = {ON_DEPARTURE: self.on_departure}  # type: ignore[dict-item]  # an extension of ours
 
     @property
     def chunked(self) -> bool:
@@ -95,6 +100,14 @@ class Answer:
         """Tell the application that nobody listens any more."""
         self.disconnected = True
         self._tell()
+        if self._on_departure is not None and not self.complete:
+            self._on_departure()
+
+    def on_departure(self, call: Callable[[], None] | None) -> None:
+        """Have this called when the client leaves before its answer is complete; cheaper than a task that waits for it."""
+        self._on_departure = call
+        if self.disconnected and call is not None:
+            call()
 
     def _tell(self) -> None:
         self._news = True

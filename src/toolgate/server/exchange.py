@@ -6,9 +6,11 @@ There is no framework between the socket and the handlers: routing and middlewar
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from functools import partial
 from typing import Any, TypeAlias
 
 from toolgate.conversation.errors import InvalidRequest, WrongMediaType
+from toolgate.server.answer import ON_DEPARTURE
 from toolgate.wire.jsontext import decode_body
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -55,7 +57,7 @@ class Exchange:
         self._scope = scope
         self._receive = receive
         self._send = send
-        self._watch: asyncio.Task[None] | None = None
+        self._watch: Callable[[Callable[[], None] | None], None] | None = None
 
     @property
     def query(self) -> str:
@@ -96,18 +98,17 @@ class Exchange:
         """From now on the running task is cancelled when the client closes its connection."""
         task = asyncio.current_task()
         assert task is not None
-        self._watch = asyncio.get_running_loop().create_task(self._cancel_on_disconnect(task))
+        self._watch = self._scope["extensions"][ON_DEPARTURE]
+        self._watch(partial(self._leave, task))
 
-    async def _cancel_on_disconnect(self, task: asyncio.Task[Any]) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
+    def _leave(self, task: asyncio.Task[Any]) -> None:
         self.client_left = True
         task.cancel()
 
     def stop_watching(self) -> None:
         """The answer is out; whatever the client does now is the next request's business."""
         if self._watch is not None:
-            self._watch.cancel()
+            self._watch(None)
             self._watch = None
 
     async def respond(

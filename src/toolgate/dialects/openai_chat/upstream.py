@@ -27,7 +27,7 @@ from toolgate.conversation.request import ModelRequest, OutputFormat, Settings, 
 from toolgate.dialects.dialect import Decoder, Quirks, Relay, Reply
 from toolgate.dialects.openai_chat.relay import ChatRelay, mend_response
 from toolgate.dialects.openai_chat.stream import ChatDecoder
-from toolgate.dialects.openai_chat.words import NAME
+from toolgate.dialects.openai_chat.words import NAME, read_reason, read_usage
 from toolgate.dialects.refusals import read_refusal
 
 __all__ = ["decode_error", "decode_response", "decoder", "encode_request", "headers", "path", "relay", "relay_response"]
@@ -58,9 +58,28 @@ def relay(request: ModelRequest, reply: Reply) -> Relay:
 
 
 def decode_response(body: Any, request: ModelRequest) -> ModelResponse:
-    """A whole answer: its one choice is read as if it were streamed in one chunk."""
+    """A whole answer: its one choice is read as if it were streamed in one chunk, unless it is nothing but text."""
+    plain = _plain_text(body)
+    if plain is not None:
+        return plain
     decoder = ChatDecoder({tool.name for tool in request.tools})
     return fold([*decoder.read(_as_chunk(body)), *decoder.end()])
+
+
+def _plain_text(body: Any) -> ModelResponse | None:
+    """The answer, if it is the commonest kind: one choice that holds a text and a reason and nothing else."""
+    match body:
+        case {"choices": [{"message": {"content": str(text), **more}, "finish_reason": str(word)}]} if text:
+            if body.get("error") or any(value for name, value in more.items() if name != "role"):
+                return None
+            reason = "stop" if word == "stop" else read_reason(word)
+            if reason == "tool_calls" or not text.isascii():
+                return None
+            return ModelResponse(
+                (Text(text),), reason, read_usage(body.get("usage")), body.get("id"), body.get("model")
+            )
+        case _:
+            return None
 
 
 def relay_response(body: Any, response: ModelResponse, request: ModelRequest, reply: Reply) -> dict[str, Any]:
