@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a minute or two, with few repeats")
+    parser.add_argument("--quick", action="store_true", help="about three minutes, with few repeats")
     parser.add_argument("--only", default="", metavar="NAMES", help=f"some of {','.join(PEERS)}")
     lines = f"topics ({', '.join(TOPICS)}) or beginnings of table lines"
     parser.add_argument("--cases", nargs="+", default=[], metavar="TEXT", help=lines)
