@@ -87,7 +87,7 @@ class Exchange:
     async def json(self) -> Any:
         """The body as JSON, refused if it claims to be anything else."""
         content_type = self.header(b"content-type")
-        if content_type is not None and not _is_json(content_type):
+        if content_type is not None and content_type != "application/json" and not _is_json(content_type):
             raise WrongMediaType(f"The content type must be application/json in UTF-8, not {content_type[:80]!r}.")
         body = await self.body()
         if not body:

@@ -68,6 +68,10 @@ class Log:
         self._level = level
         self._rank = _RANK[level]
 
+    def writes(self, level: Level) -> bool:
+        """Whether lines of this level are written at all."""
+        return _RANK[level] >= self._rank
+
     def write(self, level: Level, event: str, ours: Mapping[str, Any], said: Mapping[str, Any] | None = None) -> None:
         """One line, unless the level is too low; this never raises and never waits.
 

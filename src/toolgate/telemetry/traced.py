@@ -97,7 +97,9 @@ class Traced:
             served.first.add(first)
         if record.usage is not None:
             served.spend(record.usage)
-        self.log.write(_level(record), "request", _ours(record, seconds, first), _said(record))
+        level = _level(record)
+        if self.log.writes(level):
+            self.log.write(level, "request", _ours(record, seconds, first), _said(record))
 
     def crashed(self, record: RequestRecord, error: BaseException) -> None:
         """A defect of ours, with where it happened."""

@@ -54,6 +54,11 @@ class HttpModel:
         self._half = endpoint.dialect.upstream
         self._model = model
         self._quirks = quirks
+        own = {**_OWN_HEADERS, **endpoint.headers}
+        self._headers = {
+            True: {**own, "accept": endpoint.dialect.stream_type},
+            False: {**own, "accept": "application/json"},
+        }
 
     async def ask(self, request: ModelRequest) -> Answer:
         """The answer, once its first piece has arrived."""
@@ -71,9 +76,9 @@ class HttpModel:
         body, dropped = half.encode_request(adapted.request, self._quirks)
         dropped += adapted.dropped
         body["model"] = self._model
-        headers = {**_OWN_HEADERS, "accept": self._accept(request), **endpoint.headers}
-        if request.dialect == endpoint.dialect.name:
-            headers |= request.headers
+        headers = self._headers[request.stream]
+        if request.headers and request.dialect == endpoint.dialect.name:
+            headers = {**headers, **request.headers}
         url = endpoint.base_url + half.path(request)
         reply = await self._transport.post(url, headers, encode(body), timeouts=endpoint.timeouts)
         try:
@@ -87,9 +92,6 @@ class HttpModel:
         except BaseException:
             await reply.aclose()
             raise
-
-    def _accept(self, request: ModelRequest) -> str:
-        return self._endpoint.dialect.stream_type if request.stream else "application/json"
 
 
 async def _read_json(reply: Reply) -> Any:
@@ -185,8 +187,9 @@ class StreamedAnswer:
         self._restorer = restorer
         self._framing = endpoint.dialect.frame_decoder()
         self._decoder = endpoint.dialect.upstream.decoder(request)
-        self._frames: list[Frame] = []
-        self._events: list[StepEvent] = []
+        self._frames: list[Frame] = []  # all that were read before anybody listened, for a relay
+        self._events: list[StepEvent] = []  # what the decoder made of them
+        self._unheard: list[Frame] = []  # those that the decoder did not need to look at yet
 
     async def open(self, start: bytes) -> None:
         """Read until something is said; what was read is kept for whichever way the answer is told."""
@@ -197,20 +200,23 @@ class StreamedAnswer:
                 chunk = await anext(self._reply, None)
         if chunk is None:
             self._keep(self._framing.end())
-            if not self._decoder.done:
+            if not self._decoder.done and not self._unheard:
                 self._events += self._decoder.end()
 
     def _keep(self, frames: list[Frame]) -> None:
         self._frames += frames
-        for frame in frames:
-            if not self._decoder.done:
-                self._events += self._decoder.feed(frame)
+        for number, frame in enumerate(frames):
+            if self._events or self._decoder.done:
+                self._unheard = frames[number:]
+                return
+            self._events += self._decoder.feed(frame)
 
     async def events(self) -> AsyncIterator[list[StepEvent]]:
         """The step's events in batches, as the network delivered them."""
         decoder, restorer = self._decoder, self._restorer
         first, self._events = self._events, []
-        async with aclosing(_told(self._reply, self._framing, decoder, first)) as batches:
+        more, failure = _hear(self._unheard, decoder)
+        async with aclosing(_told(self._reply, self._framing, decoder, first + more, failure)) as batches:
             async for batch in batches:
                 # Of a freeform call nothing is told until it is whole, so a batch may come out empty.
                 if told := restorer.restore(batch) if restorer else batch:
@@ -237,8 +243,9 @@ class RetoldStream:
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         """The frames, in batches as the network delivered them."""
-        first = [self.relay.feed(frame) for frame in self._frames]
-        async with aclosing(_told(self._reply, self._framing, _Passing(self.relay), first)) as batches:
+        passing = _Passing(self.relay)
+        first, failure = _hear(self._frames, passing)
+        async with aclosing(_told(self._reply, self._framing, passing, first, failure)) as batches:
             async for batch in batches:
                 yield b"".join(batch)
 
@@ -276,11 +283,13 @@ class _Listener(Protocol[_T]):
 
 
 async def _told(
-    reply: Reply, framing: FrameDecoder, listener: _Listener[_T], first: list[_T]
+    reply: Reply, framing: FrameDecoder, listener: _Listener[_T], first: list[_T], failure: UpstreamFault | None
 ) -> AsyncGenerator[list[_T], None]:
     """What the listener tells of the reply, `first` having been told already; a failure comes after all before it."""
     if first:
         yield first
+    if failure is not None:
+        raise failure
     if not listener.done:
         async for chunk in reply:
             told, failure = _hear(framing.feed(chunk), listener)

@@ -195,6 +195,8 @@ def _identity(body: dict[str, Any], reply: Reply) -> dict[str, Any]:
 
 def mend_response(body: dict[str, Any], response: ModelResponse, reply: Reply) -> dict[str, Any]:
     """A whole answer as it came, with the calls and the reason of its first choice mended."""
+    if _is_canonical(body):
+        return body
     mended = {**body, **_identity(body, reply), "object": "chat.completion"}
     first, *others = body["choices"]
     message = {"role": "assistant", "content": None, "refusal": None, **(first.get("message") or {})}
@@ -211,6 +213,24 @@ def mend_response(body: dict[str, Any], response: ModelResponse, reply: Reply) -
     choice = {"logprobs": None, **first, "index": 0, "message": message, "finish_reason": reason}
     usage = {**write_usage(response.usage or Usage()), **(body.get("usage") or {})}
     return {**mended, "choices": [choice, *others], "usage": usage}
+
+
+def _is_canonical(body: dict[str, Any]) -> bool:
+    """Whether this is plain text just as OpenAI itself would send it, so that there is nothing to mend."""
+    if not (body.get("id") and body.get("created") and body.get("model") and body.get("usage")):
+        return False
+    first = body["choices"][0]
+    message = first.get("message")
+    return (
+        body.get("object") == "chat.completion"
+        and first.get("index") == 0
+        and first.get("finish_reason") in ("stop", "length")
+        and type(message) is dict
+        and message.get("role") == "assistant"
+        and type(message.get("content")) is str
+        and not message.get("tool_calls")
+        and not message.get("function_call")
+    )
 
 
 def _mend_call(entry: dict[str, Any], call: ToolCall) -> dict[str, Any]:

@@ -63,8 +63,18 @@ def _messages(fields: Fields) -> tuple[Message, ...]:
         raise InvalidRequest("messages must be a list with at least one message.", param="messages")
     messages: list[Message] = []
     for number, value in enumerate(values):
-        messages.append(_message(Fields(value, f"messages[{number}]"), messages))
+        messages.append(_plain_message(value) or _message(Fields(value, f"messages[{number}]"), messages))
     return tuple(messages)
+
+
+def _plain_message(value: Any) -> Message | None:
+    """The commonest kind of message, a role and a text; any other is read field by field."""
+    if type(value) is not dict or len(value) != 2:
+        return None
+    role, content = value.get("role"), value.get("content")
+    if type(content) is not str or (role != "user" and role != "system" and (role != "assistant" or not content)):
+        return None
+    return Message(role, (Text(content),))
 
 
 def _message(fields: Fields, before: list[Message]) -> Message:

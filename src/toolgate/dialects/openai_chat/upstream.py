@@ -27,7 +27,7 @@ from toolgate.conversation.request import ModelRequest, OutputFormat, Settings, 
 from toolgate.dialects.dialect import Decoder, Quirks, Relay, Reply
 from toolgate.dialects.openai_chat.relay import ChatRelay, mend_response
 from toolgate.dialects.openai_chat.stream import ChatDecoder
-from toolgate.dialects.openai_chat.words import NAME, read_reason, read_usage
+from toolgate.dialects.openai_chat.words import NAME, read_usage
 from toolgate.dialects.refusals import read_refusal
 
 __all__ = ["decode_error", "decode_response", "decoder", "encode_request", "headers", "path", "relay", "relay_response"]
@@ -68,18 +68,19 @@ def decode_response(body: Any, request: ModelRequest) -> ModelResponse:
 
 def _plain_text(body: Any) -> ModelResponse | None:
     """The answer, if it is the commonest kind: one choice that holds a text and a reason and nothing else."""
-    match body:
-        case {"choices": [{"message": {"content": str(text), **more}, "finish_reason": str(word)}]} if text:
-            if body.get("error") or any(value for name, value in more.items() if name != "role"):
-                return None
-            reason = "stop" if word == "stop" else read_reason(word)
-            if reason == "tool_calls" or not text.isascii():
-                return None
-            return ModelResponse(
-                (Text(text),), reason, read_usage(body.get("usage")), body.get("id"), body.get("model")
-            )
-        case _:
+    choices = body.get("choices") if type(body) is dict else None
+    if type(choices) is not list or len(choices) != 1 or type(choices[0]) is not dict or "error" in body:
+        return None
+    message, word = choices[0].get("message"), choices[0].get("finish_reason")
+    if type(message) is not dict or (word != "stop" and word != "length"):
+        return None
+    text = message.get("content")
+    if type(text) is not str or not text or not text.isascii():
+        return None
+    for name, value in message.items():
+        if value and name != "content" and name != "role":
             return None
+    return ModelResponse((Text(text),), word, read_usage(body.get("usage")), body.get("id"), body.get("model"))
 
 
 def relay_response(body: Any, response: ModelResponse, request: ModelRequest, reply: Reply) -> dict[str, Any]:
@@ -165,6 +166,8 @@ def _is_foreign(message: Message) -> bool:
 
 
 def _message(message: Message, quirks: Quirks, dropped: list[str]) -> dict[str, Any]:
+    if message.role == "user" and not message.extra and len(message.parts) == 1:
+        return {"role": "user", "content": _content(message.parts, dropped)}
     own = dict(message.extra.get(NAME, {}))
     if message.role == "assistant":
         return _assistant(message.parts, quirks, dropped) | own
