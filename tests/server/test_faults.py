@@ -267,6 +267,14 @@ async def test_a_refusal_keeps_its_status_message_and_wait() -> None:
                 assert heard.json["error"]["param"] == "temperature"
 
 
+@every_client
+async def test_a_client_is_told_not_to_retry_when_our_key_is_refused(client: str) -> None:
+    secret = whole(b'{"error":{"message":"bad key"}}', status="401 Unauthorized")
+    async with gateway(answering(secret)) as (url, _):
+        heard = await ask(url, PATHS[client], body(client, "m", stream=True))
+        assert (heard.status, heard.headers["x-should-retry"]) == (502, "false")
+
+
 async def test_a_broken_upstream_is_asked_again_and_then_the_next_one() -> None:
     """fault: U1, U7"""
     broken = whole(b'{"error":"down"}', status="500 Internal Server Error")

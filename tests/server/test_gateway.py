@@ -160,7 +160,8 @@ async def test_a_key_is_needed_and_may_come_in_any_form(client: str) -> None:
     async with open_stage(*[HELLO] * 3, **config) as (url, _):
         question = body(client, "openai_chat", stream=False)
         assert (await ask(url, PATHS[client], question)).status == 401
-        assert (await ask(url, PATHS[client], question, "authorization: Bearer nonsense")).status == 401
+        refused = await ask(url, PATHS[client], question, "authorization: Bearer nonsense")
+        assert (refused.status, refused.headers["x-should-retry"]) == (401, "false")
         for form in (ANN, BOB, "api-key: tg-ann-0123456789"):
             assert (await ask(url, PATHS[client], question, form)).status == 200
         assert (await ask(url, PATHS[client], question, ANN, BOB)).status == 400

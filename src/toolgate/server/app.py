@@ -15,6 +15,9 @@ from toolgate.server.exchange import ClientLeft, Exchange, Header, Receive, Scop
 from toolgate.server.origins import Origins
 from toolgate.telemetry.traced import RequestRecord, Traced
 
+_LASTING = frozenset({"invalid_api_key", "upstream_auth"})
+"""Failures that are still so a second later, but that some clients retry for minutes unless told not to."""
+
 
 class Call(Struct, frozen=True):
     """A request that was let in: who makes it, and what the path's placeholders stand for."""
@@ -120,6 +123,8 @@ class App:
             headers.append((b"retry-after", b"%d" % max(1, round(error.retry_after))))
         if error.status == 401:
             headers.append((b"www-authenticate", b"Bearer"))
+        if error.code in _LASTING:
+            headers.append((b"x-should-retry", b"false"))
         await exchange.respond(error.status, self.half_for(exchange.path).encode_error(error), headers)
 
 
