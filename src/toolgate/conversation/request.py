@@ -71,6 +71,9 @@ class Settings(Struct, frozen=True):
     choices: int = 1
 
 
+NO_SETTINGS = Settings()
+
+
 class ModelRequest(Struct, frozen=True):
     """One question to a model: the whole conversation so far, the tools on offer and how to answer.
 
@@ -84,7 +87,7 @@ class ModelRequest(Struct, frozen=True):
     messages: tuple[Message, ...]
     tools: tuple[ToolDef, ...] = ()
     tool_choice: ToolChoice | None = None
-    settings: Settings = Settings()
+    settings: Settings = NO_SETTINGS
     stream: bool = False
     dialect: str = ""
     extra: Extra = NO_EXTRA

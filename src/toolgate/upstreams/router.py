@@ -6,10 +6,8 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from toolgate.conversation.errors import NotFound
-from toolgate.conversation.request import ModelRequest, Settings
+from toolgate.conversation.request import NO_SETTINGS, ModelRequest, Settings
 from toolgate.engine.ports import Model
-
-_NO_SETTINGS = Settings()
 
 
 class Route(Struct, frozen=True):
@@ -27,13 +25,13 @@ class Route(Struct, frozen=True):
     images: bool = True
     tools: bool = True
     thinking: bool = False
-    defaults: Settings = _NO_SETTINGS
+    defaults: Settings = NO_SETTINGS
 
     def with_defaults(self, request: ModelRequest) -> ModelRequest:
         """The request with this model's defaults where the client said nothing."""
-        if self.defaults is _NO_SETTINGS or self.defaults == _NO_SETTINGS:
+        if self.defaults is NO_SETTINGS or self.defaults == NO_SETTINGS:
             return request
-        unsaid = asdict(_NO_SETTINGS)
+        unsaid = asdict(NO_SETTINGS)
         said = {name: value for name, value in asdict(request.settings).items() if value != unsaid[name]}
         return replace(request, settings=replace(self.defaults, **said))
 

@@ -34,6 +34,8 @@ def decode_request(body: Any) -> ModelRequest:
     fields = Fields(body)
     model = fields.required_text("model")
     messages = _messages(fields)
+    if not fields.rest:
+        return ModelRequest(model, messages, dialect=NAME)
     tools = _tools(fields)
     choice = _tool_choice(fields)
     settings = _settings(fields)

@@ -23,7 +23,7 @@ from toolgate.conversation.message import (
     ToolResult,
     spoken_content,
 )
-from toolgate.conversation.request import ModelRequest, OutputFormat, Settings, ToolChoice, ToolDef
+from toolgate.conversation.request import NO_SETTINGS, ModelRequest, OutputFormat, Settings, ToolChoice, ToolDef
 from toolgate.dialects.dialect import Decoder, Quirks, Relay, Reply
 from toolgate.dialects.openai_chat.relay import ChatRelay, mend_response
 from toolgate.dialects.openai_chat.stream import ChatDecoder
@@ -113,7 +113,8 @@ def encode_request(request: ModelRequest, quirks: Quirks) -> tuple[dict[str, Any
     if tools:
         body["tools"] = tools
         body |= _choice(request.tool_choice)
-    body |= _settings(request.settings, quirks, dropped)
+    if request.settings is not NO_SETTINGS:
+        body |= _settings(request.settings, quirks, dropped)
     if request.stream:
         body["stream"] = True
         if quirks.usage_in_streams:
