@@ -20,6 +20,7 @@ from toolgate.conversation.errors import GatewayFault, Overloaded, ToolgateError
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 ON_DEPARTURE = "toolgate.on_departure"
+RESPOND = "toolgate.respond"
 _WITHOUT_BODY = (204, 304)
 
 
@@ -75,7 +76,7 @@ class Answer:
         self._chunked = False
         self._left: int | None = None  # of the body, when its length was announced
         self._on_departure: Callable[[], None] | None = None
-        scope["extensions"] = {ON_DEPARTURE: self.on_departure}  # type: ignore[dict-item]  # an extension of ours
+        scope["extensions"] = {ON_DEPARTURE: self.on_departure, RESPOND: self.respond}  # type: ignore[dict-item]  # an extension of ours
 
     @property
     def chunked(self) -> bool:
@@ -169,6 +170,14 @@ class Answer:
             self._head = self._encode_head(message["status"], message.get("headers", ()))
         else:
             raise RuntimeError(f"An answer has no place for {message['type']!r} here.")
+
+    async def respond(self, status: int, headers: Any, body: bytes) -> None:
+        """Send a whole answer at once; cheaper than its two halves."""
+        if self._flow.write_paused and not self.disconnected:
+            await self._flow.drain()
+        if not self.disconnected:
+            self._head = self._encode_head(status, headers)
+            self._write(body, False)
 
     def _encode_head(self, status: int, headers: Any) -> bytes:
         """Return the head, which waits for the first piece of the body so that both go out together."""

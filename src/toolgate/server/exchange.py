@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from toolgate.conversation.errors import InvalidRequest, WrongMediaType
-from toolgate.server.answer import ON_DEPARTURE
+from toolgate.server.answer import ON_DEPARTURE, RESPOND
 from toolgate.wire.jsontext import decode_body
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -119,8 +119,7 @@ class Exchange:
         self.sent = len(body)
         length = b"%d" % len(body)
         all_headers = [(b"content-type", content_type), (b"content-length", length), *self.extra_headers, *headers]
-        await self._send({"type": "http.response.start", "status": status, "headers": all_headers})
-        await self._send({"type": "http.response.body", "body": b"" if self.method == "HEAD" else body})
+        await self._scope["extensions"][RESPOND](status, all_headers, b"" if self.method == "HEAD" else body)
 
     async def start(self, content_type: bytes, headers: Iterable[Header] = ()) -> None:
         """Begin a streamed answer; proxies are told not to hold it back."""

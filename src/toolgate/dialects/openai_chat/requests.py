@@ -19,7 +19,15 @@ from toolgate.conversation.message import (
     ToolCall,
     ToolResult,
 )
-from toolgate.conversation.request import ModelRequest, OutputFormat, Settings, Thinking, ToolChoice, ToolDef
+from toolgate.conversation.request import (
+    NO_SETTINGS,
+    ModelRequest,
+    OutputFormat,
+    Settings,
+    Thinking,
+    ToolChoice,
+    ToolDef,
+)
 from toolgate.conversation.seals import disclose
 from toolgate.dialects.openai_chat.words import NAME
 from toolgate.wire.fields import Fields
@@ -220,6 +228,8 @@ def _result_content(fields: Fields) -> tuple[Text | Media, ...]:
 
 
 def _tools(fields: Fields) -> tuple[ToolDef, ...]:
+    if "tools" not in fields.rest and "functions" not in fields.rest:
+        return ()
     values = fields.items("tools") or []
     tools = [_tool_def(Fields(value, f"tools[{number}]")) for number, value in enumerate(values)]
     functions = fields.items("functions")
@@ -252,7 +262,12 @@ def _function(fields: Fields, beside: dict[str, Any]) -> ToolDef:
     return ToolDef(name, description, schema, strict, extra=_extra(own))
 
 
+_SAID_OF_CHOICE = frozenset({"tool_choice", "parallel_tool_calls", "function_call"})
+
+
 def _tool_choice(fields: Fields) -> ToolChoice | None:
+    if _SAID_OF_CHOICE.isdisjoint(fields.rest):
+        return None
     parallel = fields.flag("parallel_tool_calls")
     value = fields.raw("tool_choice")
     if value is None and fields.rest.get("function_call") is not None:
@@ -285,26 +300,54 @@ def _allowed_tools(fields: Fields, parallel: bool | None) -> ToolChoice:
     return ToolChoice("required" if mode == "required" else "auto", tuple(names), parallel)
 
 
+_NUMBERS = ("temperature", "top_p", "frequency_penalty", "presence_penalty")
+_INTEGERS = ("top_k", "seed")
+_SAID_IN_SETTINGS = frozenset(
+    {
+        *_NUMBERS,
+        *_INTEGERS,
+        "max_tokens",
+        "max_completion_tokens",
+        "stop",
+        "response_format",
+        "reasoning_effort",
+        "user",
+        "n",
+    }
+)
+
+
 def _settings(fields: Fields) -> Settings:
-    newer = fields.integer("max_completion_tokens", least=1)
-    older = fields.integer("max_tokens", least=1)
-    if newer is not None:
-        fields.rest["max_completion_tokens"] = newer  # the client's own spelling goes back to its own dialect
-    effort = fields.text("reasoning_effort")
-    return Settings(
-        max_tokens=newer if newer is not None else older,
-        temperature=fields.number("temperature"),
-        top_p=fields.number("top_p"),
-        top_k=fields.integer("top_k"),
-        stop=_stop(fields),
-        seed=fields.integer("seed"),
-        frequency_penalty=fields.number("frequency_penalty"),
-        presence_penalty=fields.number("presence_penalty"),
-        output=_output(fields),
-        thinking=Thinking(effort != "none", effort) if effort else None,
-        user=fields.text("user"),
-        choices=fields.integer("n", least=1, most=128) or 1,
-    )
+    """What the request says of sampling and limits; most say little, so only what is there is read."""
+    if _SAID_IN_SETTINGS.isdisjoint(fields.rest):
+        return NO_SETTINGS
+    said: dict[str, Any] = {}
+    for name in [name for name in fields.rest if name in _SAID_IN_SETTINGS]:
+        _read_setting(fields, name, said)
+    return Settings(**said)
+
+
+def _read_setting(fields: Fields, name: str, said: dict[str, Any]) -> None:
+    if name in _NUMBERS:
+        said[name] = fields.number(name)
+    elif name in _INTEGERS:
+        said[name] = fields.integer(name)
+    elif name == "max_tokens":
+        said.setdefault("max_tokens", fields.integer(name, least=1))
+    elif name == "max_completion_tokens":
+        if (newer := fields.integer(name, least=1)) is not None:
+            said["max_tokens"] = fields.rest[name] = newer  # the client's own spelling goes back to its own dialect
+    elif name == "stop":
+        said["stop"] = _stop(fields)
+    elif name == "response_format":
+        said["output"] = _output(fields)
+    elif name == "reasoning_effort":
+        effort = fields.text(name)
+        said["thinking"] = Thinking(effort != "none", effort) if effort else None
+    elif name == "user":
+        said["user"] = fields.text(name)
+    else:
+        said["choices"] = fields.integer("n", least=1, most=128) or 1
 
 
 def _stop(fields: Fields) -> tuple[str, ...]:
