@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from tests.clients.scenes import HELLO, LOOK_UP, LOOK_UP_TWICE
 from tests.server.talk import CLIENTS, PATHS, Caller, ask, body
 from tests.stage import MEMORY, UPSTREAMS, Player, Stage, gateway_config, upstream_config
-from toolgate.config import Config, ConfigError, Key, Secret, Server, load
+from toolgate.config import Config, ConfigError, Key, Log, Secret, Server, load
 from toolgate.conversation.message import Text
 from toolgate.server.build import Toolgate
 from toolgate.server.listen import listening
@@ -284,3 +284,16 @@ async def test_arguments_come_whole_for_those_who_ask(stage: Stage, upstream: st
     chunks = [json.loads(line[6:]) for line in heard.body.decode().split("\n\n") if line.startswith("data: {")]
     deltas = [call for c in chunks for choice in c["choices"] for call in choice["delta"].get("tool_calls", [])]
     assert [delta["function"]["arguments"] for delta in deltas] == ["", '{"city":"Paris"}']
+
+
+@every_client
+async def test_a_defect_of_ours_in_the_middle_of_a_stream_is_told_in_the_stream(client: str) -> None:
+    player = Player()
+    player.scripted = ScriptedModel([[Text("a b c"), RuntimeError("a defect")]])
+    played = replace(upstream_config(), log=Log(level="error"))
+    async with listening(Toolgate(played, {"played": player})) as url:
+        heard = await ask(url, PATHS[client], body(client, "played", stream=True))
+    assert heard.status == 200
+    assert not heard.cut
+    assert b"internal error" in heard.body
+    assert b"a defect" not in heard.body

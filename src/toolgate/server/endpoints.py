@@ -9,7 +9,7 @@ from typing import Any, Protocol, cast
 from msgspec import Struct
 from msgspec.structs import replace
 
-from toolgate.conversation.errors import Overloaded, ToolgateError
+from toolgate.conversation.errors import GatewayFault, Overloaded, ToolgateError
 from toolgate.conversation.events import Delta, Finish, ModelResponse, PartStart, RunEvent
 from toolgate.conversation.fold import fold
 from toolgate.conversation.message import ToolCall
@@ -156,6 +156,9 @@ class Conversations:
             if question.exchange.client_left:
                 raise
             await _fail(question, teller, Overloaded("The server is shutting down.", retry_after=1))
+        except Exception as error:  # noqa: BLE001  # the HTTP edge: the client hears of it, the log has the whole story
+            self._traced.crashed(question.record, error)
+            await _fail(question, teller, GatewayFault("An internal error occurred; the server's log has it."))
 
 
 async def _encoded(question: Question, answer: Answer, encoder: Encoder) -> AsyncGenerator[bytes, None]:
