@@ -27,6 +27,7 @@ class ScriptedAnswer:
 
     dialect: str | None = None
     warnings: tuple[str, ...] = ()
+    whole = False
 
     def __init__(
         self, events: Iterable[StepEvent | Exception], upstream: str = "script", pace: Pace | None = None

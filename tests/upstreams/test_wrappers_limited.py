@@ -205,3 +205,12 @@ TestSlots.settings = settings(max_examples=60, stateful_step_count=40, deadline=
 async def test_an_unavailable_upstream_is_told_as_it_is():
     with pytest.raises(Unavailable):
         await Limited(Always(down()), concurrent=1).ask(REQUEST)
+
+
+async def test_a_whole_answer_gives_its_slot_back_at_once():
+    class Whole(RelayableAnswer):
+        whole = True
+
+    limited = Limited(Always(Whole()), concurrent=1)
+    await limited.ask(REQUEST)
+    assert limited.busy == 0

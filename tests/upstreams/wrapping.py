@@ -38,6 +38,7 @@ class Heard:
 class RelayableAnswer:
     """An answer that can be passed on as it is: its frames are those given, an exception among them is raised."""
 
+    whole = False
     dialect = "some_dialect"
     warnings = ("said elsewhere",)
     upstream = "relayed"

@@ -20,6 +20,9 @@ class Answer(Protocol):
     warnings: tuple[str, ...]
     """What the upstream could not be told, in words for a person."""
 
+    whole: bool
+    """All of it is here: reading it can neither wait nor fail any more."""
+
     def events(self) -> AsyncIterator[list[StepEvent]]:
         """The step's events in batches, as the network delivered them; raises UpstreamFault when it breaks off."""
 

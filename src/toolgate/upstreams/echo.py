@@ -35,6 +35,7 @@ class EchoAnswer:
     """A ready answer, told word by word."""
 
     upstream = "echo"
+    whole = True
     dialect: str | None = None
     warnings: tuple[str, ...] = ()
 

@@ -117,6 +117,7 @@ class WholeAnswer:
         restorer: Restorer | None,
     ) -> None:
         self.upstream = endpoint.name
+        self.whole = True
         self.dialect = None if request.stream else endpoint.dialect.name
         self.warnings = warnings
         self._half = endpoint.dialect.upstream
@@ -179,6 +180,7 @@ class StreamedAnswer:
         restorer: Restorer | None,
     ) -> None:
         self.upstream = endpoint.name
+        self.whole = False
         self.dialect: str | None = endpoint.dialect.name
         self.warnings = warnings
         self._endpoint = endpoint

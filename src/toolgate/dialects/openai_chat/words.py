@@ -38,10 +38,16 @@ def write_reason(reason: FinishReason) -> str:
     return "stop" if reason == "pause" else reason
 
 
+_DETAILS = frozenset({"prompt_tokens_details", "completion_tokens_details", "prompt_cache_hit_tokens"})
+
+
 def read_usage(value: Any) -> Usage | None:
     """The token counts, or None if these are none."""
     if type(value) is not dict:
         return None
+    given, made = value.get("prompt_tokens"), value.get("completion_tokens")
+    if type(given) is int and type(made) is int and _DETAILS.isdisjoint(value):
+        return Usage(given, made)
     prompt, completion = _mapping(value, "prompt_tokens_details"), _mapping(value, "completion_tokens_details")
     return Usage(
         input=_count(value.get("prompt_tokens")),

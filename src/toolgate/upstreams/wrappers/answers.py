@@ -21,6 +21,7 @@ class Wrapped:
         self.upstream = answer.upstream
         self.dialect = answer.dialect
         self.warnings = answer.warnings
+        self.whole = answer.whole
         self._answer = cast(Relayable, answer)  # nobody asks it to retell unless `dialect` says that it can
 
     def events(self) -> AsyncIterator[list[StepEvent]]:

@@ -78,6 +78,9 @@ class Breaker:
             if probe:
                 self._probing = False
         self._answering(era)
+        if answer.whole:
+            self._ended(era, "read")
+            return answer
         return watched(answer, lambda ending: self._ended(era, ending))
 
     def _refusal(self) -> Unavailable:

@@ -35,18 +35,22 @@ class Limited:
 
     async def ask(self, request: ModelRequest) -> Answer:
         """The model's answer once a slot is free; Overloaded when the line is full or too slow."""
-        await self._slot()
+        if self._busy < self._concurrent:
+            self._busy += 1
+        else:
+            await self._slot()
         try:
             answer = await self._model.ask(request)
         except BaseException:
             self._pass_on()
             raise
+        if answer.whole:
+            self._pass_on()
+            return answer
         return watched(answer, lambda _: self._pass_on())
 
     async def _slot(self) -> None:
-        if self._busy < self._concurrent:
-            self._busy += 1
-            return
+        """Stand in line for a slot."""
         if len(self._line) >= self._queue:
             raise self._full(
                 f"All {self._concurrent} slots of the upstream are taken, and {self._queue} requests wait."
