@@ -213,10 +213,6 @@ class Assembler:
             call.over = True
             self._close_what_is_over()
 
-    def knows(self, key: Hashable) -> bool:
-        """Whether a call goes by this key."""
-        return key in self._calls
-
     def flush(self, cut: bool = False) -> None:
         """Close every part; with `cut`, the model was stopped, so a call that is not whole JSON is told as incomplete."""
         while self._queue:

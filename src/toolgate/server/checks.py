@@ -2,8 +2,6 @@
 
 import re
 
-from msgspec.structs import replace
-
 from toolgate.conversation.errors import InvalidRequest
 from toolgate.conversation.history import settle
 from toolgate.conversation.request import ModelRequest, ToolDef
@@ -61,8 +59,3 @@ class RequestCheck:
 
 def _bad_tool(number: int, what: str) -> InvalidRequest:
     return InvalidRequest(f"tools[{number}]: {what}.", param=f"tools[{number}]", code="invalid_tool")
-
-
-def without_choice(request: ModelRequest) -> ModelRequest:
-    """The request without a word on choosing tools, when there are none to choose from."""
-    return request if request.tools or request.tool_choice is None else replace(request, tool_choice=None)

@@ -134,14 +134,9 @@ def _own_fields(own: Mapping[str, Any], body: dict[str, Any], quirks: Quirks) ->
     newer = fields.pop("max_completion_tokens", None)
     if newer is not None and quirks.max_tokens_field is None and "max_tokens" in body:
         body["max_completion_tokens"] = body.pop("max_tokens")  # the client's own spelling, unless a row knows better
-    if "stream_options" in fields and request_streams(body):
+    if "stream_options" in fields and body.get("stream"):
         fields["stream_options"] = {**(fields["stream_options"] or {}), **body.get("stream_options", {})}
     return fields
-
-
-def request_streams(body: Mapping[str, Any]) -> bool:
-    """Whether a body asks for a stream."""
-    return body.get("stream") is True
 
 
 def _messages(messages: tuple[Message, ...], quirks: Quirks, dropped: list[str]) -> Iterator[dict[str, Any]]:
