@@ -1,0 +1,1 @@
+"""The sample tools: useful, safe, and the first thing a newcomer sees."""
