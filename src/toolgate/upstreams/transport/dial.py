@@ -4,7 +4,7 @@ import asyncio
 import socket
 import ssl
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from errno import errorcode
 from itertools import chain, zip_longest
 from typing import Any
@@ -29,12 +29,20 @@ _DISTRUST = {
 
 
 async def dial(
-    origin: Origin, proxy: Proxy | None, tls: ssl.SSLContext | None, limit: float, make: Callable[[], Connection]
+    origin: Origin,
+    proxy: Proxy | None,
+    tls: ssl.SSLContext | None,
+    limit: float,
+    make: Callable[[], Connection],
+    at: Sequence[str] = (),
 ) -> Connection:
-    """Open a connection within `limit` seconds; a `tls` context means TLS, verified, or nothing."""
+    """Open a connection within `limit` seconds; a `tls` context means TLS, verified, or nothing.
+
+    Addresses given in `at` are those to connect to, instead of whatever the origin's name stands for.
+    """
     try:
         async with asyncio.timeout(limit if limit < float("inf") else None) as clock:
-            return await _open(origin, proxy, tls, make)
+            return await _open(origin, proxy, tls, make, at)
     except OSError as failure:
         if clock.expired():
             fault: UpstreamFault = Unavailable(  # nothing was asked yet, so it may be asked again
@@ -49,11 +57,16 @@ async def dial(
 
 
 async def _open(
-    origin: Origin, proxy: Proxy | None, tls: ssl.SSLContext | None, make: Callable[[], Connection]
+    origin: Origin,
+    proxy: Proxy | None,
+    tls: ssl.SSLContext | None,
+    make: Callable[[], Connection],
+    at: Sequence[str],
 ) -> Connection:
     loop = asyncio.get_running_loop()
     through = origin if proxy is None else proxy
-    sock = await _connect(loop, through.host, through.port)
+    addresses = _given(at, through.port) if at else await _resolve(loop, through.host, through.port)
+    sock = await _connect(loop, addresses)
     if proxy is not None and tls is not None:
         return await open_tunnel(sock, origin, proxy, tls, make)
     hostname = origin.host if tls is not None else None
@@ -61,8 +74,7 @@ async def _open(
     return connection
 
 
-async def _connect(loop: asyncio.AbstractEventLoop, host: str, port: int) -> socket.socket:
-    addresses = await _resolve(loop, host, port)
+async def _connect(loop: asyncio.AbstractEventLoop, addresses: list[Address]) -> socket.socket:
     if len(addresses) == 1:
         return await _connect_to(loop, addresses[0])
     return await _race(loop, addresses)
@@ -74,6 +86,11 @@ async def _resolve(loop: asyncio.AbstractEventLoop, host: str, port: int) -> lis
     except socket.gaierror:  # a name: that takes a server, hence a thread
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return _alternate((family, address) for family, _, _, _, address in found)
+
+
+def _given(addresses: Sequence[str], port: int) -> list[Address]:
+    six = socket.AF_INET6
+    return _alternate((six, (one, port, 0, 0)) if ":" in one else (socket.AF_INET, (one, port)) for one in addresses)
 
 
 def _alternate(found: Iterable[Address]) -> list[Address]:

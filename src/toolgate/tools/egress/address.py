@@ -1,0 +1,78 @@
+"""Which addresses belong to the public internet. Knows numbers; knows no name and no exception."""
+
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import TypeAlias
+
+Address: TypeAlias = IPv4Address | IPv6Address
+Network: TypeAlias = IPv4Network | IPv6Network
+
+_NOT_PUBLIC_V4 = tuple(
+    map(
+        IPv4Network,
+        (
+            "0.0.0.0/8",  # this host, this network
+            "10.0.0.0/8",
+            "100.64.0.0/10",  # carriers' NAT; some clouds keep their metadata there
+            "127.0.0.0/8",
+            "168.63.129.16/32",  # a cloud's own agent, at an address that looks public
+            "169.254.0.0/16",  # link-local; most clouds' metadata
+            "172.16.0.0/12",
+            "192.0.0.0/24",
+            "192.0.2.0/24",
+            "192.88.99.0/24",
+            "192.168.0.0/16",
+            "198.18.0.0/15",
+            "198.51.100.0/24",
+            "203.0.113.0/24",
+            "224.0.0.0/4",  # multicast
+            "240.0.0.0/4",  # reserved, and broadcast at its end
+        ),
+    )
+)
+_PUBLIC_V6 = IPv6Network("2000::/3")
+_NOT_PUBLIC_V6 = tuple(
+    map(
+        IPv6Network,
+        (
+            "2001::/23",  # protocol assignments, Teredo among them
+            "2001:db8::/32",
+            "2002::/16",  # 6to4: an IPv4 address in disguise, through a relay nobody runs any more
+            "3fff::/20",
+        ),
+    )
+)
+# Networks whose last 32 bits are an IPv4 address that is meant.
+_CARRYING_V4 = tuple(map(IPv6Network, ("::ffff:0:0/96", "::ffff:0:0:0/96", "64:ff9b::/96")))
+
+
+def read_address(text: str) -> Address | None:
+    """The address that a text spells, the IPv4 one where an IPv6 one only carries it; None for anything else."""
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return None
+    return bare(address)
+
+
+def bare(address: Address) -> Address:
+    """The IPv4 address inside an IPv6 one that means it."""
+    if isinstance(address, IPv6Address) and any(address in network for network in _CARRYING_V4):
+        return IPv4Address(int(address) & 0xFFFFFFFF)
+    return address
+
+
+def read_network(text: str) -> Network | None:
+    """The network, or the single address, that a text spells."""
+    try:
+        return ip_network(text, strict=False)
+    except ValueError:
+        return None
+
+
+def is_public(address: Address) -> bool:
+    """Whether anybody may open it: what is in no list of public addresses is not."""
+    if isinstance(address, IPv4Address):
+        return not any(address in network for network in _NOT_PUBLIC_V4)
+    return (
+        address.scope_id is None and address in _PUBLIC_V6 and not any(address in network for network in _NOT_PUBLIC_V6)
+    )
