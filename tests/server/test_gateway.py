@@ -1,6 +1,7 @@
 """The gateway as a whole: what it keeps, counts, says in headers and lets in."""
 
 import asyncio
+import gc
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,7 +17,9 @@ from tests.server.talk import CLIENTS, PATHS, Caller, ask, body
 from tests.stage import MEMORY, UPSTREAMS, Player, Stage, gateway_config, upstream_config
 from toolgate.config import Config, ConfigError, Key, Log, Secret, Server, load
 from toolgate.conversation.message import Text
+from toolgate.server.answer import Answer
 from toolgate.server.build import Toolgate
+from toolgate.server.exchange import Exchange
 from toolgate.server.listen import listening
 from toolgate.testing import Entry, ScriptedModel
 
@@ -297,3 +300,19 @@ async def test_a_defect_of_ours_in_the_middle_of_a_stream_is_told_in_the_stream(
     assert not heard.cut
     assert b"internal error" in heard.body
     assert b"a defect" not in heard.body
+
+
+async def test_an_answered_request_leaves_nothing_to_the_garbage_collector(stage: Stage) -> None:
+    asked = 12
+    gc.collect()
+    gc.disable()
+    try:
+        async with Caller(stage.url) as caller:
+            for _ in range(asked):
+                stage.play(HELLO)
+                await caller.post(PATHS["openai_chat"], body("openai_chat", "openai_chat", stream=False))
+                assert (await caller.answer()).status == 200
+        alive = sum(type(one) in (Answer, Exchange) for one in gc.get_objects())
+    finally:
+        gc.enable()
+    assert alive < asked

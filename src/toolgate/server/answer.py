@@ -8,7 +8,7 @@ It knows ASGI and the framing of a response.  It must not know limits, clocks or
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 from uvicorn._types import ASGI3Application, ASGIReceiveEvent, ASGISendEvent, HTTPScope
@@ -19,8 +19,9 @@ from uvicorn.server import ServerState
 from toolgate.conversation.errors import GatewayFault, Overloaded, ToolgateError
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-ON_DEPARTURE = "toolgate.on_departure"
-RESPOND = "toolgate.respond"
+ANSWER = "toolgate.answer"
+"""The ASGI extension under which an application finds the answer itself: calling it costs less than sending messages."""
+
 _WITHOUT_BODY = (204, 304)
 
 
@@ -43,6 +44,7 @@ class Answer:
     """A running request; `started` once bytes of its answer are on the wire, `complete` after the last of them."""
 
     __slots__ = (
+        "_body",
         "_chunked",
         "_edge",
         "_event",
@@ -50,33 +52,37 @@ class Answer:
         "_head",
         "_left",
         "_news",
-        "_on_departure",
+        "_scope",
         "_waits",
-        "body",
+        "cancelled_by_departure",
         "complete",
         "disconnected",
+        "http_version",
         "keep_alive",
+        "method",
         "more_body",
-        "scope",
+        "path",
         "started",
+        "task",
     )
 
     def __init__(self, edge: Edge, scope: HTTPScope, waits: bool, keep_alive: bool) -> None:
-        self.scope = scope
+        self.method = scope["method"]
+        self.path = scope["path"]
+        self.http_version = scope["http_version"]
         self.keep_alive = keep_alive
-        self.body = bytearray()
         self.more_body = True
-        self.disconnected = self.started = self.complete = False
+        self.disconnected = self.started = self.complete = self.cancelled_by_departure = False
+        self.task: asyncio.Task[None] | None = None
         self._edge = edge
         self._flow = edge.flow
+        self._scope = scope
+        self._body: bytes | bytearray = b""  # most come in one piece
         self._waits = waits
-        self._news = False
+        self._news = self._chunked = False
         self._event: asyncio.Event | None = None
         self._head: bytes | None = None
-        self._chunked = False
         self._left: int | None = None  # of the body, when its length was announced
-        self._on_departure: Callable[[], None] | None = None
-        scope["extensions"] = {ON_DEPARTURE: self.on_departure, RESPOND: self.respond}  # type: ignore[dict-item]  # an extension of ours
 
     @property
     def chunked(self) -> bool:
@@ -87,8 +93,12 @@ class Answer:
         """Add a piece of the request's body."""
         if self.complete:
             return
-        self.body += body
-        if len(self.body) > HIGH_WATER_LIMIT:
+        if not self._body:
+            self._body = body
+        else:
+            self._body = self._body if type(self._body) is bytearray else bytearray(self._body)
+            self._body += body
+        if len(self._body) > HIGH_WATER_LIMIT:
             self._flow.pause_reading()
         self._tell()
 
@@ -98,17 +108,17 @@ class Answer:
         self._tell()
 
     def disconnect(self) -> None:
-        """Tell the application that nobody listens any more."""
+        """Tell the application that nobody listens any more; if it wants that, by cancelling its task."""
         self.disconnected = True
         self._tell()
-        if self._on_departure is not None and not self.complete:
-            self._on_departure()
+        if self.cancelled_by_departure and not self.complete and self.task is not None:
+            self.task.cancel()
 
-    def on_departure(self, call: Callable[[], None] | None) -> None:
-        """Have this called when the client leaves before its answer is complete; cheaper than a task that waits for it."""
-        self._on_departure = call
-        if self.disconnected and call is not None:
-            call()
+    def cancel_on_departure(self) -> None:
+        """Have the task cancelled when the client leaves before its answer is complete; cheaper than one that waits."""
+        self.cancelled_by_departure = True
+        if self.disconnected and self.task is not None:
+            self.task.cancel()
 
     def _tell(self) -> None:
         self._news = True
@@ -117,8 +127,10 @@ class Answer:
 
     async def run(self, app: ASGI3Application) -> None:
         """Let the application answer, and see to it that something is said when it does not."""
+        scope, self._scope = self._scope, {}  # type: ignore[typeddict-item]  # no cycle is left to the garbage collector
+        scope["extensions"] = {ANSWER: self}  # type: ignore[dict-item]  # an extension of ours
         try:
-            await app(self.scope, self.receive, self.send)
+            await app(scope, self.receive, self.send)
         except asyncio.CancelledError:
             self._end(Overloaded("The server is shutting down.", retry_after=1))
             raise
@@ -133,11 +145,12 @@ class Answer:
     def _end(self, error: ToolgateError) -> None:
         if self.complete or self.disconnected:
             return
+        self.cancelled_by_departure = False  # the task is at its end
         self.disconnect()
         if self.started:
             self._edge.transport.close()  # without an end, so that nobody takes it for whole
         else:
-            self._edge.fail(error, self.scope["path"])
+            self._edge.fail(error, self.path)
 
     async def receive(self) -> ASGIReceiveEvent:
         """Return the next piece of the body, or that the client left."""
@@ -153,8 +166,15 @@ class Answer:
         self._news = False
         if self.disconnected or self.complete:
             return {"type": "http.disconnect"}
-        body, self.body = bytes(self.body), bytearray()
+        body, self._body = bytes(self._body), b""
         return {"type": "http.request", "body": body, "more_body": self.more_body}
+
+    def whole_body(self) -> bytes | None:
+        """Return the request's body if all of it is here; otherwise `receive` has it piece by piece."""
+        if self.more_body or self.disconnected:
+            return None
+        body, self._body = bytes(self._body), b""
+        return body
 
     async def send(self, message: ASGISendEvent) -> None:
         """Send a part of the answer, after the client has taken what was sent before."""
@@ -171,18 +191,36 @@ class Answer:
         else:
             raise RuntimeError(f"An answer has no place for {message['type']!r} here.")
 
-    async def respond(self, status: int, headers: Any, body: bytes) -> None:
-        """Send a whole answer at once; cheaper than its two halves."""
-        if self._flow.write_paused and not self.disconnected:
-            await self._flow.drain()
-        if not self.disconnected:
-            self._head = self._encode_head(status, headers)
-            self._write(body, False)
+    @property
+    def must_wait(self) -> bool:
+        """Whether the client has yet to take what was sent before."""
+        return self._flow.write_paused and not self.disconnected
+
+    async def drain(self) -> None:
+        """Wait until the client has taken what was sent before."""
+        await self._flow.drain()
+
+    def respond(self, status: int, content_type: bytes, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
+        """Send a whole answer at once, which is cheaper than its two halves; `headers` must not speak of framing."""
+        if self.disconnected:
+            return
+        if self.started or self._head is not None:
+            raise RuntimeError("An answer has one head.")
+        lines = [STATUS_LINE[status], b"content-type: %b\r\ncontent-length: %d\r\n" % (content_type, len(body))]
+        for header in self._edge.server_state.default_headers:
+            lines.append(b"%b: %b\r\n" % header)
+        for header in headers:
+            lines.append(b"%b: %b\r\n" % header)
+        lines.append(b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n")
+        head = _joined(lines, len(lines) + 1 + (not self.keep_alive))
+        self.started, self._waits = True, False
+        self._edge.transport.write(head if self.method == "HEAD" else head + body)
+        self._finish()
 
     def _encode_head(self, status: int, headers: Any) -> bytes:
         """Return the head, which waits for the first piece of the body so that both go out together."""
-        with_body = self.scope["method"] != "HEAD" and status not in _WITHOUT_BODY
-        self._chunked = with_body and self.scope["http_version"] == "1.1"
+        with_body = self.method != "HEAD" and status not in _WITHOUT_BODY
+        self._chunked = with_body and self.http_version == "1.1"
         lines = [STATUS_LINE[status]]
         for name, value in (*self._edge.server_state.default_headers, *headers):
             name = name.lower()
@@ -211,16 +249,19 @@ class Answer:
             body = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
             if not more_body:
                 body += b"0\r\n\r\n"
-        elif self.scope["method"] == "HEAD":
+        elif self.method == "HEAD":
             body = b""
         if self._head is not None:
             body = self._head + body
             self._head, self.started, self._waits = None, True, False
         self._edge.transport.write(body)
         if not more_body:
-            self.complete = True
-            self._tell()
-            self._edge.answered(self)
+            self._finish()
+
+    def _finish(self) -> None:
+        self.complete = True
+        self._tell()
+        self._edge.answered(self)
 
 
 def _joined(lines: list[bytes], count: int) -> bytes:

@@ -81,7 +81,6 @@ class App:
             self._traced.crashed(record, error)
             await self._refuse(exchange, record, GatewayFault("An internal error occurred; the server's log has it."))
         finally:
-            exchange.stop_watching()
             record.bytes_in, record.bytes_out = exchange.received, exchange.sent
             self._traced.finish(record)
 

@@ -3,14 +3,12 @@
 There is no framework between the socket and the handlers: routing and middleware would cost more than the translation.
 """
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from functools import partial
 from typing import Any, TypeAlias
 
 from toolgate.conversation.errors import InvalidRequest, WrongMediaType
-from toolgate.server.answer import ON_DEPARTURE, RESPOND
+from toolgate.server.answer import ANSWER, Answer
 from toolgate.wire.jsontext import decode_body
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -30,12 +28,11 @@ class Exchange:
     """One request being answered."""
 
     __slots__ = (
+        "_answer",
         "_receive",
         "_scope",
         "_send",
-        "_watch",
         "_wrote_at",
-        "client_left",
         "extra_headers",
         "headers",
         "method",
@@ -51,13 +48,12 @@ class Exchange:
         self.headers: list[Header] = scope["headers"]
         self.started = False
         self.received = self.sent = 0  # bytes of bodies
-        self.client_left = False
         self.extra_headers: list[Header] = []  # sent with every answer
         self._wrote_at = 0.0
         self._scope = scope
         self._receive = receive
         self._send = send
-        self._watch: Callable[[Callable[[], None] | None], None] | None = None
+        self._answer: Answer = scope["extensions"][ANSWER]
 
     @property
     def query(self) -> str:
@@ -73,6 +69,10 @@ class Exchange:
 
     async def body(self) -> bytes:
         """The whole body; its size is limited below ASGI."""
+        whole = self._answer.whole_body()
+        if whole is not None:
+            self.received = len(whole)
+            return whole
         pieces: list[bytes] = []
         while True:
             message = await self._receive()
@@ -94,32 +94,25 @@ class Exchange:
             raise InvalidRequest("The body is empty: a JSON object was expected.", code="invalid_json")
         return decode_body(body)
 
+    @property
+    def client_left(self) -> bool:
+        """Whether nobody waits for the answer any more."""
+        return self._answer.disconnected
+
     def cancel_when_client_leaves(self) -> None:
-        """From now on the running task is cancelled when the client closes its connection."""
-        task = asyncio.current_task()
-        assert task is not None
-        self._watch = self._scope["extensions"][ON_DEPARTURE]
-        self._watch(partial(self._leave, task))
-
-    def _leave(self, task: asyncio.Task[Any]) -> None:
-        self.client_left = True
-        task.cancel()
-
-    def stop_watching(self) -> None:
-        """The answer is out; whatever the client does now is the next request's business."""
-        if self._watch is not None:
-            self._watch(None)
-            self._watch = None
+        """From now on the running task is cancelled when the client closes its connection before it is answered."""
+        self._answer.cancel_on_departure()
 
     async def respond(
         self, status: int, body: bytes, headers: Iterable[Header] = (), content_type: bytes = JSON
     ) -> None:
         """Answer in one piece."""
+        answer = self._answer
         self.started = True
         self.sent = len(body)
-        length = b"%d" % len(body)
-        all_headers = [(b"content-type", content_type), (b"content-length", length), *self.extra_headers, *headers]
-        await self._scope["extensions"][RESPOND](status, all_headers, b"" if self.method == "HEAD" else body)
+        if answer.must_wait:
+            await answer.drain()
+        answer.respond(status, content_type, [*self.extra_headers, *headers], body)
 
     async def start(self, content_type: bytes, headers: Iterable[Header] = ()) -> None:
         """Begin a streamed answer; proxies are told not to hold it back."""

@@ -113,7 +113,7 @@ class GuardedProtocol(HttpToolsProtocol):
         if running is not None and running.more_body:
             self._reject(InvalidRequest("The body ended before its announced length.", code="incomplete_body"))
             return False
-        if running is None or self.scheme == "https" or running.scope["http_version"] != "1.1":
+        if running is None or self.scheme == "https" or running.http_version != "1.1":
             return False
         if not self._queue and not self._held and self._refusal is None:
             running.keep_alive = False
@@ -203,7 +203,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _run(self, answer: Answer) -> None:
         self._running = answer
-        task = self.loop.create_task(answer.run(self.app))
+        task = answer.task = self.loop.create_task(answer.run(self.app))
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
