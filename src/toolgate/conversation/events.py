@@ -1,8 +1,11 @@
 """The grammar of an answer while it is being made.
 
-    run   := step (tools step)* Finish
-    step  := StepStart part* StepEnd
+    run   := step Finish
+    step  := StepStart (part | ToolProgress)* StepEnd
     part  := PartStart Delta* PartEnd
+
+A run in which the gateway calls tools asks the model several times, yet it is told as one step: its calls and their results
+are parts like others.
 
 One part is open at a time, so a `Delta` needs no address. `PartEnd` carries the whole part: storage, the loop and
 whole answers read `PartEnd` alone and may be given no deltas at all. Failure is an exception, never an event.
@@ -68,6 +71,15 @@ class PartEnd(Struct, frozen=True):
     part: Part
 
 
+class ToolProgress(Struct, frozen=True):
+    """How far a call that the gateway runs has come, in words, in numbers or both."""
+
+    call_id: str
+    message: str | None = None
+    done: float | None = None
+    total: float | None = None
+
+
 class StepEnd(Struct, frozen=True):
     """The model stopped, why, and what it cost; `usage` None means that the upstream did not say."""
 
@@ -86,8 +98,8 @@ class Finish(Struct, frozen=True):
     extra: Extra = NO_EXTRA
 
 
-StepEvent: TypeAlias = StepStart | PartStart | Delta | PartEnd | StepEnd
-RunEvent: TypeAlias = StepStart | PartStart | Delta | PartEnd | StepEnd | Finish
+StepEvent: TypeAlias = StepStart | PartStart | Delta | PartEnd | ToolProgress | StepEnd
+RunEvent: TypeAlias = StepStart | PartStart | Delta | PartEnd | ToolProgress | StepEnd | Finish
 
 
 class ModelResponse(Struct, frozen=True):

@@ -4,7 +4,7 @@ A result that answers no call is the client's mistake. A call without a result i
 interrupted, and without an error result in its place the conversation could never go on.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 import msgspec
 
@@ -15,21 +15,38 @@ from toolgate.conversation.request import ModelRequest
 LOST_RESULT = "No result was recorded for this tool call: it was interrupted or its result was lost."
 
 
-def settle(request: ModelRequest, strict: bool = False, lenient: bool = False) -> ModelRequest:
+def settle(request: ModelRequest, strict: bool = False, lenient: bool = False, resumable: bool = False) -> ModelRequest:
     """The request with every call answered once, right behind it and in call order.
 
-    `strict` refuses a call without a result; `lenient` drops a result without a call instead of refusing it.
+    `strict` refuses a call without a result; `lenient` drops a result without a call instead of refusing it. In a
+    `resumable` conversation the gateway's own calls at its end may still be waiting to be run.
     """
     if not any(message.role == "tool" or _calls(message) for message in request.messages):
         return request
     warnings = list(request.warnings)
-    messages = tuple(_settled(request.messages, warnings, strict, lenient))
+    waiting = {call.id for call in unanswered(request.messages)} if resumable else set()
+    messages = tuple(_settled(request.messages, warnings, strict, lenient, waiting))
     if messages == request.messages and len(warnings) == len(request.warnings):
         return request
     return msgspec.structs.replace(request, messages=messages, warnings=tuple(warnings))
 
 
-def _settled(messages: tuple[Message, ...], warnings: list[str], strict: bool, lenient: bool) -> Iterator[Message]:
+def unanswered(messages: Sequence[Message]) -> list[ToolCall]:
+    """The gateway's calls at the end of the conversation that have no result yet."""
+    answered: set[str] = set()
+    for message in reversed(messages):
+        if message.role == "assistant":
+            calls = [call for call in _calls(message) if call.executor == "gateway" and call.complete]
+            return [call for call in calls if call.id not in answered]
+        if message.role != "tool":
+            return []
+        answered |= {part.call_id for part in message.parts if isinstance(part, ToolResult)}
+    return []
+
+
+def _settled(
+    messages: tuple[Message, ...], warnings: list[str], strict: bool, lenient: bool, waiting: Collection[str]
+) -> Iterator[Message]:
     results = _results_by_call(messages, warnings, lenient)
     for number, message in enumerate(messages):
         if message.role == "tool":
@@ -38,6 +55,8 @@ def _settled(messages: tuple[Message, ...], warnings: list[str], strict: bool, l
         calls = _calls(message)
         for position, call in enumerate(calls):
             result = results.get((number, position))
+            if result is None and call.id in waiting:
+                continue
             if result is None:
                 if strict:
                     raise InvalidRequest(f"The tool call {call.id!r} has no result.", param=f"messages[{number}]")

@@ -17,14 +17,14 @@ MediaKind: TypeAlias = Literal["image", "audio", "video", "file"]
 NO_EXTRA: Extra = {}
 
 
-class Text(Struct, frozen=True):
+class Text(Struct, frozen=True, tag=True):
     """Words."""
 
     text: str
     extra: Extra = NO_EXTRA
 
 
-class Media(Struct, frozen=True):
+class Media(Struct, frozen=True, tag=True):
     """A picture, sound or document: inline as base64 in `data`, or elsewhere by `url` or `file_id`."""
 
     kind: MediaKind
@@ -43,7 +43,7 @@ class Seal(Struct, frozen=True):
     fields: Mapping[str, Any]
 
 
-class Reasoning(Struct, frozen=True):
+class Reasoning(Struct, frozen=True, tag=True):
     """What the model thought; `seal` must come back untouched to the dialect that made it."""
 
     text: str
@@ -51,17 +51,18 @@ class Reasoning(Struct, frozen=True):
     extra: Extra = NO_EXTRA
 
 
-class Refusal(Struct, frozen=True):
+class Refusal(Struct, frozen=True, tag=True):
     """The model's own words for declining."""
 
     text: str
     extra: Extra = NO_EXTRA
 
 
-class ToolCall(Struct, frozen=True):
+class ToolCall(Struct, frozen=True, tag=True):
     """A call of a tool; `arguments` is the exact JSON text, or free text for a freeform tool.
 
     `complete` is false when the model was cut off while writing it: such a call is shown, never run.
+    `approval` names the approval that a person was asked for, if one was.
     """
 
     id: str
@@ -71,9 +72,10 @@ class ToolCall(Struct, frozen=True):
     freeform: bool = False
     complete: bool = True
     extra: Extra = NO_EXTRA
+    approval: str | None = None
 
 
-class ToolResult(Struct, frozen=True):
+class ToolResult(Struct, frozen=True, tag=True):
     """What a call gave back; `is_error` is None when the client did not say."""
 
     call_id: str
@@ -83,14 +85,21 @@ class ToolResult(Struct, frozen=True):
     extra: Extra = NO_EXTRA
 
 
-class Opaque(Struct, frozen=True):
+class Opaque(Struct, frozen=True, tag=True):
     """A part of a kind we do not know: it is kept for `dialect`, which wrote it, and shown to no other."""
 
     dialect: str
     value: Mapping[str, Any]
 
 
-Part: TypeAlias = Text | Media | Reasoning | Refusal | ToolCall | ToolResult | Opaque
+class ApprovalRequest(Struct, frozen=True, tag=True):
+    """A call that waits for a person's word, given under this id; it stands in answers alone, never in a history."""
+
+    id: str
+    call: ToolCall
+
+
+Part: TypeAlias = Text | Media | Reasoning | Refusal | ToolCall | ToolResult | Opaque | ApprovalRequest
 
 
 class Message(Struct, frozen=True):

@@ -36,6 +36,14 @@ class ToolChoice(Struct, frozen=True):
     parallel: bool | None = None
 
 
+class Decision(Struct, frozen=True):
+    """The client's answer to an approval that it was asked for."""
+
+    approval: str
+    approve: bool
+    reason: str | None = None
+
+
 class OutputFormat(Struct, frozen=True):
     """Text by a JSON Schema, or any JSON object when `schema` is None."""
 
@@ -80,7 +88,7 @@ class ModelRequest(Struct, frozen=True):
     `tool_choice` None means the client said nothing about it.
     `dialect` is the one the client spoke; `relay` says that an answer in that dialect may reach it as it came.
     `warnings` tells what had to be changed or dropped on the way here; `headers` are the client's own words that its
-    dialect says in headers and that an upstream of the same dialect should hear.
+    dialect says in headers and that an upstream of the same dialect should hear. `decisions` answer approvals.
     """
 
     model: str
@@ -94,3 +102,4 @@ class ModelRequest(Struct, frozen=True):
     warnings: tuple[str, ...] = ()
     relay: bool = True
     headers: Mapping[str, str] = {}
+    decisions: tuple[Decision, ...] = ()

@@ -1,11 +1,12 @@
 """What the engine asks of the world. Each role is a small Protocol, so that behaviour is added by wrapping."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 from toolgate.conversation.errors import ToolgateError
-from toolgate.conversation.events import FinishReason, ModelResponse, StepEvent, Usage
-from toolgate.conversation.request import ModelRequest
+from toolgate.conversation.events import FinishReason, ModelResponse, StepEvent, ToolProgress, Usage
+from toolgate.conversation.message import ApprovalRequest, Message, ToolCall, ToolResult
+from toolgate.conversation.request import ModelRequest, ToolDef
 
 
 class Answer(Protocol):
@@ -76,3 +77,43 @@ class Relayable(Answer, Protocol):
 
     def retell_whole(self, reply: Any, usage: Usage | None = None) -> tuple[dict[str, Any], ModelResponse]:
         """The whole answer as a body of its dialect, and what it says; `usage` stands in where it gave none."""
+
+
+class Toolbox(Protocol):
+    """The server's tools as one run may use them."""
+
+    def offered(self) -> tuple[ToolDef, ...]:
+        """What the model is offered now; it may grow while the run goes on, and its order never changes."""
+
+    def owns(self, name: str) -> bool:
+        """Whether a call by this name is the server's to run."""
+
+    def may_ask(self, name: str) -> bool:
+        """Whether a call by this name may have to wait for a person: it is not shown before that is known."""
+
+    def is_repeatable(self, name: str) -> bool:
+        """Whether running a call by this name twice does no more than running it once."""
+
+    async def run(
+        self, call: ToolCall, tell: Callable[[ToolProgress], None], starting: Callable[[], Awaitable[None]]
+    ) -> ToolResult | ApprovalRequest:
+        """What became of the call: whatever goes wrong is a result that says so; only a person can keep it waiting.
+
+        `starting` is awaited when nothing is in its way any more and its effects are about to happen.
+        """
+
+    def waited(self) -> float:
+        """The seconds so far in which the run stood still because a person was thinking."""
+
+
+class Journal(Protocol):
+    """Remembers what a run did that its client does not see, so that whoever comes back finds it."""
+
+    async def progressed(self, messages: Sequence[Message]) -> None:
+        """The messages of the run so far; if it is cut off here, the same request goes on from them."""
+
+    async def starting(self, call: ToolCall) -> None:
+        """The call is about to run, and running it twice may do harm."""
+
+    async def finished(self, messages: Sequence[Message], returned: Sequence[ToolCall]) -> None:
+        """The run is over; `returned` are the calls that the client will come back with."""

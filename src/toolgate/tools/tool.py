@@ -7,7 +7,7 @@ loop are wrapped around it. Knows nothing of where tools come from, of models or
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from toolgate.conversation.message import Media, Text
 
@@ -41,7 +41,7 @@ class ToolSpec(Struct, frozen=True, kw_only=True):
     name: str
     description: str
     source: str
-    input_schema: Mapping[str, Any] = NO_INPUT
+    input_schema: Mapping[str, Any] = field(default_factory=lambda: NO_INPUT)
     output_schema: Mapping[str, Any] | None = None
     origin: str | None = None
     display_name: str | None = None
@@ -113,6 +113,10 @@ class ToolFailure(Exception):
     """The call failed; the message is written for the model, which may mend its arguments or tell the user."""
 
 
+class TransientFailure(ToolFailure):
+    """It may go well if it is tried again: a connection broke, a service was busy."""
+
+
 class Tool(Protocol):
     """Something the server can run."""
 
@@ -160,6 +164,8 @@ class Asked(Struct, frozen=True):
     preparation: Preparation = Preparation()
     stance: Stance | None = None
     """What the request itself demands of this call; it can make the policy stricter, never laxer."""
+    tainted: bool = False
+    """Whether the run already holds what strangers wrote: results of open-world tools. A person should know."""
 
 
 class Verdict(Struct, frozen=True):

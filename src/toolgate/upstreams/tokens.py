@@ -21,7 +21,7 @@ from typing import Any
 from msgspec import Struct
 
 from toolgate.conversation.events import ModelResponse, Usage
-from toolgate.conversation.message import Media, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
+from toolgate.conversation.message import Media, Opaque, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
 from toolgate.conversation.request import ModelRequest, ToolDef
 from toolgate.wire.jsontext import encode
 
@@ -116,8 +116,8 @@ def _parts_bill(parts: Iterable[Part]) -> _Bill:
                 flat += inner.flat
             case Media():
                 flat += _media_tokens(part)
-            case _:
-                texts.append(_json(part.value))
+            case Opaque(value=value):
+                texts.append(_json(value))
     return _Bill(tuple(texts), flat)
 
 

@@ -70,11 +70,12 @@ def _messages(fields: Fields) -> Iterator[Message]:
     values = fields.items("messages")
     if not values:
         raise InvalidRequest("messages must be a list with at least one message.", param="messages")
+    ours: set[str] = set()
     for number, value in enumerate(values):
-        yield from _message(Fields(value, f"messages[{number}]"))
+        yield from _message(Fields(value, f"messages[{number}]"), ours)
 
 
-def _message(fields: Fields) -> Iterator[Message]:
+def _message(fields: Fields, ours: set[str]) -> Iterator[Message]:
     role = fields.text("role")
     parts = read_content(fields, "content")
     extra = extra_of(fields.rest)
@@ -82,7 +83,7 @@ def _message(fields: Fields) -> Iterator[Message]:
         case "user":
             yield from _user(parts, extra)
         case "assistant":
-            yield from _assistant(parts, extra)
+            yield from _assistant(parts, extra, ours)
         case "system":
             yield Message("system", tuple(parts), extra)
         case _:
@@ -99,9 +100,12 @@ def _user(parts: list[Part], extra: Extra) -> Iterator[Message]:
         yield Message("user", tuple(words), NO_EXTRA if results else extra)
 
 
-def _assistant(parts: list[Part], extra: Extra) -> Iterator[Message]:
-    """The answer as it was; where the gateway ran tools in the midst of it, it is cut into its steps again."""
-    ours = {part.id for part in parts if isinstance(part, ToolCall) and part.executor == "gateway"}
+def _assistant(parts: list[Part], extra: Extra, ours: set[str]) -> Iterator[Message]:
+    """The answer as it was; where the gateway ran tools in the midst of it, it is cut into its steps again.
+
+    `ours` are the gateway's calls so far: a turn that paused has its results in the next message.
+    """
+    ours |= {part.id for part in parts if isinstance(part, ToolCall) and part.executor == "gateway"}
     parts = [own_result(part, ours) for part in parts] if ours else parts
     if not parts:
         yield Message("assistant", (), extra)

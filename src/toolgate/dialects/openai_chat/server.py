@@ -3,7 +3,7 @@
 Reading requests has a file of its own, `requests.py`.
 """
 
-from typing import Any
+from typing import Any, TypeGuard
 
 from toolgate.conversation import ids
 from toolgate.conversation.errors import ToolgateError
@@ -100,7 +100,7 @@ class ChatEncoder:
                 self._open_delta = self._around(b'{"reasoning_content":"?"}')
             case Refusal():
                 self._open_delta = self._around(b'{"refusal":"?"}')
-            case ToolCall():
+            case ToolCall(executor="client"):
                 return self._start_call(part)
             case Media():
                 self._open_delta = (b"", b"")
@@ -162,7 +162,7 @@ def write_message(parts: tuple[Part, ...], legacy: bool = False) -> dict[str, An
     """The assistant's message that these parts make; content is null when there is none."""
     text = "".join([part.text for part in parts if type(part) is Text])
     refusal = "".join([part.text for part in parts if type(part) is Refusal])
-    calls = [write_call(part, part.arguments) for part in parts if type(part) is ToolCall]
+    calls = [write_call(part, part.arguments) for part in parts if _is_shown(part)]
     message: dict[str, Any] = {"role": "assistant", "content": text or None, "refusal": refusal or None}
     if not (text or refusal or calls):
         message["content"] = ""
@@ -180,6 +180,11 @@ def write_message(parts: tuple[Part, ...], legacy: bool = False) -> dict[str, An
     elif calls:
         message["tool_calls"] = calls
     return message
+
+
+def _is_shown(part: Part) -> TypeGuard[ToolCall]:
+    """Whether a part is a call that is the client's to run; Chat has no words for any other."""
+    return type(part) is ToolCall and part.executor == "client"
 
 
 def write_call(call: ToolCall, arguments: str = "") -> dict[str, Any]:

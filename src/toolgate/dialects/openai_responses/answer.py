@@ -6,6 +6,7 @@ from typing import Any
 from toolgate.conversation.errors import ToolgateError
 from toolgate.conversation.media import data_url
 from toolgate.conversation.message import (
+    ApprovalRequest,
     Media,
     Opaque,
     Part,
@@ -178,7 +179,11 @@ def write_item(part: Part, id: str, status: str, spaces: Mapping[str, str]) -> d
             return _call(part, id, status, {**({"namespace": spaces[part.name]} if part.name in spaces else {}), **own})
         case ToolCall():
             item = {"id": id, "type": "mcp_call", "status": status, "server_label": SERVER_LABEL, "name": part.name}
-            return {**item, "arguments": part.arguments, "output": None, "error": None}
+            asked = {"approval_request_id": part.approval} if part.approval else {}
+            return {**item, "arguments": part.arguments, **asked, "output": None, "error": None}
+        case ApprovalRequest(call=call):
+            item = {"id": id, "type": "mcp_approval_request", "server_label": SERVER_LABEL, "name": call.name}
+            return {**item, "arguments": call.arguments}
         case Media(kind="image", data=str(data)):
             return {"type": "image_generation_call", **own, "id": own.get("id") or id, "status": status, "result": data}
         case Opaque(value=value):
@@ -220,7 +225,7 @@ def answered(item: Mapping[str, Any], result: ToolResult | None) -> dict[str, An
 
 
 def _unmarked(part: Part) -> dict[str, Any]:
-    if isinstance(part, Opaque) or not part.extra:
+    if isinstance(part, (Opaque, ApprovalRequest)) or not part.extra:
         return {}
     return {name: value for name, value in part.extra.get(NAME, {}).items() if name not in _MARKS}
 

@@ -23,7 +23,7 @@ from toolgate.conversation.message import (
     ToolCall,
     ToolResult,
 )
-from toolgate.conversation.request import ToolDef
+from toolgate.conversation.request import Decision, ToolDef
 from toolgate.conversation.seals import disclose
 from toolgate.dialects.openai_responses.tools import offered_in_input, read_tools
 from toolgate.dialects.openai_responses.words import NAME, SERVER_LABEL, call_ids_of, own_extra, read_reasoning
@@ -43,6 +43,13 @@ class InputReader:
         self._turn: list[Part] = []  # the assistant's turn that is not over yet
         self._calls: dict[str, bool] = {}  # the calls so far, and whether each was answered
         self._held_by: dict[str, str] = {}  # the call that an item holds, by the item's id
+        self._waiting: dict[str, str] = {}  # the call that each approval was asked for
+        self._decisions: dict[str, Decision] = {}
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """The answers to approvals on which nobody has acted yet."""
+        return tuple(self._decisions.values())
 
     def messages(self) -> tuple[Message, ...]:
         """All that was read."""
@@ -64,6 +71,10 @@ class InputReader:
                 self._turn.append(_reasoning(whole, fields))
             case "mcp_call" if whole.get("server_label") == SERVER_LABEL:
                 self._call_run_here(fields)
+            case "mcp_approval_request" if whole.get("server_label") == SERVER_LABEL:
+                self._asked(fields)
+            case "mcp_approval_response" if whole.get("approval_request_id") in self._waiting:
+                self._decided(fields)
             case "image_generation_call" if type(whole.get("result")) is str:
                 self._turn.append(read_image(whole))
             case "item_reference":
@@ -136,12 +147,31 @@ class InputReader:
         """A call that we ran in an earlier answer, with its result: to the model it is one like any other."""
         id = call_ids_of(fields.required_text("id"))[:1] or (fields.path,)
         name, arguments = fields.required_text("name"), as_text(fields.raw("arguments")).strip() or NO_ARGUMENTS
-        self._turn.append(ToolCall(id[0], name, arguments, executor="gateway"))
+        approval = fields.text("approval_request_id")
+        if approval is None or self._waiting.get(approval) != id[0]:
+            self._turn.append(ToolCall(id[0], name, arguments, executor="gateway"))
+        else:
+            self._decisions.pop(approval, None)
         output, error = fields.raw("output"), fields.raw("error")
         if output is None and error is None:
             return
         text = as_text(output if error is None else _told_error(error))
         self._append(Message("tool", (ToolResult(id[0], (Text(text),), error is not None, name),)))
+
+
+    def _asked(self, fields: Fields) -> None:
+        """A call that we asked an approval for: until it is run it stands at the end of its turn without a result."""
+        id, name = fields.required_text("id"), fields.required_text("name")
+        call_id = "call_" + id.partition("_")[2]
+        self._waiting[id] = call_id
+        arguments = as_text(fields.raw("arguments")).strip() or NO_ARGUMENTS
+        self._turn.append(ToolCall(call_id, name, arguments, executor="gateway", approval=id))
+
+    def _decided(self, fields: Fields) -> None:
+        id, approve = fields.required_text("approval_request_id"), fields.flag("approve")
+        if approve is None:
+            raise InvalidRequest(f"{fields.at('approve')} is required.", param=fields.at("approve"))
+        self._decisions[id] = Decision(id, approve, fields.text("reason"))
 
 
 def read_content(fields: Fields, name: str) -> tuple[Part, ...]:

@@ -33,8 +33,9 @@ def decode_request(body: Any) -> ModelRequest:
         fields.rest["tool_choice"] = chosen  # a hosted tool can be chosen in the client's own words only
     settings = _settings(fields)
     stream = bool(fields.flag("stream"))
+    extra = own_extra(fields.rest)
     return ModelRequest(
-        model, messages, tuple(tools), choice, settings, stream, dialect=NAME, extra=own_extra(fields.rest)
+        model, messages, tuple(tools), choice, settings, stream, NAME, extra, decisions=reader.decisions
     )
 
 

@@ -20,7 +20,7 @@ from toolgate.conversation.events import (
     StepStart,
     Usage,
 )
-from toolgate.conversation.message import Opaque, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
+from toolgate.conversation.message import ApprovalRequest, Opaque, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
 from toolgate.conversation.request import ModelRequest
 from toolgate.dialects.dialect import Encoder, Reply
 from toolgate.dialects.openai_responses.answer import (
@@ -123,6 +123,8 @@ class ResponsesEncoder:
                 return self._close(cut=write_reason(reason) is not None)
             case Finish():
                 return self._begin() + self._finish(event)
+            case _:
+                return b""
 
     def error(self, error: ToolgateError) -> bytes:
         """The error as an event, the response as failed, then the terminator."""
@@ -297,6 +299,8 @@ def _item_id(part: Part) -> str:
             return call_item_id("custom_tool_call" if part.freeform else "function_call", part.id)
         case ToolCall():
             return call_item_id("mcp_call", part.id)
+        case ApprovalRequest():
+            return part.id
         case Reasoning():
             return new_item_id("reasoning")
         case _:

@@ -1,0 +1,247 @@
+"""A model together with the server's tools: asking it is a run of as many rounds as it takes, told as one step.
+
+The conversation is the only state: if it ends in calls that are ours to run, they are run; otherwise the model is asked.
+Going on after an approval, a cut connection or the client's own tools is therefore just running again.
+
+Whose a call is, is known by its name before anything happens. The client's calls are passed on as they come, all others are
+marked as the gateway's: dialects that can speak of them show them, the rest leave them out.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
+from functools import partial
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from toolgate.conversation.events import StepEnd, StepEvent, ToolProgress
+from toolgate.conversation.history import unanswered
+from toolgate.conversation.message import ApprovalRequest, Message, Text, ToolCall, ToolResult
+from toolgate.conversation.request import ModelRequest, ToolChoice
+from toolgate.engine.limits import Budget, Price, Spent
+from toolgate.engine.ports import Answer, Journal, Model, Toolbox
+from toolgate.engine.teller import Manner, Step, Teller
+
+INTERRUPTED = (
+    "This call was interrupted and its outcome is unknown: it may or may not have taken effect. "
+    "Do not repeat it; find out what happened, or ask the user."
+)
+CIRCLING = "This very call was made several times already and was not run again: use its result, or do something else."
+
+
+class Past(Struct, frozen=True):
+    """What an earlier attempt at the same run did before it broke off, and which calls had begun by then."""
+
+    messages: tuple[Message, ...] = ()
+    started: frozenset[str] = frozenset()
+
+
+class WithTools(Struct, frozen=True):
+    """Asks a model, runs the server's tools that it calls, and asks again until it has answered."""
+
+    model: Model
+    toolbox: Toolbox
+    journal: Journal
+    manner: Manner = Manner()
+    budget: Budget = Budget()
+    price: Price = Price()
+    parallel: int = 8
+    past: Past = Past()
+
+    async def ask(self, request: ModelRequest) -> "Run":
+        """The run, once the model's first piece has arrived or there are calls to run before it is asked."""
+        run = Run(self, request)
+        await run.begin()
+        return run
+
+
+class Run:
+    """One run, which is an answer like any other."""
+
+    dialect: str | None = None
+    whole = False
+
+    def __init__(self, gear: WithTools, request: ModelRequest) -> None:
+        self.upstream = ""
+        self.warnings: tuple[str, ...] = ()
+        self._request = request
+        self._own = list(gear.past.messages)  # what was said since the client's last word
+        self._past = gear.past
+        self._model = gear.model
+        self._toolbox = gear.toolbox
+        self._journal = gear.journal
+        self._manner = gear.manner
+        self._spent = Spent(gear.budget, gear.price)
+        self._spent.rounds = sum(message.role == "assistant" for message in self._own)
+        self._teller = Teller(gear.manner, gear.toolbox, request)
+        choice = request.tool_choice
+        self._gate = asyncio.Semaphore(1 if choice and choice.parallel is False else gear.parallel)
+        self._answer: Answer | None = None
+        self._last_round = False
+        self._began = time.monotonic()
+
+    async def begin(self) -> None:
+        """Ask the first question, unless there are calls to run before."""
+        if not self._calls():
+            await self._ask(self._next_choice() if self._own else self._request.tool_choice)
+
+    async def events(self) -> AsyncGenerator[list[StepEvent], None]:
+        """The run's events, in batches as they became known."""
+        if self._own or self._answer is None:
+            yield self._teller.recount(self._own)
+        while True:
+            if self._answer is not None:
+                step = Step()
+                async with aclosing(self._told(self._answer, step)) as told:
+                    async for batch in told:
+                        yield batch
+                self._answer = None
+                if (end := await self._ended(step)) is not None:
+                    yield [end]
+                    return
+            outcomes: list[ToolResult | ApprovalRequest] = []
+            async with aclosing(self._round(self._calls(), outcomes)) as told:
+                async for batch in told:
+                    yield batch
+            if (last := await self._settled(outcomes)) is not None:
+                yield last
+                return
+            await self._ask(self._next_choice())
+
+    async def aclose(self) -> None:
+        """Stop listening; whatever runs is cancelled with the reading of `events`."""
+        if self._answer is not None:
+            await self._answer.aclose()
+
+    def _calls(self) -> list[ToolCall]:
+        """The calls at the end of the conversation that are ours and have no result."""
+        return unanswered((*self._request.messages, *self._own))
+
+    async def _ask(self, choice: ToolChoice | None) -> None:
+        messages = (*self._request.messages, *self._own)
+        tools = (*self._request.tools, *self._toolbox.offered())
+        request = replace(self._request, messages=messages, tools=tools, tool_choice=choice, relay=False)
+        self._answer = await self._model.ask(request)
+        self.upstream = self._answer.upstream
+        self.warnings = self._answer.warnings
+
+    def _next_choice(self) -> ToolChoice | None:
+        """A call that was forced has been made; asked again, the model is free, or must answer if this is the end."""
+        choice = self._request.tool_choice
+        if self._last_round:
+            return ToolChoice("none")
+        if choice is None or choice.mode != "required":
+            return choice
+        return ToolChoice(parallel=choice.parallel)
+
+    async def _told(self, answer: Answer, step: Step) -> AsyncGenerator[list[StepEvent], None]:
+        """One answer of the model as the client hears it, kept in `step`."""
+        try:
+            async with aclosing(_batches(answer)) as batches:
+                async for batch in batches:
+                    if told := self._teller.tell(batch, step, self._last_round):
+                        yield told
+        finally:
+            await answer.aclose()
+
+    async def _ended(self, step: Step) -> StepEnd | None:
+        """The end of the run, if the model has called nothing that can be run here."""
+        end = step.end
+        self._spent.step(end.usage)
+        may_run = step.ours and end.reason in ("stop", "tool_calls") and all(call.complete for call in step.ours)
+        if may_run and not self._last_round:
+            self._own.append(Message("assistant", tuple(step.parts)))
+            return None
+        kept = [part for part in step.parts if part not in step.ours]
+        self._own.append(Message("assistant", tuple(kept)))
+        await self._journal.finished(self._own, step.theirs)
+        reason = "stop" if end.reason == "tool_calls" and not step.theirs else end.reason
+        return StepEnd(reason, self._spent.usage, end.stop_sequence, end.extra)
+
+    async def _round(
+        self, calls: Sequence[ToolCall], outcomes: list[ToolResult | ApprovalRequest]
+    ) -> AsyncGenerator[list[StepEvent], None]:
+        """Run the calls side by side; what became of them is told and kept in the order in which they were made."""
+        refusals = self._refusals(calls)
+        if any(call.id not in refusals and not self._is_harmless(call) for call in calls):
+            await self._journal.progressed(self._own)
+        news: asyncio.Queue[ToolProgress | None] = asyncio.Queue()
+        tasks = [asyncio.ensure_future(self._outcome(call, refusals.get(call.id), news)) for call in calls]
+        for task in tasks:
+            task.add_done_callback(lambda _: news.put_nowait(None))
+        try:
+            while len(outcomes) < len(tasks):
+                progress = await news.get()
+                batch: list[StepEvent] = [] if progress is None else [progress]
+                while len(outcomes) < len(tasks) and tasks[len(outcomes)].done():
+                    call, outcome = calls[len(outcomes)], tasks[len(outcomes)].result()
+                    outcomes.append(outcome)
+                    batch += self._teller.outcome(call, outcome)
+                if batch:
+                    yield batch
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _refusals(self, calls: Sequence[ToolCall]) -> dict[str, str]:
+        """Why calls are not run, by id: a budget is used up, the model turns in circles, or they were cut off before."""
+        spent = time.monotonic() - self._began - self._toolbox.waited()
+        exceeded = self._spent.exceeded(len(calls), spent)
+        if exceeded:
+            self._last_round = True
+            return {call.id: f"Not run: {exceeded}. Answer with what you have." for call in calls}
+        refusals = dict.fromkeys(self._spent.round(calls), CIRCLING)
+        self._last_round = len(refusals) == len(calls)
+        refusals |= {
+            call.id: INTERRUPTED
+            for call in calls
+            if call.id in self._past.started and not self._toolbox.is_repeatable(call.name)
+        }
+        return refusals
+
+    def _is_harmless(self, call: ToolCall) -> bool:
+        return self._toolbox.is_repeatable(call.name) and not self._toolbox.may_ask(call.name)
+
+    async def _outcome(
+        self, call: ToolCall, refusal: str | None, news: "asyncio.Queue[ToolProgress | None]"
+    ) -> ToolResult | ApprovalRequest:
+        if refusal is not None:
+            return ToolResult(call.id, (Text(refusal),), True, call.name)
+        async with self._gate:
+            return await self._toolbox.run(call, news.put_nowait, partial(self._starting, call))
+
+    async def _starting(self, call: ToolCall) -> None:
+        if not self._toolbox.is_repeatable(call.name):
+            await self._journal.starting(call)
+
+    async def _settled(self, outcomes: list[ToolResult | ApprovalRequest]) -> list[StepEvent] | None:
+        """The end of the run if it waits, for a person or for the client's own tools."""
+        results = [outcome for outcome in outcomes if isinstance(outcome, ToolResult)]
+        waiting = [outcome for outcome in outcomes if isinstance(outcome, ApprovalRequest)]
+        self._own += [Message("tool", (result,)) for result in results]
+        theirs = _returned(self._own)
+        if theirs:
+            await self._journal.finished(self._own, theirs)
+            return [*self._teller.waiting(waiting), StepEnd("tool_calls", self._spent.usage)]
+        if waiting:
+            await self._journal.progressed(self._own)
+            end = StepEnd("pause" if self._manner.pausing else "stop", self._spent.usage)
+            return [*self._teller.waiting(waiting), end]
+        if any(not self._toolbox.is_repeatable(result.name or "") for result in results):
+            await self._journal.progressed(self._own)
+        return None
+
+
+def _returned(messages: Sequence[Message]) -> list[ToolCall]:
+    """The client's calls in the last answer of the model."""
+    last = next((message for message in reversed(messages) if message.role == "assistant"), None)
+    return [part for part in last.parts if isinstance(part, ToolCall) and part.executor == "client"] if last else []
+
+
+async def _batches(answer: Answer) -> AsyncGenerator[list[StepEvent], None]:
+    events: AsyncIterator[list[StepEvent]] = answer.events()
+    async for batch in events:
+        yield batch

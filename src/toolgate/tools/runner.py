@@ -1,0 +1,210 @@
+"""The one way in which a server tool is run, whoever asks for it: check, prepare, consent, run, bound.
+
+A tool runs only with arguments that fit its schema and only with the consent its policy demands. Whatever it does, what
+comes out is an `Output` of bounded size within bounded time; the time that a person takes to decide is not the tool's.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from toolgate.conversation.message import Media, Text
+from toolgate.tools.arguments import ArgumentCheck
+from toolgate.tools.cache import OutputCache
+from toolgate.tools.tool import (
+    Approvals,
+    Asked,
+    Invocation,
+    Output,
+    Preparation,
+    Stance,
+    Tell,
+    Tool,
+    ToolFailure,
+    TransientFailure,
+    Verdict,
+    in_silence,
+)
+
+_PREPARATION_SECONDS = 5.0
+_DECISION_SECONDS = 5.0
+
+
+class Bounds(Struct, frozen=True):
+    """What a call may take unless its tool says otherwise: seconds, and characters of output that reach the model."""
+
+    seconds: float = 10.0
+    output: int = 256 * 1024
+    attempts: int = 2
+
+
+class Ran(Protocol):
+    """Hears of every call that was run."""
+
+    def __call__(self, name: str, seconds: float, outcome: str, arguments: str = "", request_id: str = "") -> None:
+        """A call ended."""
+
+
+class Consent(Struct, frozen=True):
+    """How a call may get a person's consent: what the request demands, and how long it may wait here."""
+
+    run: str
+    stance: Stance | None = None
+    hold_seconds: float = 0.0
+    tainted: bool = False
+
+
+class Waiting(Struct, frozen=True):
+    """The call waits for this approval."""
+
+    approval: str
+
+
+async def _at_once() -> None:
+    """Nothing needs to be noted before a call starts."""
+
+
+class Runner:
+    """Runs tools."""
+
+    def __init__(
+        self,
+        approvals: Approvals,
+        bounds: Bounds = Bounds(),  # noqa: B008  # an immutable value
+        redact: Callable[[str], str] = str,
+        ran: Ran | None = None,
+    ) -> None:
+        self._approvals = approvals
+        self._check = ArgumentCheck()
+        self._cache = OutputCache()
+        self._bounds = bounds
+        self._redact = redact
+        self._ran = ran
+
+    async def run(
+        self,
+        tool: Tool,
+        asked: Invocation,
+        consent: Consent,
+        starting: Callable[[], Awaitable[None]] = _at_once,
+        on_wait: Callable[[float], None] | None = None,
+    ) -> Output | Waiting:
+        """What the call gave, be it a failure, or the approval it waits for.
+
+        Only the text of `asked.arguments` counts: they are read and checked here. `on_wait` hears how long a person took.
+        """
+        began = time.monotonic()
+        try:
+            invocation = replace(asked, arguments=self._check.read(tool.spec, asked.text))
+            verdict = await self._verdict(tool, invocation, consent, on_wait)
+            if verdict.stance == "pending":
+                return Waiting(verdict.approval or "")
+            if verdict.stance == "deny":
+                raise ToolFailure(_denied(tool, verdict))
+            if verdict.arguments is not None:
+                edited = self._check.read(tool.spec, verdict.arguments)
+                invocation = replace(invocation, arguments=edited, text=verdict.arguments)
+            began = time.monotonic()
+            output, outcome = await self._output(tool, invocation, starting), "ok"
+        except ToolFailure as failure:
+            output, outcome = _failed(str(failure)), "error"
+        if self._ran is not None:
+            outcome = "error" if output.is_error else outcome
+            self._ran(tool.spec.name, time.monotonic() - began, outcome, asked.text, consent.run)
+        return self._bounded(output)
+
+    async def _verdict(
+        self, tool: Tool, invocation: Invocation, consent: Consent, on_wait: Callable[[float], None] | None
+    ) -> Verdict:
+        preparation = await self._prepared(tool, invocation)
+        asked = Asked(tool.spec, invocation, consent.run, preparation, consent.stance)
+        verdict = await self._approvals.decide(asked)
+        if verdict.stance != "pending" or verdict.approval is None or not consent.hold_seconds:
+            return verdict
+        began = time.monotonic()
+        answered = await self._approvals.wait(verdict.approval, consent.hold_seconds)
+        if on_wait is not None:
+            on_wait(time.monotonic() - began)
+        return await self._approvals.decide(asked) if answered else verdict
+
+    async def _prepared(self, tool: Tool, invocation: Invocation) -> Preparation:
+        try:
+            async with asyncio.timeout(_PREPARATION_SECONDS):
+                return await tool.prepare(invocation)
+        except TimeoutError:
+            raise ToolFailure(f"{tool.spec.name} took too long to prepare the call; nothing was run.") from None
+        except ToolFailure:
+            raise
+        except Exception as error:  # noqa: BLE001  # the tool boundary: whatever a tool raises is its own failure
+            raise ToolFailure(f"{tool.spec.name} could not prepare the call: {_said(error)}") from None
+
+    async def _output(self, tool: Tool, invocation: Invocation, starting: Callable[[], Awaitable[None]]) -> Output:
+        spec = tool.spec
+        if spec.cache_seconds and (known := self._cache.get(spec, invocation)):
+            return known
+        await starting()
+        attempts = self._bounds.attempts if spec.annotations.repeatable else 1
+        for attempt in range(attempts):
+            try:
+                output = await self._once(tool, invocation)
+                break
+            except TransientFailure:
+                if attempt + 1 == attempts:
+                    raise
+        if spec.cache_seconds and not output.is_error:
+            self._cache.put(spec, invocation, output)
+        return output
+
+    async def _once(self, tool: Tool, invocation: Invocation) -> Output:
+        seconds = tool.spec.timeout or self._bounds.seconds
+        try:
+            async with asyncio.timeout(seconds):
+                return await tool.invoke(invocation)
+        except TimeoutError:
+            raise ToolFailure(f"{tool.spec.name} did not answer within {seconds:g} seconds and was stopped.") from None
+        except ToolFailure:
+            raise
+        except Exception as error:  # noqa: BLE001  # the tool boundary: whatever a tool raises is its own failure
+            raise ToolFailure(f"{tool.spec.name} failed: {_said(error)}") from None
+
+    def _bounded(self, output: Output) -> Output:
+        """No more than the model should read, and no secret of ours in it; what is left out is said."""
+        left = self._bounds.output
+        content: list[Text | Media] = []
+        for piece in output.content:
+            if isinstance(piece, Text):
+                piece = Text(_shortened(self._redact(piece.text), left), piece.extra)
+                left = max(0, left - len(piece.text))
+            content.append(piece)
+        return replace(output, content=tuple(content))
+
+
+def _shortened(text: str, limit: int) -> str:
+    if len(text) <= limit:
+        return text
+    return f"{text[:limit]}\n[truncated: {len(text) - limit} of {len(text)} characters are left out]"
+
+
+def _denied(tool: Tool, verdict: Verdict) -> str:
+    reason = f": {verdict.reason}" if verdict.reason else ""
+    return f"The call of {tool.spec.name} was not allowed{reason}. It was not run; do not try it again unchanged."
+
+
+def _failed(message: str) -> Output:
+    return Output((Text(message),), is_error=True)
+
+
+def _said(error: Exception) -> str:
+    """An exception in words, without its traceback."""
+    return f"{type(error).__name__}: {error}"[:2000] if str(error) else type(error).__name__
+
+
+def invocation(
+    call_id: str, text: str, caller: str, session: str = "", tell: Tell = in_silence, arguments: Mapping[str, Any] = {}
+) -> Invocation:
+    """A call that is yet to be checked; its key is that of the call, so that a repetition has the same."""
+    return Invocation(call_id, arguments, text, caller, session, call_id, tell)
