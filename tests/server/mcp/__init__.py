@@ -1,0 +1,1 @@
+"""Toolgate as an MCP server (R8)."""
