@@ -1,0 +1,86 @@
+"""Cancellation as the editor's API has it: a source says stop, its token is asked and listened to.
+
+Safe between threads, since a worker hears of a cancellation on another thread than the tool's. Knows nothing of tools.
+"""
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import TypeAlias
+
+Listener: TypeAlias = Callable[[], object]
+
+
+class Disposable:
+    """Something to undo, once; leaving it as a context manager undoes it too."""
+
+    def __init__(self, undo: Callable[[], object]) -> None:
+        self._undo: Callable[[], object] | None = undo
+
+    def dispose(self) -> None:
+        """Undo it, unless that was done before."""
+        undo, self._undo = self._undo, None
+        if undo is not None:
+            undo()
+
+    def __enter__(self) -> "Disposable":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.dispose()
+
+
+class CancellationToken:
+    """Tells a tool that nobody waits for its result any more."""
+
+    def __init__(self) -> None:
+        self._requested = threading.Event()
+        self._listeners: dict[object, Listener] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def is_cancellation_requested(self) -> bool:
+        """Whether the call was cancelled."""
+        return self._requested.is_set()
+
+    def on_cancellation_requested(self, listener: Listener) -> Disposable:
+        """Have it called once at the cancellation, at once if that was before; it may be called on another thread."""
+        with self._lock:
+            late = self._requested.is_set()
+            key = object()
+            if not late:
+                self._listeners[key] = listener
+        if late:
+            listener()
+        return Disposable(lambda: self._listeners.pop(key, None))
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Sleep so long or until the cancellation, in a function that is not async; whether it was cancelled."""
+        return self._requested.wait(seconds)
+
+    def _request(self) -> None:
+        with self._lock:
+            self._requested.set()
+            listeners, self._listeners = list(self._listeners.values()), {}
+        for listener in listeners:
+            _call(listener)
+
+
+class CancellationTokenSource:
+    """Whoever holds it can cancel; whoever holds its token learns of it."""
+
+    def __init__(self) -> None:
+        self.token = CancellationToken()
+
+    def cancel(self) -> None:
+        """Cancel; again does nothing."""
+        if not self.token.is_cancellation_requested:
+            self.token._request()
+
+
+def _call(listener: Listener) -> None:
+    with suppress(Exception):  # the tool's own code: one bad listener must not keep the news from the others
+        listener()

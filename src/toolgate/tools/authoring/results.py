@@ -1,0 +1,135 @@
+"""What a tool returned or raised, as an Output or the words of a failure: always bounded, never an exception of ours."""
+
+import base64
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from toolgate.conversation.message import Media, MediaKind, Text
+from toolgate.tools.authoring.jsonable import jsonable, whole_characters
+from toolgate.tools.authoring.parts import (
+    LanguageModelDataPart,
+    LanguageModelTextPart,
+    LanguageModelToolResult,
+)
+from toolgate.tools.tool import Output, ToolFailure
+
+MAX_OUTPUT = 8 * 1024 * 1024
+NO_OUTPUT = "Done; the tool has no output."
+_MAX_STRUCTURED = 1024 * 1024
+_MAX_MESSAGE = 2000
+_MARKS: tuple[tuple[bytes, str], ...] = (
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF8", "image/gif"),
+)
+
+
+def output_of(value: Any, limit: int = MAX_OUTPUT) -> Output:
+    """The output that a returned value stands for; ToolFailure when it stands for none."""
+    match value:
+        case None:
+            return Output((Text(NO_OUTPUT),))
+        case str():
+            return Output((_text(value, limit),))
+        case bytes() | bytearray() | memoryview():
+            return Output((_unnamed(bytes(value), limit),))
+        case LanguageModelTextPart() | LanguageModelDataPart():
+            return _of_parts([value], limit)
+        case LanguageModelToolResult():
+            return _of_parts(value.content, limit)
+    return _of_json(value, limit)
+
+
+def told(error: BaseException) -> str:
+    """The failure in words for the model: its kind and its message, never where it happened."""
+    if isinstance(error, SystemExit):
+        return f"The tool called exit with status {error.code!r}."[:_MAX_MESSAGE]
+    try:
+        message = str(error)
+    except Exception:  # noqa: BLE001 - the tool's own __str__
+        message = "its message could not be made"
+    message = whole_characters(message[:_MAX_MESSAGE])
+    if isinstance(error, ToolFailure):
+        return message or "The tool failed."
+    kind = type(error).__name__
+    if isinstance(error, MemoryError):
+        return f"{kind}: the tool needed more memory than it may have. {message}".strip()
+    return f"{kind}: {message}" if message else kind
+
+
+def _of_parts(parts: Any, limit: int) -> Output:
+    if isinstance(parts, (str, bytes)) or not isinstance(parts, Iterable):
+        raise ToolFailure("The tool returned a result whose content is not a list of parts.")
+    content: list[Text | Media] = []
+    structured: Any = None
+    room = limit
+    for part in parts:
+        match part:
+            case LanguageModelTextPart(value=str() as text):
+                content.append(_text(text, room))
+            case LanguageModelDataPart(data=bytes() as data, mime_type=str() as mime):
+                content.append(_data(data, mime, room))
+                structured = _json_of(data) if structured is None and mime == "application/json" else structured
+            case _:
+                raise ToolFailure(
+                    f"The tool returned a part of type {type(part).__name__}; text and data parts are known."
+                )
+        room = max(room - _size(content[-1]), 0)
+    return Output(tuple(content) or (Text(NO_OUTPUT),), structured=structured)
+
+
+def _of_json(value: Any, limit: int) -> Output:
+    plain = jsonable(value)
+    text = msgspec.json.encode(plain).decode()
+    # Decoding much structure would hold up the server; the words tell the same.
+    return Output((_text(text, limit),), structured=plain if len(text) <= _MAX_STRUCTURED else None)
+
+
+def _json_of(data: bytes) -> Any:
+    if len(data) > _MAX_STRUCTURED:
+        return None
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+def _text(text: str, limit: int) -> Text:
+    """The text, its end replaced by a visible mark where it is longer than may be."""
+    kept = whole_characters(text[:limit])
+    size = len(kept.encode())
+    if size <= limit and len(text) <= limit:
+        return Text(kept)
+    kept = kept.encode()[:limit].decode("utf-8", "ignore")
+    return Text(f"{kept}\n[cut here: the tool returned {len(text):,} characters]")
+
+
+def _data(data: bytes, mime: str, limit: int) -> Text | Media:
+    if mime.startswith("text/") or mime == "application/json":
+        return _text(data.decode("utf-8", "replace"), limit)
+    if len(data) * 4 // 3 > limit:
+        raise ToolFailure(f"The tool returned {len(data):,} bytes of {mime}, which is more than is taken.")
+    kind: MediaKind = "file"
+    match mime.partition("/")[0]:
+        case "image" | "audio" | "video" as known:
+            kind = known
+    return Media(kind, mime, base64.b64encode(data).decode())
+
+
+def _unnamed(data: bytes, limit: int) -> Text | Media:
+    """Bytes whose kind nobody named: a picture by its first bytes, words if they are UTF-8, otherwise told of."""
+    for mark, mime in _MARKS:
+        if data.startswith(mark):
+            return _data(data, mime, limit)
+    if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
+        return _data(data, "image/webp", limit)
+    try:
+        return _text(data.decode(), limit)
+    except UnicodeDecodeError:
+        return Text(f"[The tool returned {len(data):,} bytes that are neither text nor a picture.]")
+
+
+def _size(part: Text | Media) -> int:
+    return len(part.text) if isinstance(part, Text) else len(part.data or "")
