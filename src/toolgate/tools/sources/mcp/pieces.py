@@ -1,0 +1,81 @@
+"""A byte stream cut into lines, within bounds, and a measure for those who say too much. Reads nothing itself."""
+
+from collections.abc import Callable
+
+LONGEST_LINE = 4 * 1024 * 1024
+_PER_SECOND = 1000
+_TAIL = 4096
+
+
+class Lines:
+    """Cuts bytes into lines; one that is too long is left out and counted."""
+
+    def __init__(self, longest: int = LONGEST_LINE) -> None:
+        self.left_out = 0
+        self._longest = longest
+        self._pending: list[bytes] = []
+        self._size = 0
+        self._skipping = False
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """The lines that this chunk completes, without their ends and without empty ones."""
+        *ended, rest = chunk.split(b"\n")
+        found: list[bytes] = []
+        for piece in ended:
+            self._take(piece)
+            line = b"".join(self._pending).strip()
+            if line and not self._skipping:
+                found.append(line)
+            self._pending.clear()
+            self._size, self._skipping = 0, False
+        if rest:
+            self._take(rest)
+        return found
+
+    def _take(self, piece: bytes) -> None:
+        self._size += len(piece)
+        if self._size > self._longest:
+            self.left_out += not self._skipping
+            self._skipping = True
+            self._pending.clear()
+        elif not self._skipping:
+            self._pending.append(piece)
+
+
+class Tail:
+    """The last few kilobytes of a stream of words."""
+
+    def __init__(self, size: int = _TAIL) -> None:
+        self._size = size
+        self._kept = b""
+
+    def feed(self, chunk: bytes) -> None:
+        """Keep the end of what was said."""
+        self._kept = (self._kept + chunk[-self._size :])[-self._size :]
+
+    def __str__(self) -> str:
+        return self._kept.decode("utf-8", "replace").strip()
+
+
+class Measure:
+    """How long to stop listening to somebody who has said more than a thousand things within a second."""
+
+    def __init__(self, clock: Callable[[], float], per_second: int = _PER_SECOND) -> None:
+        self._clock = clock
+        self._per_second = per_second
+        self._since = clock()
+        self._count = 0
+
+    def pause(self, heard: int) -> float:
+        """Seconds to wait after `heard` more things; mostly none."""
+        now = self._clock()
+        if now - self._since >= 1.0:
+            self._since, self._count = now, 0
+        self._count += heard
+        return 0.0 if self._count <= self._per_second else max(0.0, self._since + 1.0 - now)
+
+
+def printable(words: str, longest: int = 300) -> str:
+    """Foreign words on one line, without anything that could play tricks on a terminal; the end if they are long."""
+    line = " ".join("".join(letter if letter.isprintable() else " " for letter in words).split())
+    return line if len(line) <= longest else f"…{line[-longest:]}"
