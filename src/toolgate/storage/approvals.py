@@ -1,0 +1,252 @@
+"""Approvals and grants, in SQLite: every change of state is one statement that names the state it starts from.
+
+It knows rows and states, not what they mean: records are given and taken as the Structs of whoever keeps them here,
+whose fields are named like the columns.
+"""
+
+import sqlite3
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import asdict
+
+from toolgate.storage.database import Database
+
+_Approval = TypeVar("_Approval", bound=Struct)
+_Grant = TypeVar("_Grant", bound=Struct)
+_Row: TypeAlias = dict[str, Any]
+
+KEPT_SECONDS = 30 * 24 * 3600.0
+"""How long a closed approval can still be looked at."""
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS approvals (
+    id TEXT PRIMARY KEY,
+    caller TEXT NOT NULL,
+    session TEXT NOT NULL,
+    run TEXT NOT NULL,
+    call TEXT NOT NULL,
+    tool TEXT NOT NULL,
+    source TEXT NOT NULL,
+    origin TEXT,
+    arguments TEXT NOT NULL,
+    digest TEXT NOT NULL,
+    spec TEXT NOT NULL,
+    policy TEXT NOT NULL,
+    why TEXT NOT NULL,
+    created REAL NOT NULL,
+    expires REAL NOT NULL,
+    title TEXT,
+    question TEXT,
+    message TEXT,
+    tainted INTEGER NOT NULL,
+    state TEXT NOT NULL CHECK (state IN ('pending', 'approved', 'denied', 'expired', 'consumed', 'out_of_scope')),
+    answered_by TEXT,
+    answered REAL,
+    level TEXT,
+    reason TEXT,
+    edited TEXT,
+    edited_digest TEXT,
+    told TEXT
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS approvals_by_digest ON approvals (digest, state);
+CREATE INDEX IF NOT EXISTS approvals_by_state ON approvals (state, expires);
+CREATE INDEX IF NOT EXISTS approvals_by_run ON approvals (run, state);
+CREATE INDEX IF NOT EXISTS approvals_by_tool ON approvals (caller, tool, state);
+CREATE INDEX IF NOT EXISTS approvals_by_time ON approvals (created);
+CREATE TABLE IF NOT EXISTS grants (
+    id TEXT PRIMARY KEY,
+    caller TEXT NOT NULL,
+    tool TEXT NOT NULL,
+    source TEXT NOT NULL,
+    spec TEXT NOT NULL,
+    level TEXT NOT NULL,
+    place TEXT NOT NULL,
+    granted_by TEXT NOT NULL,
+    created REAL NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS grants_by_tool ON grants (caller, tool);
+"""
+_EXPIRE = "UPDATE approvals SET state = 'expired' WHERE state IN ('pending', 'approved') AND expires <= :now"
+_FORGET = "DELETE FROM approvals WHERE created < :now - :kept AND state NOT IN ('pending', 'approved')"
+_VOID_STALE = """
+UPDATE approvals SET state = 'out_of_scope'
+WHERE caller = :caller AND tool = :tool AND state IN ('pending', 'approved')
+    AND (source != :source OR spec != :spec OR policy != :policy)
+"""
+_FORGET_STALE = "DELETE FROM grants WHERE caller = :caller AND tool = :tool AND (source != :source OR spec != :spec)"
+_CONSUME = """
+UPDATE approvals SET state = 'consumed' WHERE state = 'approved' AND id =
+    (SELECT id FROM approvals WHERE digest = :digest AND state = 'approved' ORDER BY created LIMIT 1)
+RETURNING *
+"""
+_STANDING = """
+SELECT * FROM approvals WHERE digest = :digest AND (state = 'pending' OR (state = 'expired' AND run = :run))
+ORDER BY state = 'pending' DESC, created DESC LIMIT 1
+"""
+_TELL = """
+UPDATE approvals SET told = :run WHERE id =
+    (SELECT id FROM approvals
+     WHERE digest = :digest AND state = 'denied' AND expires > :now AND (told IS NULL OR told = :run)
+     ORDER BY created DESC LIMIT 1)
+RETURNING *
+"""
+_COUNT = "SELECT count(*) FROM approvals WHERE run = :run AND state IN ('pending', 'denied', 'expired')"
+_INSERT = """
+INSERT INTO approvals (
+    id, caller, session, run, call, tool, source, origin, arguments, digest, spec, policy, why, created, expires,
+    title, question, message, tainted, state
+) VALUES (
+    :id, :caller, :session, :run, :call, :tool, :source, :origin, :arguments, :digest, :spec, :policy, :why, :created,
+    :expires, :title, :question, :message, :tainted, 'pending'
+) RETURNING *
+"""
+_ANSWER = """
+UPDATE approvals SET state = :state, answered_by = :answered_by, answered = :answered, level = :level,
+    reason = :reason, edited = :edited, edited_digest = :edited_digest, expires = :expires
+WHERE id = :id AND state = 'pending' AND expires > :now
+"""
+_DENY_ALL = """
+UPDATE approvals SET state = 'denied', answered_by = :by, answered = :now, level = 'once', reason = :reason
+WHERE state = 'pending' AND expires > :now AND (:caller IS NULL OR caller = :caller) AND (:run IS NULL OR run = :run)
+RETURNING id
+"""
+_VOID = "UPDATE approvals SET state = 'out_of_scope' WHERE id = :id AND state IN ('pending', 'approved')"
+_FIND = "SELECT * FROM approvals WHERE id = :id"
+_LIST = """
+SELECT * FROM approvals WHERE (:caller IS NULL OR caller = :caller) AND (:state IS NULL OR state = :state)
+ORDER BY created DESC, id LIMIT :limit
+"""
+_GRANT = """
+INSERT INTO grants (id, caller, tool, source, spec, level, place, granted_by, created)
+VALUES (:id, :caller, :tool, :source, :spec, :level, :place, :granted_by, :created)
+"""
+_IS_GRANTED = """
+SELECT 1 FROM grants WHERE caller = :caller AND tool = :tool AND source = :source AND spec = :spec AND (
+    level = 'always'
+    OR (level = 'workspace' AND place = :workspace AND place != '')
+    OR (level = 'session' AND place = :session AND place != '' AND created > :since)
+) LIMIT 1
+"""
+_GRANTS = "SELECT * FROM grants WHERE :caller IS NULL OR caller = :caller ORDER BY created DESC, id"
+_DISUSE = (
+    "UPDATE approvals SET state = 'out_of_scope' WHERE state = 'approved' AND (:caller IS NULL OR caller = :caller)"
+)
+_RESET = "DELETE FROM grants WHERE :caller IS NULL OR caller = :caller"
+
+
+class ApprovalStore(Generic[_Approval, _Grant]):
+    """Keeps approvals and grants; `toolgate.tools.approvals.ledger.Ledger` says what each method promises."""
+
+    def __init__(self, database: Database, approval: type[_Approval], grant: type[_Grant]) -> None:
+        """Keep them in this database and give them back as these types."""
+        self._database = database
+        self._approval = approval
+        self._grant = grant
+        database.needs(_SCHEMA)
+
+    async def claim(self, asked: _Approval, most: int, now: float) -> _Approval | None:
+        """The approval that settles the question, or the question itself, kept; None if there are too many."""
+        values = {**asdict(asked), "now": now, "kept": KEPT_SECONDS}
+        found = await self._database.change(lambda db: _claim(db, values, most))
+        return None if found is None else self._read(found)
+
+    async def use(self, digest: str, now: float) -> _Approval | None:
+        """The approval given to this very call, which is used up by this."""
+        values = {"digest": digest, "now": now}
+
+        def use(db: sqlite3.Connection) -> list[_Row]:
+            db.execute(_EXPIRE, values)
+            return _rows(db, _CONSUME, values)
+
+        used = await self._database.change(use)
+        return self._read(used[0]) if used else None
+
+    async def answer(self, answered: _Approval, grant: _Grant | None, now: float) -> bool:
+        """Keep an answer, and the grant that comes with it; False if the approval was no longer pending."""
+        values = {**asdict(answered), "now": now}
+
+        def answer(db: sqlite3.Connection) -> bool:
+            won = db.execute(_ANSWER, values).rowcount == 1
+            if won and grant is not None:
+                db.execute(_GRANT, asdict(grant))
+            return won
+
+        return await self._database.change(answer)
+
+    async def find(self, id: str, now: float) -> _Approval | None:
+        """The approval of this id as it stands now."""
+        rows = await self._current(_FIND, {"id": id, "now": now})
+        return rows[0] if rows else None
+
+    async def approvals(
+        self, now: float, *, caller: str | None = None, state: str | None = None, limit: int = 1000
+    ) -> list[_Approval]:
+        """Approvals, newest first."""
+        return await self._current(_LIST, {"caller": caller, "state": state, "limit": limit, "now": now})
+
+    async def deny_all(
+        self, reason: str | None, by: str, now: float, *, caller: str | None, run: str | None
+    ) -> list[str]:
+        """Deny everything pending, of one run or of all; the ids of what was denied."""
+        values = {"reason": reason, "by": by, "now": now, "caller": caller, "run": run}
+        return [row["id"] for row in await self._database.change(lambda db: _rows(db, _DENY_ALL, values))]
+
+    async def void(self, id: str) -> bool:
+        """Put an open approval out of scope; False if it was closed already."""
+        return await self._database.change(lambda db: db.execute(_VOID, {"id": id}).rowcount == 1)
+
+    async def is_granted(
+        self, caller: str, tool: str, source: str, spec: str, session: str, workspace: str, since: float
+    ) -> bool:
+        """Whether a grant covers this tool as it is defined now; those of a session count if made after `since`."""
+        values = {"caller": caller, "tool": tool, "source": source, "spec": spec, "session": session}
+        values |= {"workspace": workspace}
+        return await self._database.do(
+            lambda db: db.execute(_IS_GRANTED, {**values, "since": since}).fetchone() is not None
+        )
+
+    async def grants(self, caller: str | None = None) -> list[_Grant]:
+        """Grants, newest first."""
+        rows = await self._database.do(lambda db: _rows(db, _GRANTS, {"caller": caller}))
+        return [msgspec.convert(row, self._grant) for row in rows]
+
+    async def reset(self, caller: str | None = None) -> int:
+        """Forget all grants and let no approval given so far be used; how many grants there were."""
+
+        def reset(db: sqlite3.Connection) -> int:
+            db.execute(_DISUSE, {"caller": caller})
+            return db.execute(_RESET, {"caller": caller}).rowcount
+
+        return await self._database.change(reset)
+
+    async def _current(self, text: str, values: dict[str, Any]) -> list[_Approval]:
+        """The approvals that a query finds, after those whose time is over have expired."""
+
+        def read(db: sqlite3.Connection) -> list[_Row]:
+            db.execute(_EXPIRE, values)
+            return _rows(db, text, values)
+
+        return [self._read(row) for row in await self._database.change(read)]
+
+    def _read(self, row: _Row) -> _Approval:
+        return msgspec.convert({**row, "tainted": bool(row["tainted"])}, self._approval)
+
+
+def _claim(db: sqlite3.Connection, values: _Row, most: int) -> _Row | None:
+    for text in (_EXPIRE, _FORGET, _VOID_STALE, _FORGET_STALE):
+        db.execute(text, values)
+    for text in (_CONSUME, _STANDING, _TELL):
+        if found := _rows(db, text, values):
+            return found[0]
+    if db.execute(_COUNT, values).fetchone()[0] >= most:
+        return None
+    return _rows(db, _INSERT, values)[0]
+
+
+def _rows(db: sqlite3.Connection, text: str, values: _Row) -> list[_Row]:
+    """All rows by the names of their columns; all must be read for what is RETURNING to take effect."""
+    cursor = db.execute(text, values)
+    names = [column[0] for column in cursor.description]
+    return [dict(zip(names, row, strict=True)) for row in cursor]

@@ -1,0 +1,79 @@
+"""A question put to a person, what they granted beyond it, and the states a question goes through.
+
+    pending ──► approved ──► consumed
+       ├──────► denied          approved ──► expired, out_of_scope
+       ├──────► expired
+       └──────► out_of_scope
+
+A state is left once and only along an arrow. Values only: keeping them is the ledger's business.
+"""
+
+from collections.abc import Mapping
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+
+State: TypeAlias = Literal["pending", "approved", "denied", "expired", "consumed", "out_of_scope"]
+Level: TypeAlias = Literal["once", "session", "workspace", "always"]
+
+NEXT: Mapping[State, frozenset[State]] = {
+    "pending": frozenset({"approved", "denied", "expired", "out_of_scope"}),
+    "approved": frozenset({"consumed", "expired", "out_of_scope"}),
+    "denied": frozenset(),
+    "expired": frozenset(),
+    "consumed": frozenset(),
+    "out_of_scope": frozenset(),
+}
+
+
+class Approval(Struct, frozen=True, kw_only=True):
+    """One call that a person was asked about, and what they answered.
+
+    `arguments` is the exact text of the call. `digest` binds caller, tool, arguments, definition (`spec`) and `policy`.
+    `edited` are the arguments to run with instead. `told` is the run that heard of a denial, for which it stands.
+    """
+
+    id: str
+    caller: str
+    session: str
+    run: str
+    call: str
+    tool: str
+    source: str
+    origin: str | None
+    arguments: str
+    digest: str
+    spec: str
+    policy: str
+    why: str
+    created: float
+    expires: float
+    title: str | None = None
+    question: str | None = None
+    message: str | None = None
+    tainted: bool = False
+    state: State = "pending"
+    answered_by: str | None = None
+    answered: float | None = None
+    level: Level | None = None
+    reason: str | None = None
+    edited: str | None = None
+    edited_digest: str | None = None
+    told: str | None = None
+
+
+class Grant(Struct, frozen=True, kw_only=True):
+    """Consent to every call of one tool by one caller, as long as the tool is defined as it was.
+
+    `place` is the session or the workspace it is good in, and empty for `always`.
+    """
+
+    id: str
+    caller: str
+    tool: str
+    source: str
+    spec: str
+    level: Level
+    place: str
+    granted_by: str
+    created: float
