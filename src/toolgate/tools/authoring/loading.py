@@ -27,7 +27,10 @@ _LOADING = threading.Lock()
 
 
 class Place(Struct, frozen=True):
-    """Where code is: a `path`, or a `module` and perhaps one `attribute` of it; `label` names it to a person."""
+    """Where code is: the file or package at a `path`, or a `module` by its name, and perhaps one `attribute` of it.
+
+    With both, `module` is one within the package at `path`. `label` names the place to a person.
+    """
 
     label: str
     path: str | None = None
@@ -40,11 +43,11 @@ class BrokenPlace(Exception):
 
 
 def load(place: Place) -> list[Definition]:
-    """The tools that the code defines, freshly loaded; BrokenPlace if it cannot be."""
+    """The tools that the code defines, loaded unless it was before; BrokenPlace if it cannot be."""
     registry = Registry()
     try:
         with _LOADING, registry.current():
-            module = _from_file(Path(place.path)) if place.path else _by_name(place.module or "")
+            module = _module(place)
             _adopt(registry, module, place.attribute)
     except (Exception, SystemExit, KeyboardInterrupt) as error:  # the tool boundary
         raise BrokenPlace(_complaint(place, error)) from error
@@ -58,8 +61,20 @@ def unload(place: Place) -> None:
         del sys.modules[known]
 
 
+def _module(place: Place) -> ModuleType:
+    if place.path is None:
+        return importlib.import_module(place.module or "")
+    package = _from_file(Path(place.path))
+    if place.module is None:
+        return package
+    with _neighbours(Path(place.path).parent):
+        return importlib.import_module(f"{package.__name__}.{place.module}")
+
+
 def _from_file(path: Path) -> ModuleType:
     name = _private_name(path)
+    if name in sys.modules:
+        return sys.modules[name]
     initial = path / "__init__.py" if path.is_dir() else path
     inner = [str(path)] if path.is_dir() else None
     loader = _Unwritten(name, str(initial))
@@ -74,10 +89,6 @@ def _from_file(path: Path) -> ModuleType:
         del sys.modules[name]
         raise
     return module
-
-
-def _by_name(name: str) -> ModuleType:
-    return importlib.import_module(name)
 
 
 def _private_name(path: Path) -> str:
@@ -143,4 +154,6 @@ def _file(place: Place) -> str | None:
         found = sys.modules.get(place.module or "")
         return getattr(found, "__file__", None)
     path = Path(place.path)
+    if place.module is not None:
+        return str(path / f"{place.module}.py")
     return str(path / "__init__.py" if path.is_dir() else path)

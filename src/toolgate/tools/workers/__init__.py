@@ -1,0 +1,1 @@
+"""Tools in processes of their own: what hangs, crashes or eats memory there ends there."""

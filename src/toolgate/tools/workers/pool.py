@@ -1,0 +1,104 @@
+"""A few worker processes for many calls: one call each at a time, the others wait in line.
+
+Processes are started when needed, kept while they behave and are asked, and ended when idle.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from toolgate.tools.tool import Tell, ToolFailure, in_silence
+from toolgate.tools.workers import frames
+from toolgate.tools.workers.worker import Limits, Log, Worker
+
+
+class WorkerPool:
+    """Asks workers; a call that is cancelled gives its worker a moment to stop and then kills it."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self._limits = limits or Limits()
+        self._slots = asyncio.Semaphore(self._limits.workers)
+        self._idle: dict[Worker, asyncio.TimerHandle] = {}
+        self._busy: set[Worker] = set()
+        self._endings: set[asyncio.Task[None]] = set()
+        self._closed = False
+        self.log = Log()
+
+    async def ask(self, question: frames.Question, tell: Tell = in_silence) -> frames.Answer:
+        """The answer of whichever worker is free; ToolFailure if its process came to an end."""
+        await self._slots.acquire()
+        try:
+            worker = self._free_worker()
+        except ToolFailure:
+            self._slots.release()
+            raise
+        self._busy.add(worker)
+        try:
+            answer = await worker.ask(question, tell)
+        except asyncio.CancelledError:
+            self._later(self._calm(worker))
+            raise
+        except BaseException:
+            self._later(self._end(worker))
+            raise
+        if isinstance(answer, frames.Failed) and answer.last:
+            self._later(self._end(worker))
+        else:
+            self._keep(worker)
+        return answer
+
+    async def aclose(self) -> None:
+        """End every process; calls that still run fail."""
+        self._closed = True
+        for worker in list(self._idle):
+            self._retire(worker)
+        for worker in self._busy:
+            worker.kill()
+        while self._busy or self._endings:
+            await asyncio.wait(self._endings) if self._endings else await asyncio.sleep(0.01)
+
+    def _free_worker(self) -> Worker:
+        if self._closed:
+            raise ToolFailure("The server is closing.")
+        while self._idle:
+            worker, timer = self._idle.popitem()
+            timer.cancel()
+            if worker.lives:
+                return worker
+            self._later(worker.end())
+        return Worker(self._limits, self.log)
+
+    def _keep(self, worker: Worker) -> None:
+        self._busy.discard(worker)
+        timer = asyncio.get_running_loop().call_later(self._limits.idle, self._retire, worker)
+        self._idle[worker] = timer
+        self._slots.release()
+        if self._closed:
+            self._retire(worker)
+
+    def _retire(self, worker: Worker) -> None:
+        """End a worker that nobody asks."""
+        timer = self._idle.pop(worker, None)
+        if timer is not None:
+            timer.cancel()
+            self._later(worker.end())
+
+    async def _calm(self, worker: Worker) -> None:
+        if await worker.calm():
+            self._keep(worker)
+        else:
+            await self._end(worker)
+
+    async def _end(self, worker: Worker) -> None:
+        """End a worker that was asked; its slot is free only when its process is gone."""
+        try:
+            await worker.end()
+        finally:
+            self._busy.discard(worker)
+            self._slots.release()
+
+    def _later(self, ending: Coroutine[Any, Any, None]) -> None:
+        """Do it without the caller waiting for it; `aclose` does."""
+        task = asyncio.create_task(ending)
+        self._endings.add(task)
+        task.add_done_callback(self._endings.discard)
