@@ -1,14 +1,15 @@
 """The tools that the official conformance suite wants to find, on a port of one's choice, until it is interrupted.
 
-    python -m tests.server.mcp.conformance 8901
+python -m tests.server.mcp.conformance 8901
 """
 
 import asyncio
+import contextlib
 import sys
 from collections.abc import Mapping
 from typing import Any
 
-from tests.server.mcp.doors import FakeDoor, serving, says, tool
+from tests.server.mcp.doors import FakeDoor, says, serving, tool
 from toolgate.conversation.message import Media, Text
 from toolgate.tools.tool import Output, Progress, Tell, ToolFailure
 
@@ -90,7 +91,5 @@ async def main(port: int) -> None:
 
 
 if __name__ == "__main__":
-    try:
+    with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(main(int(sys.argv[1])))
-    except KeyboardInterrupt:
-        pass

@@ -134,6 +134,7 @@ async def serving(
     sessions: Sessions | None = None,
     origins: tuple[str, ...] = (),
     port: int = 0,
+    drain_seconds: float = 0.0,
 ) -> AsyncIterator[str]:
     """Serve the door over HTTP; yields the base URL."""
     config = Config(keys=keys, server=Server(port=0, origins=origins))
@@ -141,5 +142,5 @@ async def serving(
     mcp = Mcp(door, traced, pace, sessions)
     gate = Gate(mcp, config, traced)
     refuse = lambda path, error: (error.status, words.encode_error(error))  # noqa: E731
-    async with listening(gate, refuse=refuse, on_drain=mcp.close, port=port) as url:
+    async with listening(gate, refuse=refuse, on_drain=mcp.close, port=port, drain_seconds=drain_seconds) as url:
         yield url
