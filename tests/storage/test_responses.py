@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from toolgate.storage.database import Database
 from toolgate.storage.responses import ResponseStore, StoredResponse
 
 
@@ -10,39 +11,39 @@ def stored(id: str, previous: str | None = None, owner: str = "ann") -> StoredRe
 
 
 async def test_a_saved_response_survives_a_new_process(tmp_path: Path) -> None:
-    store = ResponseStore(tmp_path / "deep" / "t.db")
+    store = ResponseStore(database := Database(tmp_path / "deep" / "t.db"))
     await store.save(stored("a"))
-    await store.aclose()
-    again = ResponseStore(tmp_path / "deep" / "t.db")
+    await database.aclose()
+    again = ResponseStore(database := Database(tmp_path / "deep" / "t.db"))
     assert await again.load("ann", "a") == stored("a")
-    await again.aclose()
+    await database.aclose()
 
 
 async def test_a_chain_is_told_oldest_first_and_not_at_all_when_a_link_is_gone() -> None:
-    store = ResponseStore(None)
+    store = ResponseStore(database := Database(None))
     for id, previous in (("a", None), ("b", "a"), ("c", "b")):
         await store.save(stored(id, previous))
     assert [response.id for response in await store.chain("ann", "c")] == ["a", "b", "c"]
     assert await store.delete("ann", "b")
     assert await store.chain("ann", "c") == []
-    await store.aclose()
+    await database.aclose()
 
 
 async def test_an_item_is_found_by_its_id_until_its_response_is_deleted() -> None:
-    store = ResponseStore(None)
+    store = ResponseStore(database := Database(None))
     item = {"type": "message", "id": "msg_1"}
     await store.save(StoredResponse("a", "ann", None, 1, [], {"id": "a", "output": [{"type": "odd"}, item]}))
     assert await store.item("ann", "msg_1") == item
     assert await store.item("bob", "msg_1") is None
     assert await store.delete("ann", "a")
     assert await store.item("ann", "msg_1") is None
-    await store.aclose()
+    await database.aclose()
 
 
 async def test_another_owner_sees_nothing_and_deletes_nothing() -> None:
-    store = ResponseStore(None)
+    store = ResponseStore(database := Database(None))
     await store.save(stored("a"))
     assert await store.load("bob", "a") is None
     assert not await store.delete("bob", "a")
     assert await store.load("ann", "a") is not None
-    await store.aclose()
+    await database.aclose()

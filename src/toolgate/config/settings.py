@@ -18,6 +18,8 @@ Level: TypeAlias = Literal["debug", "info", "warning", "error"]
 LogForm: TypeAlias = Literal["auto", "json", "text"]
 ToolMode: TypeAlias = Literal["native", "emulated"]
 SystemMode: TypeAlias = Literal["native", "inject"]
+Stance: TypeAlias = Literal["allow", "ask", "deny"]
+ToolExecution: TypeAlias = Literal["none", "auto"]
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -81,6 +83,10 @@ class Key(Struct, frozen=True, kw_only=True):
     models: Annotated[
         tuple[str, ...], about("The models it may use, by name, alias or a pattern such as gpt-*; none means all.")
     ] = ()
+    tools: Annotated[
+        tuple[str, ...], about("The server tools it may use: names, patterns, source/name or tag:…; none means all.")
+    ] = ()
+    blocked_tools: Annotated[tuple[str, ...], about("The server tools it may not use, in the same words.")] = ()
 
 
 class Timeouts(Struct, frozen=True, kw_only=True):
@@ -147,6 +153,13 @@ class Defaults(Struct, frozen=True, kw_only=True):
     effort: Annotated[str | None, about("How much to think, in the upstream's words: low, medium, high …")] = None
 
 
+class Price(Struct, frozen=True, kw_only=True):
+    """What a million tokens cost."""
+
+    input: Annotated[float, about("Of what the model reads.", ge=0)] = 0.0
+    output: Annotated[float, about("Of what it writes.", ge=0)] = 0.0
+
+
 class ModelEntry(Struct, frozen=True, kw_only=True):
     """A model that clients can ask for."""
 
@@ -173,6 +186,11 @@ class ModelEntry(Struct, frozen=True, kw_only=True):
         Mapping[str, Any], Partial(Capabilities), about("What it can do; by default as the provider's row says.")
     ] = {}
     quirks: Annotated[Mapping[str, Any], Partial(Quirks), about("The same as an upstream's, and before them.")] = {}
+    price: Annotated[Price, about("What a million tokens cost, for budgets.")] = Price()
+    server_tools: Annotated[
+        tuple[str, ...], about("The server tools it may use: names, patterns, source/name or tag:…; none means all.")
+    ] = ()
+    blocked_tools: Annotated[tuple[str, ...], about("The server tools it may not use, in the same words.")] = ()
     defaults: Annotated[Defaults, about("Parameters used where a request says nothing.")] = Defaults()
 
 
@@ -193,13 +211,90 @@ class HttpTools(Struct, frozen=True, kw_only=True):
     headers: Annotated[Mapping[str, Secret], about("Headers to send to it.")] = {}
 
 
+class BuiltinTools(Struct, frozen=True, kw_only=True):
+    """The tools that come with the server."""
+
+    roots: Annotated[
+        tuple[str, ...], about("Folders whose files the file tools may see; without any there are none.")
+    ] = ()
+    commands: Annotated[bool, about("Whether there is a tool that runs commands, in a root and after approval.")] = (
+        False
+    )
+    disabled: Annotated[tuple[str, ...], about("Built-in tools that are not wanted.")] = ()
+
+
+class RunLimits(Struct, frozen=True, kw_only=True):
+    """What one run with server tools may use up before it must answer with what it has; 0 means no limit."""
+
+    rounds: Annotated[int, about("Rounds of tool calls; a request may say `max_tool_rounds`.", ge=0)] = 10
+    calls: Annotated[int, about("Tool calls.", ge=0)] = 128
+    tokens: Annotated[int, about("Tokens of all rounds together.", ge=0)] = 0
+    cost: Annotated[float, about("Cost of all rounds together, by the model's price.", ge=0)] = 0.0
+    seconds: Annotated[float, about("Time; a person's thinking time does not count.", ge=0)] = 900.0
+    repeats: Annotated[int, about("How often the very same call is run.", ge=0)] = 3
+    parallel: Annotated[int, about("Calls that run at a time.", ge=1, le=64)] = 8
+    call_seconds: Annotated[float, about("Time of one call, unless its tool says otherwise.", gt=0)] = 10.0
+    output: Annotated[int, about("Characters of a result that reach the model.", ge=1000)] = 262144
+
+
+class ApprovalRule(Struct, frozen=True, kw_only=True):
+    """What holds for the calls that it fits."""
+
+    stance: Annotated[Stance, about("allow, ask or deny.")]
+    tools: Annotated[tuple[str, ...], about("Names or patterns of tools; none means all.")] = ()
+    sources: Annotated[tuple[str, ...], about("Sources such as builtin or mcp/files; none means all.")] = ()
+    tags: Annotated[tuple[str, ...], about("Tags of which a tool has one; none means any tool.")] = ()
+    callers: Annotated[tuple[str, ...], about("Names of keys; none means all.")] = ()
+
+
+class Webhook(Struct, frozen=True, kw_only=True):
+    """Who is told of every new approval."""
+
+    url: Annotated[str, about("Where it is posted to.", min_length=1)]
+    secret: Annotated[Secret | None, about("The key of its signature, best as ${VARIABLE}.")] = None
+
+
+class Approvals(Struct, frozen=True, kw_only=True):
+    """When a person is asked before a tool runs."""
+
+    rules: Annotated[tuple[ApprovalRule, ...], about("Read in order; the first that fits decides.")] = ()
+    default: Annotated[Stance, about("For tools that may change something, where no rule fits.")] = "ask"
+    read_only: Annotated[Stance, about("For tools that only read and reach nothing outside.")] = "allow"
+    open_world: Annotated[Stance, about("For tools that only read, but from the outside world.")] = "ask"
+    never_auto: Annotated[tuple[str, ...], about("Tools for which every single call is asked about.")] = ()
+    auto_approve: Annotated[bool, about("Ask about nothing that may be asked about; not for never_auto.")] = False
+    auto_approve_urls: Annotated[tuple[str, ...], about("URL patterns that are not asked about.")] = ()
+    auto_approve_commands: Annotated[
+        tuple[tuple[str, ...], ...], about("Beginnings of commands, word by word, that are not asked about.")
+    ] = ()
+    self_approval: Annotated[bool, about("Whether a caller may answer for their own calls.")] = True
+    expiry_seconds: Annotated[float, about("How long a question stands.", gt=0)] = 3600.0
+    hold_seconds: Annotated[float, about("How long a stream is held for the answer.", ge=0)] = 120.0
+    max_pending_per_run: Annotated[int, about("Questions that one run may put.", ge=1)] = 20
+    workspace: Annotated[str, about("The workspace for which consent can be given.")] = ""
+    webhook: Annotated[Webhook | None, about("Who is told of every new question.")] = None
+
+
 class Tools(Struct, frozen=True, kw_only=True):
-    """Where the server's own tools come from."""
+    """The server's own tools: where they come from, and how they are run."""
 
     enabled: Annotated[bool, about("Whether there are server tools; ENABLE_TOOLS=false turns them off, too.")] = True
+    execution: Annotated[
+        ToolExecution, about("`auto` runs server tools for every request that does not say `tool_execution`.")
+    ] = "none"
+    offer: Annotated[
+        tuple[str, ...], about("Tools offered to every request that does not say `use_server_tools`; * means all.")
+    ] = ()
+    builtin: Annotated[BuiltinTools, about("The tools that come with the server.")] = BuiltinTools()
     python: Annotated[tuple[str, ...], about("Folders and modules with Python tools.")] = ()
     mcp: Annotated[Mapping[str, McpServer], about("MCP servers by name.")] = {}
     http: Annotated[Mapping[str, HttpTools], about("HTTP services by name.")] = {}
+    reach: Annotated[
+        tuple[str, ...], about("Private hosts, addresses and networks that tools may reach; public ones they may.")
+    ] = ()
+    context: Annotated[Mapping[str, str], about("Context keys for the when-clauses of tools.")] = {}
+    limits: Annotated[RunLimits, about("What one run may use up.")] = RunLimits()
+    approvals: Annotated[Approvals, about("When a person is asked first.")] = Approvals()
 
 
 class Log(Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from toolgate.config.secret import Secret
-from toolgate.config.settings import Breaker, Key, Log, Server, SystemMode, Timeouts, ToolMode, Tools
+from toolgate.config.settings import Breaker, Key, Log, Price, Server, SystemMode, Timeouts, ToolMode, Tools
 from toolgate.conversation.request import Settings
 from toolgate.dialects.dialect import Quirks
 from toolgate.upstreams.catalog import Capabilities, DialectName
@@ -52,6 +52,9 @@ class Model(Struct, frozen=True, kw_only=True):
     syntax: str = "invoke"
     strict: bool = False
     whole_arguments: bool = False
+    price: Price = Price()
+    server_tools: tuple[str, ...] = ()
+    blocked_tools: tuple[str, ...] = ()
     capabilities: Capabilities = Capabilities()
     defaults: Settings = Settings()
 
@@ -89,5 +92,7 @@ class Config(Struct, frozen=True, kw_only=True):
             value for server in self.tools.mcp.values() for value in (*server.headers.values(), *server.env.values())
         ]
         found += [value for service in self.tools.http.values() for value in service.headers.values()]
+        webhook = self.tools.approvals.webhook
+        found += [webhook.secret] if webhook else []
         found += [address for address in (self.storage, self.redis) if address and "@" in address.reveal()]
         return tuple(dict.fromkeys(secret.reveal() for secret in found if secret))

@@ -44,6 +44,20 @@ class Decision(Struct, frozen=True):
     reason: str | None = None
 
 
+class ToolServer(Struct, frozen=True):
+    """A server of tools that a request names, to be used on its behalf.
+
+    `allowed` None means all of its tools. `asking` are those for which a person is to be asked first, None meaning all but
+    those in `unasked`.
+    """
+
+    label: str
+    url: str | None = None
+    allowed: tuple[str, ...] | None = None
+    asking: frozenset[str] | None = frozenset()
+    unasked: frozenset[str] = frozenset()
+
+
 class OutputFormat(Struct, frozen=True):
     """Text by a JSON Schema, or any JSON object when `schema` is None."""
 

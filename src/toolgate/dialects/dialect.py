@@ -5,14 +5,14 @@ clock and never see each other. Where the client's dialect is also the upstream'
 what would break a client.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol, TypeAlias
 
 from msgspec import Struct
 
 from toolgate.conversation.errors import ToolgateError, UpstreamFault
 from toolgate.conversation.events import FinishReason, ModelResponse, RunEvent, StepEvent, Usage
-from toolgate.conversation.request import ModelRequest
+from toolgate.conversation.request import ModelRequest, ToolServer
 from toolgate.wire.frames import Frame, FrameDecoder
 from toolgate.wire.ndjson import NdjsonDecoder
 from toolgate.wire.sse import SseDecoder
@@ -140,11 +140,25 @@ class UpstreamHalf(Protocol):
         """The failure that an answer with a bad status tells of."""
 
 
+TakeServers: TypeAlias = Callable[
+    [ModelRequest, Callable[[ToolServer], bool]], tuple[ModelRequest, tuple[ToolServer, ...]]
+]
+
+
+def _no_servers(
+    request: ModelRequest, is_known: Callable[[ToolServer], bool]
+) -> tuple[ModelRequest, tuple[ToolServer, ...]]:
+    return request, ()
+
+
 class Dialect(Struct, frozen=True):
     """A wire format with both its halves.
 
     `passed_headers` are headers in which a client says things that an upstream of the same dialect should hear;
     with `one_event_a_write`, no two events leave in one piece, as the dialect's specification wants it.
+    One that is `native` to tools that the server runs shows their calls and results, one that is `asking` has words for an
+    approval, one that is `pausing` for a turn to be gone on with. `take_servers` are the tool servers that a request names
+    and that the given function knows, and the request without them.
     """
 
     name: str
@@ -153,6 +167,10 @@ class Dialect(Struct, frozen=True):
     framing: Framing = "sse"
     passed_headers: tuple[str, ...] = ()
     one_event_a_write: bool = False
+    native: bool = False
+    asking: bool = False
+    pausing: bool = False
+    take_servers: TakeServers = _no_servers
 
     def frame_decoder(self) -> FrameDecoder:
         """Cuts a streamed body of this dialect into frames."""

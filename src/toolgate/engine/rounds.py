@@ -9,7 +9,7 @@ marked as the gateway's: dialects that can speak of them show them, the rest lea
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
 
@@ -81,6 +81,7 @@ class Run:
         self._answer: Answer | None = None
         self._last_round = False
         self._began = time.monotonic()
+        self._closed: Callable[[], None] = _not_at_all
 
     async def begin(self) -> None:
         """Ask the first question, unless there are calls to run before."""
@@ -110,8 +111,13 @@ class Run:
                 return
             await self._ask(self._next_choice())
 
+    def on_close(self, closed: Callable[[], None]) -> None:
+        """Have this called when the run is closed."""
+        self._closed = closed
+
     async def aclose(self) -> None:
         """Stop listening; whatever runs is cancelled with the reading of `events`."""
+        self._closed()
         if self._answer is not None:
             await self._answer.aclose()
 
@@ -233,6 +239,10 @@ class Run:
         if any(not self._toolbox.is_repeatable(result.name or "") for result in results):
             await self._journal.progressed(self._own)
         return None
+
+
+def _not_at_all() -> None:
+    """Nobody wants to know."""
 
 
 def _returned(messages: Sequence[Message]) -> list[ToolCall]:

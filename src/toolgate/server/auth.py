@@ -23,11 +23,13 @@ _BARE_HEADERS = frozenset((b"x-api-key", b"api-key", b"x-goog-api-key"))
 
 
 class Caller(Struct, frozen=True):
-    """Who is calling; `models` holds every name they may ask for, None meaning all."""
+    """Who is calling; `models` holds every name they may ask for, None meaning all; tools are said by patterns."""
 
     name: str
     scopes: frozenset[str]
     models: frozenset[str] | None = None
+    allow_tools: tuple[str, ...] = ()
+    block_tools: tuple[str, ...] = ()
 
     def require(self, scope: str) -> None:
         """Forbidden unless the caller has the scope."""
@@ -112,7 +114,7 @@ def _caller(key: Key, models: tuple[Model, ...]) -> Caller:
     if key.models:
         matching = [model for model in models if _matches(key.models, model)]
         allowed = frozenset(name for model in matching for name in model.names)
-    return Caller(key.name, frozenset(key.scopes), allowed)
+    return Caller(key.name, frozenset(key.scopes), allowed, key.tools, key.blocked_tools)
 
 
 def _matches(patterns: tuple[str, ...], model: Model) -> bool:

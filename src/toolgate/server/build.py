@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from msgspec.structs import asdict
@@ -19,6 +19,7 @@ from toolgate.dialects.ollama import DIALECT as OLLAMA
 from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
 from toolgate.dialects.openai_responses import DIALECT as OPENAI_RESPONSES
 from toolgate.engine import ports
+from toolgate.engine.limits import Price
 from toolgate.server.app import App, Endpoint
 from toolgate.server.auth import Keys
 from toolgate.server.counting import TokenCounts
@@ -32,11 +33,15 @@ from toolgate.server.openapi import document
 from toolgate.server.origins import Origins
 from toolgate.server.responses import Responses
 from toolgate.server.system import System
+from toolgate.server.tooling import Tooling
+from toolgate.server.workshop import Workshop
+from toolgate.storage.database import Database
 from toolgate.storage.responses import ResponseStore
 from toolgate.telemetry.logs import Log, LogForm
 from toolgate.telemetry.metrics import Metrics
 from toolgate.telemetry.redact import Redactor
 from toolgate.telemetry.traced import Traced
+from toolgate.tools.tool import ToolSource
 from toolgate.upstreams.echo import EchoModel
 from toolgate.upstreams.http_model import Endpoint as UpstreamEndpoint
 from toolgate.upstreams.http_model import HttpModel
@@ -110,6 +115,9 @@ def _route(model: Model, answering: ports.Model, created: int) -> Route:
         max_tools=able.max_tools,
         strict=model.strict,
         whole_arguments=model.whole_arguments,
+        allow_tools=model.server_tools,
+        block_tools=model.blocked_tools,
+        price=Price(model.price.input, model.price.output),
         context=able.context,
         images=able.images,
         tools=able.tools,
@@ -142,12 +150,14 @@ class Site:
         builtin: Mapping[str, ports.Model],
         store: ResponseStore,
         traced: Traced,
+        tooling: Tooling | None,
     ) -> None:
         self.traced = traced
         self.system = System(traced.render)
         router = Models(config, transport, builtin, traced).router()
         pace = Pace(config.server.first_event_wait, config.server.keepalive_seconds)
-        endpoints = _endpoints(router, pace, store, self.system, traced)
+        conversations = Conversations(router, pace, traced, tooling)
+        endpoints = _endpoints(router, conversations, store, self.system)
         self.system.document = document(endpoints)
         self.app = App(
             endpoints,
@@ -164,9 +174,8 @@ def _database(config: Config) -> Path | None:
     return Path(path) if path else None
 
 
-def _endpoints(router: Router, pace: Pace, store: ResponseStore, system: System, traced: Traced) -> list[Endpoint]:
+def _endpoints(router: Router, conversations: Conversations, store: ResponseStore, system: System) -> list[Endpoint]:
     """Every path we serve."""
-    conversations = Conversations(router, pace, traced)
     responses = Responses(conversations, store, OPENAI_RESPONSES)
     models, counts = ModelLists(router), TokenCounts(router)
     ollama = Ollama(conversations, router)
@@ -200,14 +209,18 @@ def _endpoints(router: Router, pace: Pace, store: ResponseStore, system: System,
 class Toolgate:
     """A server: the site of the configuration in force, and what is shared when that changes."""
 
-    def __init__(self, config: Config, builtin: Mapping[str, ports.Model] | None = None) -> None:
-        """`builtin` are the models that need no upstream, by name."""
+    def __init__(
+        self, config: Config, builtin: Mapping[str, ports.Model] | None = None, sources: Sequence[ToolSource] = ()
+    ) -> None:
+        """`builtin` are the models that need no upstream, by name; `sources` bring tools beside the configured ones."""
         self.config = config
         self._builtin = builtin or {"echo": EchoModel()}
         self._transport = Transport()
-        self._store = ResponseStore(_database(config))
+        self._database = Database(_database(config))
+        self._store = ResponseStore(self._database)
         log = Log(config.log.level, _log_form(config), Redactor(config.secrets()))
         self._traced = Traced(log, Metrics())
+        self._workshop = Workshop(config, self._database, self._traced, sources) if config.tools.enabled else None
         self._site = self._build(config)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -242,16 +255,21 @@ class Toolgate:
     def _build(self, config: Config) -> Site:
         names = [name for model in config.models for name in model.names]
         self._traced.metrics.know(names, [*config.upstreams, BUILTIN])
-        return Site(config, self._transport, self._builtin, self._store, self._traced)
+        tooling = self._workshop.tooling if self._workshop else None
+        return Site(config, self._transport, self._builtin, self._store, self._traced, tooling)
 
     async def _live(self, receive: Receive, send: Send) -> None:
         while True:
             message = await receive()
             if message["type"] == "lifespan.startup":
+                if self._workshop is not None:
+                    await self._workshop.open()
                 await send({"type": "lifespan.startup.complete"})
             else:
+                if self._workshop is not None:
+                    await self._workshop.aclose()
                 await self._transport.aclose()
-                await self._store.aclose()
+                await self._database.aclose()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
 

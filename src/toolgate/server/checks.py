@@ -19,13 +19,13 @@ class RequestCheck:
     def __init__(self) -> None:
         self._schemas = SchemaCheck()
 
-    def check(self, request: ModelRequest, route: Route) -> ModelRequest:
-        """The request, ready to be asked of this route's model."""
+    def check(self, request: ModelRequest, route: Route, ours: frozenset[str] | None = None) -> ModelRequest:
+        """The request, ready to be asked of this route's model; `ours` are the server's tools, if it has any part in it."""
         if len(request.messages) > MAX_MESSAGES:
             raise InvalidRequest(f"messages may hold at most {MAX_MESSAGES} messages.", param="messages")
         self._check_tools(request.tools, route)
-        self._check_choice(request)
-        request = settle(request, strict=route.strict)
+        self._check_choice(request, ours or frozenset())
+        request = settle(request, strict=route.strict, resumable=ours is not None)
         return route.with_defaults(request)
 
     def _check_tools(self, tools: tuple[ToolDef, ...], route: Route) -> None:
@@ -47,11 +47,11 @@ class RequestCheck:
             if tool.input_schema and (complaint := self._schemas.complaint(tool.input_schema)):
                 raise _bad_tool(number, f"the schema of {tool.name!r} {complaint}")
 
-    def _check_choice(self, request: ModelRequest) -> None:
+    def _check_choice(self, request: ModelRequest, ours: frozenset[str]) -> None:
         choice = request.tool_choice
         if choice is None or not choice.names:
             return
-        offered = {tool.name for tool in request.tools}
+        offered = {tool.name for tool in request.tools} | ours
         for name in choice.names:
             if name not in offered:
                 raise InvalidRequest(f"tool_choice names {name!r}, which is not in tools.", param="tool_choice")

@@ -16,10 +16,12 @@ from toolgate.conversation.message import ToolCall
 from toolgate.conversation.request import ModelRequest
 from toolgate.dialects.dialect import Dialect, Encoder, Reply, ServerHalf
 from toolgate.engine.loop import WholeCalls, run
-from toolgate.engine.ports import Answer, Heard, Relayable, Retold
+from toolgate.engine.ports import Answer, Heard, Model, Relayable, Retold
 from toolgate.server.app import Call, Handler
 from toolgate.server.checks import RequestCheck
 from toolgate.server.exchange import Exchange, Header
+from toolgate.server.tooling import Tooling
+from toolgate.server.wanted import Wanted, read_wanted
 from toolgate.telemetry.traced import RequestRecord, Traced
 from toolgate.upstreams.router import Route, Router
 from toolgate.upstreams.tokens import estimate
@@ -36,13 +38,17 @@ class Pace(Struct, frozen=True):
 
 
 class Question(Struct, frozen=True):
-    """A request on its way to an answer, with all that is needed to tell the answer."""
+    """A request on its way to an answer, with all that is needed to tell the answer.
+
+    `asked` is what the model is asked: the request itself, unless the server's tools have a part in it.
+    """
 
     exchange: Exchange
     dialect: Dialect
     half: ServerHalf
     request: ModelRequest
-    route: Route
+    model: Model
+    asked: ModelRequest
     reply: Reply
     record: RequestRecord
     whole_arguments: bool = False
@@ -61,8 +67,10 @@ class Keeper(Protocol):
 class Conversations:
     """Answers requests of any dialect."""
 
-    def __init__(self, router: Router, pace: Pace, traced: Traced) -> None:
+    def __init__(self, router: Router, pace: Pace, traced: Traced, tooling: Tooling | None = None) -> None:
+        """Without `tooling` there are no server tools."""
         self._router = router
+        self._tooling = tooling
         self._traced = traced
         self._check = RequestCheck()
         self._pace = pace
@@ -71,13 +79,14 @@ class Conversations:
         """A handler for one dialect."""
 
         async def handle(call: Call) -> None:
-            await self.answer(self.question(call, dialect, dialect.server, await call.exchange.json()))
+            await self.answer(await self.question(call, dialect, dialect.server, await call.exchange.json()))
 
         handle.__doc__ = f"Answer a request of the {dialect.name} dialect, whole or streamed."
         return handle
 
-    def question(self, call: Call, dialect: Dialect, half: ServerHalf, body: Any) -> Question:
+    async def question(self, call: Call, dialect: Dialect, half: ServerHalf, body: Any) -> Question:
         """The question that this body asks, checked and ready."""
+        body, wanted = read_wanted(body, call.exchange, self._tooling.terms.wanted if self._tooling else None)
         request = half.decode_request(body)
         if dialect.passed_headers:
             request = _with_headers(request, call.exchange, dialect.passed_headers)
@@ -85,12 +94,33 @@ class Conversations:
         record.dialect, record.model, record.stream = dialect.name, request.model, request.stream
         route = self._router.find(request.model)
         call.caller.require_model(route.name, request.model)
-        request = self._check.check(request, route)
-        reply = Reply(half.reply_id(), int(time.time()), request.model)
         whole = route.whole_arguments or call.exchange.header(b"x-toolgate-arguments") == "whole"
         if whole:
             request = replace(request, relay=False)
-        return Question(call.exchange, dialect, half, request, route, reply, record, whole)
+        if wanted is None and not any(tool.kind == "hosted" for tool in request.tools):
+            request = asked = self._check.check(request, route)
+            model = route.model
+        else:
+            request, asked, model = await self._equipped(call, request, route, wanted or Wanted(), dialect, body)
+        reply = Reply(half.reply_id(), int(time.time()), request.model)
+        return Question(call.exchange, dialect, half, request, model, asked, reply, record, whole)
+
+    async def _equipped(
+        self, call: Call, request: ModelRequest, route: Route, wanted: Wanted, dialect: Dialect, body: Any
+    ) -> tuple[ModelRequest, ModelRequest, Model]:
+        """The request as the client made it and as the model is asked, and the model with the server's tools, if wanted."""
+        tooling = self._tooling
+        if tooling is None or not tooling.concerns(request, wanted, dialect):
+            if tooling is None and (wanted.wish or wanted.execution == "auto"):
+                request = replace(request, warnings=(*request.warnings, "server tools are turned off here"))
+            request = self._check.check(request, route)
+            return request, request, route.model
+        restored = await tooling.restored(call.caller, request, dialect)
+        outfit = tooling.outfit(call.caller, restored, route, wanted, dialect)
+        asked = self._check.check(outfit.request, route, ours=outfit.names)
+        equipment = await tooling.equip(call.caller, replace(outfit, request=asked), route, wanted, dialect, body)
+        request = replace(request, warnings=(*asked.warnings, *outfit.selection.warnings))
+        return request, equipment.request, equipment.model
 
     async def answer(self, question: Question, keeper: Keeper | None = None) -> None:
         """Ask the model and tell the client, whole or streamed as it wants."""
@@ -101,7 +131,7 @@ class Conversations:
             await self._tell_whole(question, keeper)
 
     async def _tell_whole(self, question: Question, keeper: Keeper | None) -> None:
-        answer = await question.route.model.ask(question.request)
+        answer = await question.model.ask(question.asked)
         try:
             body, response = await _whole(question, answer)
         finally:
@@ -117,7 +147,7 @@ class Conversations:
     async def _stream(self, question: Question, keeper: Keeper | None) -> None:
         """The first piece decides the status; after a patient wait the stream begins without it."""
         exchange, pace = question.exchange, self._pace
-        asking = asyncio.ensure_future(question.route.model.ask(question.request))
+        asking = asyncio.ensure_future(question.model.ask(question.asked))
         self._traced.stream_opened()
         try:
             await asyncio.wait({asking}, timeout=pace.first_event)

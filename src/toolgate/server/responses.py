@@ -31,7 +31,7 @@ class Responses:
         """Answer a Responses request, whole or streamed."""
         body = await call.exchange.json()
         body, new_items = await self._continued(body, call.caller.name)
-        question = self._conversations.question(call, self._dialect, self._dialect.server, body)
+        question = await self._conversations.question(call, self._dialect, self._dialect.server, body)
         keeper = _Keeper(self._store, call.caller.name, body, new_items) if body.get("store") is not False else None
         await self._conversations.answer(question, keeper)
 

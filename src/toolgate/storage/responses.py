@@ -1,22 +1,16 @@
 """Answers of the Responses API that a client may name again, in SQLite.
 
-A write is on the disk before it is reported done: WAL with `synchronous=FULL`. All access goes through one thread,
-so that the event loop never waits for the disk and SQLite never sees two writers.
+A response is on the disk before it is reported kept.
 """
 
-import asyncio
 import sqlite3
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from toolgate.conversation.errors import Overloaded
+from toolgate.storage.database import Database
 
-_T = TypeVar("_T")
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS items (
     id TEXT NOT NULL,
@@ -50,11 +44,9 @@ class StoredResponse(Struct, frozen=True):
 class ResponseStore:
     """Keeps responses; whoever does not own one cannot tell it from one that does not exist."""
 
-    def __init__(self, path: Path | None) -> None:
-        """Open lazily, at the first use; without a path everything stays in memory."""
-        self._path = path
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="toolgate-storage")
-        self._connection: sqlite3.Connection | None = None
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        database.needs(_SCHEMA)
 
     async def save(self, response: StoredResponse) -> None:
         """Keep a response; once this returns it survives a crash."""
@@ -69,16 +61,14 @@ class ResponseStore:
         items = [(id, response.owner, response.id) for id in _output(response)]
 
         def write(db: sqlite3.Connection) -> None:
-            with db:
-                db.execute("BEGIN")
-                db.execute("INSERT OR REPLACE INTO responses VALUES (?, ?, ?, ?, ?, ?)", row)
-                db.executemany("INSERT OR REPLACE INTO items VALUES (?, ?, ?)", items)
+            db.execute("INSERT OR REPLACE INTO responses VALUES (?, ?, ?, ?, ?, ?)", row)
+            db.executemany("INSERT OR REPLACE INTO items VALUES (?, ?, ?)", items)
 
-        await self._do(write)
+        await self._database.change(write)
 
     async def load(self, owner: str, id: str) -> StoredResponse | None:
         """The response of this id, if this owner has one."""
-        rows = await self._do(lambda db: db.execute(_SELECT, (id, owner)).fetchall())
+        rows = await self._database.do(lambda db: db.execute(_SELECT, (id, owner)).fetchall())
         return _response(rows[0]) if rows else None
 
     async def chain(self, owner: str, id: str) -> list[StoredResponse]:
@@ -95,7 +85,7 @@ class ResponseStore:
 
     async def item(self, owner: str, id: str) -> dict[str, Any] | None:
         """The item of this id that a kept response of this owner gave."""
-        rows = await self._do(lambda db: db.execute(_SELECT_BY_ITEM, (id, owner)).fetchall())
+        rows = await self._database.do(lambda db: db.execute(_SELECT_BY_ITEM, (id, owner)).fetchall())
         return _output(_response(rows[0])).get(id) if rows else None
 
     async def delete(self, owner: str, id: str) -> bool:
@@ -106,32 +96,10 @@ class ResponseStore:
         items = [(item, owner) for item in _output(response)]
 
         def forget(db: sqlite3.Connection) -> bool:
-            with db:
-                db.execute("BEGIN")
-                db.executemany("DELETE FROM items WHERE id = ? AND owner = ?", items)
-                return db.execute("DELETE FROM responses WHERE id = ? AND owner = ?", (id, owner)).rowcount == 1
+            db.executemany("DELETE FROM items WHERE id = ? AND owner = ?", items)
+            return db.execute("DELETE FROM responses WHERE id = ? AND owner = ?", (id, owner)).rowcount == 1
 
-        return await self._do(forget)
-
-    async def aclose(self) -> None:
-        """Finish what is being written and close."""
-        if self._connection is not None:
-            await self._do(lambda db: db.close())
-            self._connection = None
-        self._thread.shutdown()
-
-    async def _do(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, self._work, work)
-        except sqlite3.OperationalError as error:
-            raise Overloaded(
-                f"The storage is not available: {error}.", code="storage_unavailable", retry_after=5
-            ) from error
-
-    def _work(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
-        if self._connection is None:
-            self._connection = _open(self._path)
-        return work(self._connection)
+        return await self._database.change(forget)
 
 
 _SELECT = "SELECT id, owner, previous, created, input, body FROM responses WHERE id = ? AND owner = ?"
@@ -140,17 +108,6 @@ SELECT kept.id, kept.owner, previous, created, input, body
 FROM items JOIN responses AS kept ON kept.id = items.response AND kept.owner = items.owner
 WHERE items.id = ? AND items.owner = ?
 """
-
-
-def _open(path: Path | None) -> sqlite3.Connection:
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    connection = sqlite3.connect(path or ":memory:", isolation_level=None, check_same_thread=False)
-    connection.execute("PRAGMA busy_timeout = 5000")
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = FULL")
-    connection.executescript(_SCHEMA)
-    return connection
 
 
 def _output(response: StoredResponse) -> dict[str, dict[str, Any]]:

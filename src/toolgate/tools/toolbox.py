@@ -18,17 +18,30 @@ from toolgate.tools.tool import Approvals, Output, Progress, Stance, Tool, ToolS
 
 
 class Shelf(Protocol):
-    """The tools that a run may use; some may lie behind others that open them."""
+    """The tools of a run; some may lie behind virtual ones that open them."""
 
     def offered(self) -> tuple[ToolSpec, ...]:
         """What the model sees now, in an order that never changes."""
 
+    def is_virtual(self, name: str) -> bool:
+        """Whether a call of this name opens something and runs nothing."""
+
+    def open(self, name: str, arguments: Mapping[str, Any] | None = None) -> Output:
+        """Do what a call of a virtual tool asks."""
+
+    def resolve(self, name: str) -> Tool | None:
+        """The tool that a call of this name means, put on offer if it was not."""
+
+
+class Permits(Protocol):
+    """Judges every call afresh: what was offered may have changed, gone or been forbidden since."""
+
     def find(self, name: str) -> Tool | None:
-        """The tool of this name, if the run may use it, be it offered now or not."""
+        """The tool that a call of this name may run now."""
 
 
-class Rights(Struct, frozen=True):
-    """For whom the tools run, and what the request says of consent: by tool name, or under "" for all."""
+class Behalf(Struct, frozen=True):
+    """On whose behalf the tools run, and what the request says of consent: by tool name, or under "" for all."""
 
     caller: str
     session: str
@@ -44,13 +57,13 @@ class Rights(Struct, frozen=True):
 class RunToolbox:
     """A shelf of tools in the hands of one run."""
 
-    def __init__(self, shelf: Shelf, runner: Runner, approvals: Approvals, rights: Rights) -> None:
+    def __init__(self, shelf: Shelf, permits: Permits, runner: Runner, approvals: Approvals, behalf: Behalf) -> None:
         self._shelf = shelf
+        self._permits = permits
         self._runner = runner
         self._approvals = approvals
-        self._rights = rights
+        self._behalf = behalf
         self._waited = 0.0
-        self._defs: dict[int, ToolDef] = {}
 
     def offered(self) -> tuple[ToolDef, ...]:
         """What the model is offered now."""
@@ -58,19 +71,19 @@ class RunToolbox:
 
     def owns(self, name: str) -> bool:
         """Whether the name is one of the server's tools."""
-        return self._shelf.find(name) is not None
+        return self._shelf.is_virtual(name) or self._permits.find(name) is not None
 
     def may_ask(self, name: str) -> bool:
         """Whether the tool's policy, or the request, may want a person's consent."""
-        tool = self._shelf.find(name)
-        if tool is None:
+        tool = self._permits.find(name)
+        if tool is None or self._shelf.is_virtual(name):
             return False
-        wish = self._rights.stance(name)
-        return wish == "ask" or self._approvals.stance(tool.spec, self._rights.caller) == "ask"
+        wish = self._behalf.stance(name)
+        return wish == "ask" or self._approvals.stance(tool.spec, self._behalf.caller) == "ask"
 
     def is_repeatable(self, name: str) -> bool:
         """Whether running it twice does no more than once; of an unknown tool nothing runs at all."""
-        tool = self._shelf.find(name)
+        tool = self._permits.find(name)
         return tool is None or tool.spec.annotations.repeatable
 
     def waited(self) -> float:
@@ -81,16 +94,19 @@ class RunToolbox:
         self, call: ToolCall, tell: Callable[[ToolProgress], None], starting: Callable[[], Awaitable[None]]
     ) -> ToolResult | ApprovalRequest:
         """What became of the call."""
-        tool = self._shelf.find(call.name)
+        if self._shelf.is_virtual(call.name):
+            return result(call, self._shelf.open(call.name, _arguments(call)))
+        self._shelf.resolve(call.name)
+        tool = self._permits.find(call.name)
         if tool is None:
             return ToolResult(call.id, (Text(self._unknown(call.name)),), True, call.name)
 
         def report(progress: Progress) -> None:
             tell(ToolProgress(call.id, progress.message, progress.done, progress.total))
 
-        rights = self._rights
-        asked = invocation(call.id, call.arguments, rights.caller, rights.session, report)
-        consent = Consent(rights.run, rights.stance(call.name), rights.hold_seconds)
+        behalf = self._behalf
+        asked = invocation(call.id, call.arguments, behalf.caller, behalf.session, report)
+        consent = Consent(behalf.run, behalf.stance(call.name), behalf.hold_seconds)
         outcome = await self._runner.run(tool, asked, consent, starting, self._note_wait)
         if isinstance(outcome, Waiting):
             return ApprovalRequest(outcome.approval, call)
@@ -104,6 +120,14 @@ class RunToolbox:
         near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
         hint = f"Did you mean {', '.join(near)}?" if near else f"There are: {', '.join(names[:20]) or 'none'}."
         return f"There is no tool {name[:100]!r}. {hint}"
+
+
+def _arguments(call: ToolCall) -> Mapping[str, Any]:
+    try:
+        value = msgspec.json.decode(call.arguments)
+    except (msgspec.MsgspecError, UnicodeError):
+        return {}
+    return value if type(value) is dict else {}
 
 
 def result(call: ToolCall, output: Output) -> ToolResult:

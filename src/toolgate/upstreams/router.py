@@ -7,6 +7,7 @@ from msgspec.structs import asdict, replace
 
 from toolgate.conversation.errors import NotFound
 from toolgate.conversation.request import NO_SETTINGS, ModelRequest, Settings
+from toolgate.engine.limits import Price
 from toolgate.engine.ports import Model
 
 
@@ -26,6 +27,9 @@ class Route(Struct, frozen=True):
     tools: bool = True
     thinking: bool = False
     defaults: Settings = NO_SETTINGS
+    allow_tools: tuple[str, ...] = ()
+    block_tools: tuple[str, ...] = ()
+    price: Price = Price()
 
     def with_defaults(self, request: ModelRequest) -> ModelRequest:
         """The request with this model's defaults where the client said nothing."""

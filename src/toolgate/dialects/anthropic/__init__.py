@@ -1,7 +1,10 @@
 """Anthropic Messages."""
 
 from toolgate.dialects.anthropic import server, upstream
+from toolgate.dialects.anthropic.tool_servers import take_servers
 from toolgate.dialects.anthropic.words import NAME
 from toolgate.dialects.dialect import Dialect
 
-DIALECT = Dialect(NAME, server, upstream, passed_headers=("anthropic-beta",))
+DIALECT = Dialect(
+    NAME, server, upstream, passed_headers=("anthropic-beta",), native=True, pausing=True, take_servers=take_servers
+)

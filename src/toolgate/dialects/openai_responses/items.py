@@ -158,7 +158,6 @@ class InputReader:
         text = as_text(output if error is None else _told_error(error))
         self._append(Message("tool", (ToolResult(id[0], (Text(text),), error is not None, name),)))
 
-
     def _asked(self, fields: Fields) -> None:
         """A call that we asked an approval for: until it is run it stands at the end of its turn without a result."""
         id, name = fields.required_text("id"), fields.required_text("name")

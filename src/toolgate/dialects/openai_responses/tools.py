@@ -3,14 +3,14 @@
 A hosted tool, and any tool of a kind we do not know, stays whole in `extra`: its own upstream understands it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import groupby
 from typing import Any
 
 from msgspec.structs import replace
 
 from toolgate.conversation.errors import InvalidRequest
-from toolgate.conversation.request import ToolChoice, ToolDef
+from toolgate.conversation.request import ModelRequest, ToolChoice, ToolDef, ToolServer
 from toolgate.dialects.openai_responses.words import NAME, own_extra
 from toolgate.wire.fields import Fields
 
@@ -161,3 +161,48 @@ def write_choice(choice: ToolChoice, tools: Iterable[ToolDef]) -> str | dict[str
             return {"type": "allowed_tools", "mode": mode, "tools": named}
         case ToolChoice(mode):
             return mode
+
+
+def take_servers(
+    request: ModelRequest, is_known: Callable[[ToolServer], bool]
+) -> tuple[ModelRequest, tuple[ToolServer, ...]]:
+    """The MCP servers among the tools that are known here, and the request without them."""
+    found = {number: _tool_server(tool) for number, tool in enumerate(request.tools) if _is_mcp(tool)}
+    taken = {number: server for number, server in found.items() if is_known(server)}
+    if not taken:
+        return request, ()
+    tools = tuple([tool for number, tool in enumerate(request.tools) if number not in taken])
+    return replace(request, tools=tools), tuple(taken.values())
+
+
+def _is_mcp(tool: ToolDef) -> bool:
+    return tool.kind == "hosted" and tool.extra.get(NAME, {}).get("type") == "mcp"
+
+
+def _tool_server(tool: ToolDef) -> ToolServer:
+    """As the API has it, a person is asked about every call unless the client says otherwise."""
+    own = tool.extra.get(NAME, {})
+    asking, unasked = _asking(own.get("require_approval"))
+    url = own.get("server_url")
+    return ToolServer(tool.name, url if type(url) is str else None, _names(own.get("allowed_tools")), asking, unasked)
+
+
+def _asking(said: Any) -> tuple[frozenset[str] | None, frozenset[str]]:
+    match said:
+        case "never":
+            return frozenset(), frozenset()
+        case {"always": always}:
+            return frozenset(_names(always) or ()), frozenset()
+        case {"never": never}:
+            return None, frozenset(_names(never) or ())
+        case _:
+            return None, frozenset()
+
+
+def _names(value: Any) -> tuple[str, ...] | None:
+    """Names in either form that the API has; None if there is no such list."""
+    match value:
+        case list(names) | {"tool_names": list(names)}:
+            return tuple([name for name in names if type(name) is str])
+        case _:
+            return None

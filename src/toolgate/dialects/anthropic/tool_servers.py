@@ -1,0 +1,64 @@
+"""MCP servers that a request names: `mcp_servers`, and the `mcp_toolset`s among the tools that say which of their tools."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from toolgate.conversation.request import ModelRequest, ToolDef, ToolServer
+from toolgate.dialects.anthropic.words import NAME
+
+
+def take_servers(
+    request: ModelRequest, is_known: Callable[[ToolServer], bool]
+) -> tuple[ModelRequest, tuple[ToolServer, ...]]:
+    """The MCP servers that are known here, and the request without them."""
+    own = request.extra.get(NAME, {})
+    listed = own.get("mcp_servers")
+    if type(listed) is not list or not listed:
+        return request, ()
+    found = [(entry, server) for entry in listed if (server := _server(entry, request.tools)) and is_known(server)]
+    if not found:
+        return request, ()
+    left = [entry for entry in listed if entry not in [taken for taken, _ in found]]
+    labels = {server.label for _, server in found}
+    tools = tuple([tool for tool in request.tools if _toolset(tool) not in labels])
+    rest = {**own, "mcp_servers": left} if left else {name: own[name] for name in own if name != "mcp_servers"}
+    return replace(request, tools=tools, extra={**request.extra, NAME: rest}), tuple([server for _, server in found])
+
+
+def _server(entry: Any, tools: tuple[ToolDef, ...]) -> ToolServer | None:
+    match entry:
+        case {"name": str(label)}:
+            url = entry.get("url")
+            return ToolServer(label, url if type(url) is str else None, _allowed(entry, label, tools))
+        case _:
+            return None
+
+
+def _allowed(entry: Mapping[str, Any], label: str, tools: tuple[ToolDef, ...]) -> tuple[str, ...] | None:
+    """The tools that are switched on, in the older form or the newer one; None if it is all of them."""
+    match entry.get("tool_configuration"):
+        case {"enabled": False}:
+            return ()
+        case {"allowed_tools": list(names)}:
+            return tuple([name for name in names if type(name) is str])
+    toolset = next((tool.extra[NAME] for tool in tools if _toolset(tool) == label), {})
+    match toolset:
+        case {"default_config": {"enabled": False}}:
+            configs = toolset.get("configs")
+            each = configs.items() if type(configs) is dict else ()
+            return tuple([name for name, config in each if type(config) is dict and config.get("enabled", True)])
+        case _:
+            return None
+
+
+def _toolset(tool: ToolDef) -> str | None:
+    """The server whose tools this entry stands for."""
+    if tool.kind != "hosted":
+        return None
+    match tool.extra.get(NAME, {}):
+        case {"type": "mcp_toolset", "mcp_server_name": str(label)}:
+            return label
+        case _:
+            return None

@@ -1,0 +1,184 @@
+"""The memory of runs with server tools: what a client does not see is found again when it comes back.
+
+In a dialect that has no words for the server's calls, a client that returns with the results of its own tools sends back
+only its part of the turn: the whole turn is put in its place. A run that was cut off, or waits for a person, goes on when
+the very same request comes again; what it had done is not done twice.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from toolgate.conversation.ids import mint
+from toolgate.conversation.message import Media, Message, ToolCall, ToolResult, plain_text
+from toolgate.conversation.request import ModelRequest
+from toolgate.engine.rounds import Past
+from toolgate.storage.rounds import KeptRounds, RoundStore
+
+
+class Memory:
+    """Remembers runs for their callers."""
+
+    def __init__(self, store: RoundStore) -> None:
+        self._store = store
+        self._live: set[tuple[str, str]] = set()
+
+    async def past(self, owner: str, key: str) -> Past:
+        """What an earlier attempt at the request of this key did; nothing while that attempt still goes on."""
+        if (owner, key) in self._live:
+            return Past()
+        kept = (await self._store.find(owner, [key])).get(key)
+        return Past(kept.messages, kept.started) if kept else Past()
+
+    def journal(self, owner: str, key: str, request: ModelRequest) -> "RunJournal":
+        """A journal for the run of this key; one that is live already is left alone, and this run is another."""
+        is_second = (owner, key) in self._live
+        return RunJournal(self._store, self._live, owner, f"{key}+{mint()}" if is_second else key, request.messages)
+
+    async def restored(self, owner: str, request: ModelRequest, native: bool, has_ids: bool) -> ModelRequest:
+        """The request with all that its client did not see or could not keep."""
+        if native:
+            kept = await self._store.find(owner, _result_keys(request.messages))
+            return replace(request, messages=tuple(_with_results(request.messages, kept))) if kept else request
+        turns = _turns(request.messages, has_ids)
+        kept = await self._store.find(owner, turns.values())
+        found = {number: kept[key].messages for number, key in turns.items() if key in kept}
+        return replace(request, messages=tuple(_with_turns(request.messages, found))) if found else request
+
+
+class RunJournal:
+    """The journal of one run."""
+
+    def __init__(
+        self, store: RoundStore, live: set[tuple[str, str]], owner: str, key: str, asked: Sequence[Message]
+    ) -> None:
+        self._asked = asked
+        self._store = store
+        self._live = live
+        self._owner = owner
+        self._key = key
+        self._kept = False
+        live.add((owner, key))
+
+    async def progressed(self, messages: Sequence[Message]) -> None:
+        """Keep what the run did so far, for the same request to go on from."""
+        self._kept = True
+        await self._store.keep(self._owner, [self._key], messages)
+
+    async def starting(self, call: ToolCall) -> None:
+        """Keep that a call is about to run."""
+        await self._store.start(self._owner, self._key, call.id)
+
+    async def finished(self, messages: Sequence[Message], returned: Sequence[ToolCall]) -> None:
+        """Keep the turn for when the client comes back, and forget the attempt."""
+        keys = [_call_key(returned), _spoken_key(_spoken(self._asked), returned)] if returned else []
+        keys += [f"result:{result.call_id}" for result in _results(messages) if _is_more_than_text(result)]
+        if keys or self._kept:
+            await self._store.keep(self._owner, keys, messages, forget=[self._key] if self._kept else [])
+
+    def close(self) -> None:
+        """The run has ended, one way or another."""
+        self._live.discard((self._owner, self._key))
+
+
+def request_key(*words: bytes) -> str:
+    """The key of a run: the digest of the request that began it."""
+    return "run:" + hashlib.sha256(b"\0".join(words)).hexdigest()
+
+
+def _call_key(calls: Sequence[ToolCall]) -> str:
+    """The key of a turn by the first of the client's calls in it."""
+    return f"call:{calls[0].id}"
+
+
+def _spoken_key(spoken: "hashlib._Hash", calls: Sequence[ToolCall]) -> str:
+    """The key of a turn where calls have no ids: what users have said up to it, and what the calls say."""
+    whole = spoken.copy()
+    whole.update(msgspec.json.encode([(call.name, _canonical(call.arguments)) for call in calls]))
+    return f"turn:{whole.hexdigest()}"
+
+
+def _spoken(messages: Sequence[Message]) -> "hashlib._Hash":
+    spoken = hashlib.sha256()
+    for message in messages:
+        _hear(spoken, message)
+    return spoken
+
+
+def _hear(spoken: "hashlib._Hash", message: Message) -> None:
+    if message.role == "user":
+        spoken.update(b"%b\0" % plain_text(message.parts).encode("utf-8", "replace"))
+
+
+def _canonical(arguments: str) -> bytes:
+    try:
+        return msgspec.json.encode(msgspec.json.decode(arguments), order="sorted")
+    except (msgspec.MsgspecError, UnicodeError):
+        return arguments.encode("utf-8", "replace")
+
+
+def _calls(message: Message) -> list[ToolCall]:
+    if message.role != "assistant":
+        return []
+    return [part for part in message.parts if isinstance(part, ToolCall) and part.executor == "client"]
+
+
+def _turns(messages: Sequence[Message], has_ids: bool) -> dict[int, str]:
+    """The key of each turn that holds calls of the client, by the number of its message."""
+    turns, spoken = {}, hashlib.sha256()
+    for number, message in enumerate(messages):
+        _hear(spoken, message)
+        if calls := _calls(message):
+            turns[number] = _call_key(calls) if has_ids else _spoken_key(spoken, calls)
+    return turns
+
+
+def _with_turns(messages: Sequence[Message], found: Mapping[int, Sequence[Message]]) -> Iterator[Message]:
+    for number, message in enumerate(messages):
+        if number in found:
+            yield from _renamed(found[number], _calls(message))
+        else:
+            yield message
+
+
+def _renamed(turn: Sequence[Message], calls: Sequence[ToolCall]) -> Iterator[Message]:
+    """The turn with the client's calls under the ids by which the client knows them."""
+    ids: dict[str, str] = {}
+    for message in turn:
+        ids |= dict(zip([call.id for call in _calls(message)], [call.id for call in calls], strict=False))
+    for message in turn:
+        parts = [
+            replace(part, id=ids.get(part.id, part.id)) if isinstance(part, ToolCall) else part
+            for part in message.parts
+        ]
+        yield replace(message, parts=tuple(parts))
+
+
+def _results(messages: Sequence[Message]) -> Iterator[ToolResult]:
+    return (part for message in messages for part in message.parts if isinstance(part, ToolResult))
+
+
+def _is_more_than_text(result: ToolResult) -> bool:
+    return any(isinstance(piece, Media) for piece in result.content)
+
+
+def _result_keys(messages: Sequence[Message]) -> Iterator[str]:
+    return (
+        f"result:{part.id}"
+        for message in messages
+        for part in message.parts
+        if isinstance(part, ToolCall) and part.executor == "gateway"
+    )
+
+
+def _with_results(messages: Sequence[Message], kept: dict[str, KeptRounds]) -> Iterator[Message]:
+    """The messages with the full results of the server's tools, where a dialect could tell only their words."""
+    whole = {result.call_id: result for rounds in kept.values() for result in _results(rounds.messages)}
+    for message in messages:
+        if message.role != "tool":
+            yield message
+            continue
+        parts = [whole.get(part.call_id, part) if isinstance(part, ToolResult) else part for part in message.parts]
+        yield replace(message, parts=tuple(parts))

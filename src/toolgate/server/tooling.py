@@ -1,0 +1,205 @@
+"""From a request that wants server tools to a model that has them: which tools, for whom, how told, what remembered."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from toolgate.conversation.ids import mint
+from toolgate.conversation.request import ModelRequest, ToolDef, ToolServer
+from toolgate.dialects.dialect import Dialect
+from toolgate.engine.limits import Budget
+from toolgate.engine.ports import Answer, Model
+from toolgate.engine.rounds import WithTools
+from toolgate.engine.teller import Manner
+from toolgate.server.auth import Caller
+from toolgate.server.journal import Memory, RunJournal, request_key
+from toolgate.server.wanted import Wanted
+from toolgate.tools.references import referenced
+from toolgate.tools.registry import Registry
+from toolgate.tools.runner import Runner
+from toolgate.tools.selection import Rights, Selection
+from toolgate.tools.tool import Approvals, Stance, ToolSpec
+from toolgate.tools.toolbox import Behalf, RunToolbox
+from toolgate.tools.virtual import Shelf, Shelves
+from toolgate.upstreams.router import Route
+from toolgate.wire.jsontext import encode
+
+OWN_LABEL = "toolgate"
+"""The name under which a request may ask for all of the server's tools as those of an MCP server."""
+
+
+class Desk(Approvals, Protocol):
+    """Approvals that clients can answer."""
+
+    async def answer(self, id: str, approve: bool, *, by: str, reason: str | None = None) -> object:
+        """Approve or deny, once and for all."""
+
+
+class Terms(Struct, frozen=True):
+    """How runs go unless a request or the model's row says otherwise."""
+
+    wanted: Wanted | None = None
+    budget: Budget = Budget()
+    parallel: int = 8
+    hold_seconds: float = 120.0
+    context: Mapping[str, Any] = {}
+    servers: Mapping[str, str | None] = {}
+    """The MCP servers of the configuration by label, with their URLs."""
+
+
+class Equipment(Struct, frozen=True):
+    """What a question needs to be asked with the server's tools: the model that has them, and the request for it."""
+
+    model: Model
+    request: ModelRequest
+    warnings: tuple[str, ...] = ()
+
+
+class Tooling:
+    """The server's tools, ready for any request."""
+
+    def __init__(self, registry: Registry, runner: Runner, desk: Desk, memory: Memory, terms: Terms) -> None:
+        self.registry = registry
+        self.terms = terms
+        self._shelves = Shelves()
+        self._runner = runner
+        self._desk = desk
+        self._memory = memory
+
+    def concerns(self, request: ModelRequest, wanted: Wanted | None, dialect: Dialect) -> bool:
+        """Whether the request has to do with server tools at all; most have not, and pay nothing."""
+        if wanted is not None and (wanted.wish or wanted.execution == "auto"):
+            return True
+        return dialect.native and bool(dialect.take_servers(request, self._is_known)[1])
+
+    async def restored(self, caller: Caller, request: ModelRequest, dialect: Dialect) -> ModelRequest:
+        """The request with what its client did not see of earlier turns."""
+        return await self._memory.restored(caller.name, request, dialect.native, has_ids=dialect.framing == "sse")
+
+    def outfit(self, caller: Caller, request: ModelRequest, route: Route, wanted: Wanted, dialect: Dialect) -> "Outfit":
+        """The tools that this request may use."""
+        request, servers = dialect.take_servers(request, self._is_known)
+        runs = wanted.execution == "auto" or bool(servers)
+        copied = [tool.name for tool in request.tools if runs and _is_copy(tool, self.registry)]
+        pulled = [tool.spec.name for tool in referenced(request.messages, self.registry)]
+        context = {**self.terms.context, "model": route.name, "dialect": dialect.name, "caller": caller.name}
+        rights = [Rights(one.allow_tools, one.block_tools) for one in (caller, route)]
+        served = [spec.name for server in servers for spec in _tools_of(server, self.registry)]
+        selection = Selection(self.registry, wanted.wish, context, rights, [*pulled, *copied, *served])
+        theirs = [tool for tool in request.tools if tool.name not in copied or not selection.permits(tool.name)]
+        shelf = self._shelves.shelf(
+            selection.tools,
+            self.registry.search,
+            limit=route.max_tools - len(theirs),
+            taken={tool.name for tool in theirs},
+            pinned=selection.pinned,
+        )
+        shelf.recall(request.messages)
+        stances = _stances(servers, self.registry)
+        return Outfit(replace(request, tools=tuple(theirs)), shelf, selection, stances, runs)
+
+    async def equip(
+        self, caller: Caller, outfit: "Outfit", route: Route, wanted: Wanted, dialect: Dialect, body: Any
+    ) -> Equipment:
+        """The model with the tools of the outfit in its hands."""
+        request = outfit.request
+        if not outfit.runs:
+            offered = tuple(
+                [ToolDef(spec.name, spec.description, spec.input_schema) for spec in outfit.shelf.offered()]
+            )
+            return Equipment(route.model, replace(request, tools=(*request.tools, *offered)), outfit.selection.warnings)
+        key = request_key(dialect.name.encode(), route.name.encode(), repr(wanted).encode(), encode(body))
+        past = await self._memory.past(caller.name, key)
+        if not past.messages:
+            await self._take_decisions(caller, request)
+        hold = 0.0 if dialect.asking else self.terms.hold_seconds
+        behalf = Behalf(caller.name, wanted.session or caller.name, mint(), outfit.stances, hold)
+        toolbox = RunToolbox(outfit.shelf, outfit.selection, self._runner, self._desk, behalf)
+        journal = self._memory.journal(caller.name, key, request)
+        model = WithTools(
+            route.model,
+            toolbox,
+            journal,
+            Manner(dialect.native, dialect.asking, dialect.pausing),
+            self._budget(wanted),
+            route.price,
+            self.terms.parallel,
+            past,
+        )
+        return Equipment(_Journalled(model, journal), request, outfit.selection.warnings)
+
+    async def _take_decisions(self, caller: Caller, request: ModelRequest) -> None:
+        for decision in request.decisions:
+            await self._desk.answer(decision.approval, decision.approve, by=caller.name, reason=decision.reason)
+
+    def _budget(self, wanted: Wanted) -> Budget:
+        return self.terms.budget if wanted.rounds is None else replace(self.terms.budget, rounds=wanted.rounds)
+
+    def _is_known(self, server: ToolServer) -> bool:
+        if server.label == OWN_LABEL:
+            return True
+        known = self.terms.servers
+        return server.label in known and (server.url is None or server.url == known[server.label])
+
+
+class Outfit(Struct, frozen=True):
+    """The tools of one request: the client's own stand in `request`, the server's on the shelf."""
+
+    request: ModelRequest
+    shelf: Shelf
+    selection: Selection
+    stances: Mapping[str, Stance]
+    runs: bool
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of the server's tools that are offered at first."""
+        return frozenset([spec.name for spec in self.shelf.offered()])
+
+
+class _Journalled:
+    """A model whose run is over, for its journal, when its answer is closed."""
+
+    def __init__(self, model: WithTools, journal: RunJournal) -> None:
+        self._model = model
+        self._journal = journal
+
+    async def ask(self, request: ModelRequest) -> Answer:
+        """The run; if it cannot begin it is over."""
+        try:
+            run = await self._model.ask(request)
+        except BaseException:
+            self._journal.close()
+            raise
+        run.on_close(self._journal.close)
+        return run
+
+
+def _is_copy(tool: ToolDef, registry: Registry) -> bool:
+    """Whether the client's definition is one of ours, copied from the list: then it means ours."""
+    entry = registry.entry(tool.name)
+    if entry is None or entry.spec.private or tool.kind != "function":
+        return False
+    return tool.input_schema == entry.spec.input_schema
+
+
+def _tools_of(server: ToolServer, registry: Registry) -> list[ToolSpec]:
+    """The tools that the request takes from this server; it may name them as the server does or as we do."""
+    specs = [entry.spec for entry in registry.entries() if server.label in (OWN_LABEL, entry.spec.source[4:])]
+    if server.allowed is None:
+        return specs
+    return [spec for spec in specs if not {spec.name, spec.origin}.isdisjoint(server.allowed)]
+
+
+def _stances(servers: Sequence[ToolServer], registry: Registry) -> dict[str, Stance]:
+    """The tools for which the request itself wants a person to be asked."""
+    stances: dict[str, Stance] = {}
+    for server in servers:
+        for spec in _tools_of(server, registry):
+            known = {spec.name, spec.origin}
+            asked = known.isdisjoint(server.unasked) if server.asking is None else not known.isdisjoint(server.asking)
+            if asked:
+                stances[spec.name] = "ask"
+    return stances
