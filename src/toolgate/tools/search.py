@@ -1,6 +1,7 @@
 """Finding tools by words: what they say of themselves, ranked by how rare and how prominent the words are (BM25).
 
-A word is found wherever one begins with it, so that `repo` finds a repository and `files` a file.
+A word is found wherever one begins with it, so that `repo` finds a repository and `files` a file;
+one that nobody says is shortened, so that `merging` finds what merges.
 Knows what tools say and nothing of how they run.
 """
 
@@ -11,12 +12,13 @@ import string
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable
-from itertools import chain, islice, takewhile
+from itertools import chain
 
 from toolgate.tools.tool import ToolSpec
 
 _MOST_WORDS = 8
 _READ = 600
+_GRAMMAR = 3
 _SATURATION = 1.2
 _LENGTH_MATTERS = 0.75
 _IN_NAME, _IN_TAGS = 3, 2
@@ -58,12 +60,17 @@ class Search:
         return tuple([self._names[number] for number, _ in best])
 
     def _hits(self, beginning: str) -> Counter[int]:
-        """How often each tool says a word that begins so; what is shorter than three letters must be the whole word."""
+        """How often each tool says a word that begins so; a word that nobody says is cut, for its end may be grammar."""
         if len(beginning) < 3:
             return Counter(self._found.get(beginning, ()))
+        for length in range(len(beginning), max(2, len(beginning) - _GRAMMAR - 1), -1):
+            if words := self._words(beginning[:length]):
+                return Counter(chain.from_iterable([self._found[word] for word in words]))
+        return Counter()
+
+    def _words(self, beginning: str) -> list[str]:
         first = bisect_left(self._sorted, beginning)
-        words = takewhile(lambda word: word.startswith(beginning), islice(self._sorted, first, None))
-        return Counter(chain.from_iterable([self._found[word] for word in words]))
+        return self._sorted[first : bisect_left(self._sorted, f"{beginning}\U0010ffff", first)]
 
 
 def _text(spec: ToolSpec) -> str:
