@@ -17,7 +17,6 @@ import asyncio
 import contextlib
 from collections import deque
 from typing import Any
-from urllib.parse import unquote
 
 from uvicorn._types import HTTPScope
 from uvicorn.config import Config
@@ -31,6 +30,7 @@ from toolgate.server.departure import EVERY, HalfClosed
 from toolgate.server.head import Headers, Limits, path_of, target_of
 from toolgate.server.reader import BODY, HEAD, IDLE, RequestReader, Upgraded
 from toolgate.server.refusal import Refuse, encode_refusal, plain_refusal
+from toolgate.server.worker import Worker
 
 _WRITE_HIGH, _WRITE_LOW = 64 * 1024, 16 * 1024
 _HELD_BYTES = 64 * 1024  # of requests sent ahead of their turn
@@ -65,6 +65,7 @@ class GuardedProtocol(HttpToolsProtocol):
         "_stage",
         "_stall_by",
         "_stall_bytes",
+        "_worker",
     )
 
     def __init__(
@@ -87,6 +88,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._half_closed: HalfClosed | None = None
         self._deadline = self._body_end = self._stall_by = NEVER
         self._alarm = Alarm(self.loop, self._tick)
+        self._worker = Worker(self.loop, self.app, self.tasks)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         """Start the clock of a connection that has said nothing yet, or turn it away when we are full."""
@@ -105,6 +107,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._held.clear()
         if self._running is not None:
             self._running.disconnect()
+        self._worker.dismiss()
         super().connection_lost(exc)
 
     def eof_received(self) -> bool:  # type: ignore[override]  # uvicorn never keeps the connection
@@ -124,6 +127,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def drain(self) -> None:
         """Let the request that is being answered be the connection's last."""
+        self._worker.dismiss()
         if self._running is not None:
             self._running.keep_alive = False
 
@@ -203,13 +207,10 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _run(self, answer: Answer) -> None:
         self._running = answer
-        task = answer.task = self.loop.create_task(answer.run(self.app))
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+        self._worker.run(answer)
 
     def _scope(self, version: str) -> HTTPScope:
-        raw_path, query = target_of(self._reader.url)
-        path = raw_path.decode("ascii")
+        path, raw_path, query = target_of(self._reader.url)
         return {
             "type": "http",
             "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
@@ -219,7 +220,7 @@ class GuardedProtocol(HttpToolsProtocol):
             "scheme": self.scheme or "http",
             "method": self._reader.method.decode("ascii"),
             "root_path": "",
-            "path": unquote(path) if "%" in path else path,
+            "path": path,
             "raw_path": raw_path,
             "query_string": query,
             "headers": self._reader.headers,
@@ -233,6 +234,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def _hand_over(self) -> None:
         """Let uvicorn's WebSocket protocol have the connection."""
         self._alarm.off()
+        self._worker.dismiss()
         self.url, self.scope = self._reader.url, self._scope("1.1")
         self.handle_websocket_upgrade()
 

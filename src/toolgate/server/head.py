@@ -4,6 +4,9 @@ Pure: bytes in, the terms for the body or a refusal out.  It must not know socke
 The parser has already refused what no reader of HTTP accepts; here stands what two readers might read differently.
 """
 
+from functools import lru_cache
+from urllib.parse import unquote
+
 import httptools
 import msgspec
 
@@ -11,9 +14,8 @@ from toolgate.conversation.errors import InvalidRequest, TooLarge, WrongMediaTyp
 
 Headers = list[tuple[bytes, bytes]]
 
-WATCHED = frozenset((b"host", b"content-length", b"transfer-encoding", b"content-encoding", b"expect"))
-"""The headers that `terms` wants to see; the others say nothing about how a request is read."""
-
+_CODINGS = frozenset((b"transfer-encoding", b"content-encoding"))
+_KNOWN_TARGETS = 256
 _HOST_BYTES = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_:[]"
 
 
@@ -35,13 +37,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     pipelined: int = 32
 
 
-def terms(version: str, url: bytes, watched: Headers, limits: Limits) -> tuple[int, bool]:
+def terms(version: str, url: bytes, headers: Headers, limits: Limits) -> tuple[int, bool]:
     """Return how large the body may be and whether the client waits to be asked for it."""
     if version != "1.1" and version != "1.0":
         raise InvalidRequest("Only HTTP/1.1 is spoken here.", status=505, code="http_version_not_supported")
     body_limit = _body_limit(url, limits) if limits.body_bytes_at else limits.body_bytes
     host, waits = None, False
-    for name, value in watched:
+    for name, value in headers:
         if name == b"host":
             host = _host(host, value.strip())
         elif name == b"content-length":
@@ -49,7 +51,7 @@ def terms(version: str, url: bytes, watched: Headers, limits: Limits) -> tuple[i
                 raise body_too_large(body_limit)
         elif name == b"expect":
             waits = value.strip().lower() == b"100-continue"
-        else:
+        elif name in _CODINGS:
             _check_coding(name, value.strip().lower(), version)
     if host is None and version == "1.1":
         raise InvalidRequest("The Host header is missing.", code="bad_host")
@@ -58,15 +60,18 @@ def terms(version: str, url: bytes, watched: Headers, limits: Limits) -> tuple[i
     return body_limit, waits
 
 
-def target_of(url: bytes) -> tuple[bytes, bytes]:
-    """Return the path and the query of a request target."""
+@lru_cache(maxsize=_KNOWN_TARGETS)
+def target_of(url: bytes) -> tuple[str, bytes, bytes]:
+    """Return the path of a request target, decoded and as it came, and the query."""
     if b"#" in url:
         raise _bad_target()
     if url.startswith(b"/") or url == b"*":
-        path, _, query = url.partition(b"?")
-        return path, query
-    absolute = httptools.parse_url(url)
-    return absolute.path or b"/", absolute.query or b""
+        raw_path, _, query = url.partition(b"?")
+    else:
+        absolute = httptools.parse_url(url)
+        raw_path, query = absolute.path or b"/", absolute.query or b""
+    path = raw_path.decode("ascii")
+    return unquote(path) if "%" in path else path, raw_path, query
 
 
 def path_of(url: bytes) -> str | None:

@@ -12,7 +12,6 @@ import httptools
 
 from toolgate.conversation.errors import InvalidRequest, ToolgateError
 from toolgate.server.head import (
-    WATCHED,
     Headers,
     Limits,
     body_too_large,
@@ -60,7 +59,6 @@ class RequestReader:
         "_may_upgrade",
         "_parser",
         "_reparse",
-        "_watched",
         "headers",
         "phase",
         "url",
@@ -74,7 +72,6 @@ class RequestReader:
         self._begin = begin
         self._may_upgrade = may_upgrade
         self._body: Body | None = None
-        self._watched: Headers = []
         self._head_bytes = self._body_bytes = self._barren_bytes = self._body_limit = self._done = 0
         self._reparse = False
         self._parser = self._new_parser()
@@ -126,20 +123,16 @@ class RequestReader:
         self.phase = HEAD
         self.url = b""
         self.headers = []
-        self._watched = []
 
     def on_url(self, url: bytes) -> None:
         """Collect the target, up to its limit."""
-        self.url += url
-        if len(self.url) > self._limits.url_bytes:
+        self.url = url = self.url + url if self.url else url
+        if len(url) > self._limits.url_bytes:
             raise url_too_long(self._limits.url_bytes)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Collect a header, and remember it apart when it decides how the request is read."""
-        name = name.lower()
-        self.headers.append((name, value))
-        if name in WATCHED:
-            self._watched.append((name, value))
+        """Collect a header."""
+        self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         """Begin the request once it is clear where it ends and that it is not too large."""
@@ -152,7 +145,7 @@ class RequestReader:
         if self._head_bytes and size_of(self.url, self.headers) > limits.head_bytes:
             raise head_too_large(limits.head_bytes)
         version = parser.get_http_version()
-        self._body_limit, waits = terms(version, self.url, self._watched, limits)
+        self._body_limit, waits = terms(version, self.url, self.headers, limits)
         if upgrade:
             return
         self._body_bytes = self._barren_bytes = 0
@@ -183,7 +176,7 @@ class RequestReader:
     def _judge_upgrade(self) -> None:
         if self.method == b"CONNECT":
             raise InvalidRequest("CONNECT is not served here.", status=405, code="method_not_allowed")
-        has_body = any(name in (b"content-length", b"transfer-encoding") for name, _ in self._watched)
+        has_body = any(name in (b"content-length", b"transfer-encoding") for name, _ in self.headers)
         self._reparse = has_body or not self._may_upgrade(self.headers)
 
     def _upgrade(self, rest: bytes) -> None:
