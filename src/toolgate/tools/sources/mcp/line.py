@@ -91,7 +91,7 @@ class Http(Protocol):
     """Sends requests. It follows no redirect, and has no time limits but for connecting: those are the caller's."""
 
     async def send(self, method: str, url: str, headers: Mapping[str, str], body: bytes, *, once: bool) -> HttpAnswer:
-        """Status and headers of the answer; ToolgateError says why there is none.
+        """Status and headers of the answer; ToolgateError or ToolFailure says why there is none.
 
         With `once` the request must leave at most once, even when a pooled connection turns out to be dead.
         """

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 LONGEST_LINE = 4 * 1024 * 1024
-_PER_SECOND = 1000
+_PER_SECOND = 10_000
 _TAIL = 4096
 
 
@@ -58,7 +58,7 @@ class Tail:
 
 
 class Measure:
-    """How long to stop listening to somebody who has said more than a thousand things within a second."""
+    """How long to stop listening to somebody who has said more than ten thousand things within a second."""
 
     def __init__(self, clock: Callable[[], float], per_second: int = _PER_SECOND) -> None:
         self._clock = clock

@@ -24,12 +24,14 @@ from toolgate.tools.sources.mcp.line import (
     LoginNeeded,
     Lost,
     Refused,
+    Trouble,
 )
 from toolgate.tools.sources.mcp.messages import INTERNAL_ERROR, Failure, Notice, Request, Success
 from toolgate.tools.sources.mcp.oauth.bearer import Bearer
 from toolgate.tools.sources.mcp.pieces import printable
 from toolgate.tools.sources.mcp.servers import Remote
 from toolgate.tools.sources.mcp.session import STATELESS
+from toolgate.tools.tool import ToolFailure
 
 _SESSION = "mcp-session-id"
 _SESSION_ID = re.compile(r"[\x21-\x7e]{1,1024}")
@@ -75,7 +77,7 @@ class RemoteLine:
 
     async def say(self, message: bytes) -> None:
         """Post what wants no answer, and wait no longer than is polite."""
-        with suppress(Lost, ToolgateError, TimeoutError):
+        with suppress(Trouble, ToolgateError, TimeoutError):
             async with asyncio.timeout(_COURTESY_SECONDS):
                 answer = await self._send("POST", message, {}, "")
                 await answer.aclose()
@@ -85,7 +87,7 @@ class RemoteLine:
         backoff = Backoff(asyncio.get_running_loop().time, first=1.0)
         while True:
             backoff.start()
-            with suppress(ToolgateError):
+            with suppress(Refused, ToolgateError):
                 answer = await self._send("GET", b"", {}, "")
                 try:
                     if answer.status != 200 or media_type(answer) != STREAM:
@@ -104,7 +106,7 @@ class RemoteLine:
         if self._courtesies:
             await asyncio.wait(self._courtesies)
         if self._session is not None and not self.lost.done():
-            with suppress(Lost, ToolgateError, TimeoutError):
+            with suppress(Trouble, ToolgateError, TimeoutError):
                 async with asyncio.timeout(_COURTESY_SECONDS):
                     answer = await self._send("DELETE", b"", {}, "")
                     await answer.aclose()
@@ -134,6 +136,8 @@ class RemoteLine:
                 await self._check_url(url)
             whole = await self._headers(method, headers)
             return await self._http.send(method, url, whole, body, once=purpose == "tools/call")
+        except ToolFailure as refusal:  # the egress check speaks to models
+            raise Refused(f"may not be asked: {refusal}", INTERNAL_ERROR) from None
         except Unavailable as error:
             raise self._lose(Lost(f"cannot be reached: {error.message}")) from None
 

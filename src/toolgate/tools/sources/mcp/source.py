@@ -6,6 +6,7 @@ again, and `trouble` says in words what is wrong. Knows nothing of models, appro
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from toolgate.conversation.errors import Conflict, NotFound, ToolgateError
@@ -101,6 +102,7 @@ class McpSource:
         self._changed = asyncio.Event()
         self._tried = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
+        self._closing = False
         self._on_change: OnChange = _nobody_cares
 
     @property
@@ -166,6 +168,7 @@ class McpSource:
 
     async def aclose(self) -> None:
         """Disconnect and leave nothing behind."""
+        self._closing = True
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.wait([self._keeper])
@@ -177,6 +180,8 @@ class McpSource:
         while True:
             backoff.start()
             loss = await self._live()
+            if self._closing:  # a task group that fails while it is cancelled tells of the failure alone
+                return
             self._trouble = self._words(loss)
             if isinstance(loss, Forgotten) and backoff.held:
                 continue  # it is there and works: its tools need not vanish while we introduce ourselves again
@@ -217,8 +222,9 @@ class McpSource:
         """List anew when the server says so, however often it says so, and now and then unasked."""
         while True:
             await asyncio.sleep(_BETWEEN_LISTS)
-            await asyncio.wait([told := asyncio.ensure_future(self._changed.wait())], timeout=self._check_seconds)
-            told.cancel()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._check_seconds):
+                    await self._changed.wait()
             await self._list(session)
 
     async def _list(self, session: Session) -> None:

@@ -9,7 +9,8 @@ from msgspec import Struct
 
 from toolgate.conversation.errors import ToolgateError
 from toolgate.tools.sources.mcp.line import CheckUrl, Http, HttpAnswer, Trouble
-from toolgate.tools.sources.mcp.oauth.addresses import check_address
+from toolgate.tools.sources.mcp.oauth.addresses import Unsafe, check_address
+from toolgate.tools.tool import ToolFailure
 from toolgate.wire.jsontext import decode_event, encode
 
 _SECONDS = 10.0
@@ -51,8 +52,11 @@ class Fetch:
     async def check(self, url: str) -> None:
         """Raise Trouble unless the address may be asked, or shown to a person."""
         check_address(url, self.server)
-        if self._check_url is not None:
-            await self._check_url(url)
+        try:
+            if self._check_url is not None:
+                await self._check_url(url)
+        except ToolFailure as refusal:  # the egress check speaks to models
+            raise Unsafe(f"names an address that is not gone to: {refusal}") from None
 
     async def _ask(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> Told:
         try:
@@ -67,8 +71,8 @@ class Fetch:
                     await answer.aclose()
         except TimeoutError:
             raise NotGranted(f"its authorization server did not answer within {_SECONDS:g} s") from None
-        except ToolgateError as error:
-            raise NotGranted(f"its authorization server cannot be used: {error.message}") from None
+        except (ToolgateError, ToolFailure) as error:
+            raise NotGranted(f"its authorization server cannot be used: {error}") from None
 
 
 async def _fields(answer: HttpAnswer) -> Mapping[str, Any]:

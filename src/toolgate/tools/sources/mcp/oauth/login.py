@@ -17,6 +17,7 @@ from toolgate.tools.sources.mcp.oauth.registration import introduce
 from toolgate.tools.sources.mcp.oauth.tokens import Kept, Tokens
 from toolgate.tools.sources.mcp.pieces import printable
 from toolgate.tools.sources.mcp.servers import Remote
+from toolgate.tools.tool import ToolFailure
 
 _SECONDS = 10.0
 
@@ -84,8 +85,8 @@ async def _challenge(fetch: Fetch, http: Http, server: Remote) -> str:
             await answer.aclose()
     except TimeoutError:
         raise NotGranted(f"did not answer within {_SECONDS:g} s") from None
-    except ToolgateError as error:
-        raise NotGranted(f"cannot be reached: {error.message}") from None
+    except (ToolgateError, ToolFailure) as error:
+        raise NotGranted(f"cannot be reached: {error}") from None
     return answer.headers.get("www-authenticate", "") if answer.status == 401 else ""
 
 

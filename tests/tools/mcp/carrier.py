@@ -1,0 +1,47 @@
+"""The HTTP that a remote MCP server is reached by: our own transport, each request on a fresh connection of its own."""
+
+import asyncio
+from collections.abc import Mapping
+from math import inf
+
+from toolgate.upstreams.transport import Caps, Reply, Timeouts
+from toolgate.upstreams.transport.address import parse_url
+from toolgate.upstreams.transport.connection import Connection
+from toolgate.upstreams.transport.dial import dial
+from toolgate.upstreams.transport.request import Composer, head_start
+
+PATIENCE = Timeouts(connect=4.0, first_byte=inf, idle=inf, total=inf)
+
+
+class Keeper:
+    """Keeps a connection for one exchange."""
+
+    def opened(self, connection: Connection) -> None:
+        """The exchange is about to begin."""
+
+    def free(self, connection: Connection) -> None:
+        """The exchange is over, and so is the connection."""
+        connection.close()
+
+    def lost(self, connection: Connection) -> None:
+        """There is nothing to clear away."""
+
+
+class Carrier:
+    """Sends each request once; remembers what it was asked to send."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, str, Mapping[str, str], bytes]] = []
+
+    async def send(self, method: str, url: str, headers: Mapping[str, str], body: bytes, *, once: bool) -> Reply:
+        """Status and headers of the answer."""
+        self.sent.append((method, url, headers, body))
+        origin, target = parse_url(url)
+        loop = asyncio.get_running_loop()
+        connection = await dial(origin, None, None, PATIENCE.connect, lambda: Connection(loop, origin.name, Keeper()))
+        head = Composer().head(method, head_start(origin, target, None), headers, len(body))
+        incoming = connection.send(head, body, PATIENCE, inf, Caps().head)
+        await incoming.arrival()
+        if incoming.error is not None and not incoming.headed:
+            raise incoming.error
+        return Reply(incoming, Caps())
