@@ -1,0 +1,41 @@
+"""Bytes of a page or file as text. Guesses nothing that is not written down in them."""
+
+import re
+
+_BOMS = ((b"\xef\xbb\xbf", "utf-8"), (b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be"))
+_IN_TYPE = re.compile(r"charset\s*=\s*[\"']?([A-Za-z0-9_:.-]{1,40})", re.IGNORECASE)
+_IN_PAGE = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?([A-Za-z0-9_:.-]{1,40})", re.IGNORECASE)
+_KNOWN = re.compile(
+    r"utf-?8|utf-?16(?:-?[lb]e)?|us-ascii|iso-8859-(?:[1-9]|1[0-6])|windows-125[0-8]|windows-874|koi8-[ru]|macintosh"
+    r"|gbk|gb2312|gb18030|big5|shift[_-]jis|euc-(?:jp|kr)|iso-2022-jp|latin-?1",
+    re.IGNORECASE,
+)
+# Browsers read these as the wider set, because pages are written that way.
+_WIDER = {"iso-8859-1": "cp1252", "latin1": "cp1252", "latin-1": "cp1252", "us-ascii": "cp1252", "gb2312": "gb18030"}
+_PYTHONS = {"macintosh": "mac_roman", "windows-874": "cp874"}
+
+
+def decoded(raw: bytes, content_type: str = "", *, html: bool = False) -> str:
+    """The text; bytes that mean nothing in its charset become the replacement character."""
+    for mark, name in _BOMS:
+        if raw.startswith(mark):
+            return raw[len(mark) :].decode(name, "replace")
+    return raw.decode(_charset(raw, content_type, html), "replace")
+
+
+def _charset(raw: bytes, content_type: str, html: bool) -> str:
+    said = _IN_TYPE.search(content_type)
+    name = said[1] if said else ""
+    if not name and html and (meta := _IN_PAGE.search(raw[:4096])):
+        name = meta[1].decode("ascii")
+        if name.lower().startswith("utf-16"):  # it could not have been read so far if it were
+            name = "utf-8"
+    name = name.lower()
+    if not _KNOWN.fullmatch(name):
+        return "utf-8"
+    return _WIDER.get(name) or _PYTHONS.get(name) or name
+
+
+def is_binary(raw: bytes) -> bool:
+    """Whether the beginning of some bytes shows that they are no text."""
+    return b"\0" in raw[:8192] and not raw.startswith((b"\xff\xfe", b"\xfe\xff"))
