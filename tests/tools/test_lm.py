@@ -317,11 +317,13 @@ VALUES = st.recursive(
 )
 NEAR = {
     "dataclass": st.fixed_dictionaries(
-        {"x": st.integers() | VALUES}, optional={"y": VALUES, "tags": st.lists(st.text()) | VALUES, "z": VALUES}
+        {"x": st.integers() | VALUES},
+        optional={"y": st.just(1.5) | VALUES, "tags": st.just(["a"]) | VALUES, "z": VALUES},
     ),
     "typed dict": st.fixed_dictionaries({"depth": VALUES}, optional={"hidden": VALUES, "other": VALUES}),
     "tagged": st.fixed_dictionaries(
-        {"type": st.sampled_from(["circle", "square", "other"])}, optional={"radius": VALUES, "side": VALUES}
+        {"type": st.sampled_from(["circle", "square", "other"])},
+        optional={"radius": st.just(1.5) | VALUES, "side": st.just(2) | VALUES},
     ),
     "tree": st.recursive(
         st.fixed_dictionaries({"label": st.just("a") | VALUES}, optional={"other": VALUES}),
