@@ -102,6 +102,11 @@ def test_every_revision_gets_only_the_kinds_of_content_it_knows(revision: str) -
     assert "file_1" in told[5]["text"]
 
 
+def test_a_file_from_elsewhere_keeps_its_address() -> None:
+    (file,) = encode_output(Output((Media("file", None, "AAAA", name="ui://app/1"),)), MODERN)["content"]
+    assert file["resource"] == {"uri": "ui://app/1", "mimeType": "application/octet-stream", "blob": "AAAA"}
+
+
 @pytest.mark.parametrize("revision", REVISIONS)
 def test_results_and_listings_satisfy_the_official_types(revision: str) -> None:
     output = Output((Text("t"), IMAGE, AUDIO, Media("file", None, "AAAA")), True, {"a": 1}, {"x/y": 1})

@@ -23,7 +23,7 @@ from toolgate.server.mcp.jsonrpc import Json, Notification, Request, RpcError
 from toolgate.server.mcp.outbox import Outbox
 from toolgate.server.mcp.peer import Peer
 from toolgate.server.mcp.revisions import LEGACY, MODERN, UNSAID, has_batches
-from toolgate.server.mcp.service import Service
+from toolgate.server.mcp.service import Crashed, Service
 from toolgate.server.mcp.sessions import Sessions
 from toolgate.telemetry.traced import Traced
 from toolgate.wire.jsontext import encode
@@ -271,7 +271,7 @@ class Mcp:
         finally:
             self._traced.stream_closed()
 
-    def _crashed(self, call: Call) -> Any:
+    def _crashed(self, call: Call) -> Crashed:
         return lambda defect: self._traced.crashed(call.record, defect)
 
 

@@ -33,23 +33,24 @@ def encode_failure(message: str) -> Json:
 
 
 def _part(part: Text | Media, place: int, revision: str) -> Json:
-    extra = part.extra.get("mcp", {})
     match part:
         case Text():
-            return {**extra, "type": "text", "text": part.text}
+            return {"type": "text", "text": part.text}
         case Media(kind="image" | "audio" as kind, data=str() as data) if kind == "image" or has_audio(revision):
-            return {**extra, "type": kind, "data": data, "mimeType": part.mime or _UNKNOWN}
+            return {"type": kind, "data": data, "mimeType": part.mime or _UNKNOWN}
         case Media(data=str() as data):
-            return {**extra, "type": "resource", "resource": _blob(part, place, data)}
+            return {"type": "resource", "resource": _blob(part, place, data)}
         case Media(url=str() as url) if has_links(revision):
-            return {**extra, "type": "resource_link", "uri": url, "name": part.name or url} | _mime(part)
+            return {"type": "resource_link", "uri": url, "name": part.name or url} | _mime(part)
         case _:
             where = part.url or part.file_id or "nowhere"
             return {"type": "text", "text": f"[{part.kind} {part.name or ''} at {where}]".replace("  ", " ")}
 
 
 def _blob(part: Media, place: int, data: str) -> Json:
-    uri = f"toolgate://output/{place}/{quote(part.name or part.kind, safe='')}"
+    """A file must have an address; one that came from elsewhere has it in its name."""
+    name = part.name or part.kind
+    uri = name if "://" in name else f"toolgate://output/{place}/{quote(name, safe='')}"
     return {"uri": uri, "mimeType": part.mime or _UNKNOWN, "blob": data}
 
 
