@@ -1,0 +1,140 @@
+"""The inbox of approvals at /v1/approvals: what waits for a person, and what they say.
+
+A caller sees and answers what it asked for itself; the scope `admin` is for everybody's. To anybody else an approval does
+not exist. There is no way to change the policy here: it is written in the configuration and nowhere else.
+"""
+
+from typing import Any, get_args
+from urllib.parse import parse_qs
+
+import msgspec
+
+from toolgate.conversation.errors import ClientFault, InvalidRequest
+from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
+from toolgate.server.app import Call, Endpoint
+from toolgate.tools.approvals.desk import Desk
+from toolgate.tools.approvals.record import Level, State
+from toolgate.tools.approvals.shown import shown, shown_grant
+from toolgate.wire.fields import Fields
+from toolgate.wire.jsontext import encode
+
+LONGEST_REASON = 2000
+
+
+class ApprovalInbox:
+    """The endpoints over one desk."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    def endpoints(self) -> list[Endpoint]:
+        """What is served."""
+        words = OPENAI_CHAT.server
+        return [
+            Endpoint("GET", "/v1/approvals", self.list, words, scope="tools"),
+            Endpoint("GET", "/v1/approvals/grants", self.grants, words, scope="tools"),
+            Endpoint("POST", "/v1/approvals/deny_all", self.deny_all, words, scope="tools"),
+            Endpoint("POST", "/v1/approvals/reset", self.reset, words, scope="tools"),
+            Endpoint("GET", "/v1/approvals/{}", self.show, words, scope="tools"),
+            Endpoint("POST", "/v1/approvals/{}", self.answer, words, scope="tools"),
+        ]
+
+    async def list(self, call: Call) -> None:
+        """List approvals, newest first; `?state=pending` lists those that wait."""
+        found = await self._desk.approvals(_whose(call), _state(call.exchange.query))
+        await _list(call, [shown(one) for one in found])
+
+    async def show(self, call: Call) -> None:
+        """Tell about one approval."""
+        found = await self._desk.find(call.arguments[0], by=call.caller.name, everybody=_is_admin(call))
+        await call.exchange.respond(200, encode(shown(found)))
+
+    async def answer(self, call: Call) -> None:
+        """Approve or deny, once; a second answer is told the first."""
+        id, by, everybody = call.arguments[0], call.caller.name, _is_admin(call)
+        said = _answer(await call.exchange.json())
+        try:
+            answered = await self._desk.answer(id, by=by, everybody=everybody, **said)
+        except ClientFault as error:
+            if error.status not in (409, 410):
+                raise
+            call.record.note_error(error)
+            body = msgspec.json.decode(OPENAI_CHAT.server.encode_error(error))
+            found = await self._desk.find(id, by=by, everybody=everybody)
+            await call.exchange.respond(error.status, encode({**body, "approval": shown(found)}))
+            return
+        await call.exchange.respond(200, encode(shown(answered)))
+
+    async def deny_all(self, call: Call) -> None:
+        """Deny everything that waits, or all of one run."""
+        fields = Fields(await _optional(call))
+        run, reason = fields.text("run"), _reason(fields)
+        _no_more(fields)
+        denied = await self._desk.deny_all(by=call.caller.name, caller=_whose(call), run=run, reason=reason)
+        await call.exchange.respond(200, encode({"object": "approval.denials", "denied": denied}))
+
+    async def grants(self, call: Call) -> None:
+        """List what was granted beyond one call."""
+        await _list(call, [shown_grant(grant) for grant in await self._desk.grants(_whose(call))])
+
+    async def reset(self, call: Call) -> None:
+        """Forget what was granted, so that it is asked about again."""
+        _no_more(Fields(await _optional(call)))
+        forgotten = await self._desk.reset(_whose(call))
+        await call.exchange.respond(200, encode({"object": "approval.reset", "forgotten": forgotten}))
+
+
+def _is_admin(call: Call) -> bool:
+    return "admin" in call.caller.scopes
+
+
+def _whose(call: Call) -> str | None:
+    return None if _is_admin(call) else call.caller.name
+
+
+async def _list(call: Call, data: "list[dict[str, Any]]") -> None:
+    await call.exchange.respond(200, encode({"object": "list", "data": data}))
+
+
+async def _optional(call: Call) -> Any:
+    """The body, where none means that nothing particular is wanted."""
+    return {} if call.exchange.header(b"content-length") in (None, "0") else await call.exchange.json()
+
+
+def _state(query: str) -> State | None:
+    """The state that the query names, if it names one."""
+    given = parse_qs(query).get("state")
+    if not given:
+        return None
+    try:
+        state: State = msgspec.convert(given[-1], State)
+    except msgspec.ValidationError:
+        raise InvalidRequest(f"state must be one of {', '.join(get_args(State))}.", param="state") from None
+    return state
+
+
+def _answer(body: Any) -> dict[str, Any]:
+    fields = Fields(body)
+    decision = fields.one_of("decision", "approve", "deny")
+    if decision is None:
+        raise InvalidRequest("decision must be approve or deny.", param="decision", code="missing_required_parameter")
+    level, arguments = fields.one_of("level", *get_args(Level)), fields.mapping("arguments")
+    reason = _reason(fields)
+    _no_more(fields)
+    if decision == "deny" and (arguments is not None or level not in (None, "once")):
+        raise InvalidRequest("A denial takes neither arguments nor a level.", param="decision")
+    edited = None if arguments is None else encode(arguments).decode()
+    return {"approve": decision == "approve", "level": level or "once", "arguments": edited, "reason": reason}
+
+
+def _reason(fields: Fields) -> str | None:
+    reason = fields.text("reason")
+    if reason is not None and len(reason) > LONGEST_REASON:
+        raise InvalidRequest(f"reason may have at most {LONGEST_REASON} characters.", param="reason")
+    return reason
+
+
+def _no_more(fields: Fields) -> None:
+    if fields.rest:
+        name = next(iter(fields.rest))
+        raise InvalidRequest(f"{name[:60]!r} is not known here.", param=name[:60], code="unknown_parameter")
