@@ -164,7 +164,7 @@ class _Pipes(asyncio.SubprocessProtocol):
         if fd == 2:
             self._errors.feed(data)
             if len(data) >= _FULL_CHUNK:  # a flood: let others have their turn
-                self._pause(fd, 0.01)
+                self._pause(fd, 0.002)
             return
         heard = 0
         for line in self._lines.feed(data):
