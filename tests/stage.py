@@ -19,6 +19,7 @@ from toolgate.engine.ports import Answer
 from toolgate.server.build import Toolgate
 from toolgate.server.listen import listening
 from toolgate.testing import Entry, ScriptedModel
+from toolgate.tools.tool import ToolSource
 
 UPSTREAMS = ("openai_chat", "openai_responses", "anthropic", "ollama")
 QUIET = Log(level="error")
@@ -39,8 +40,9 @@ class Player:
 class Stage:
     """The gateway at `url`, whose models are named after the upstream's dialect, and the script behind it."""
 
-    def __init__(self, url: str, player: Player) -> None:
+    def __init__(self, url: str, player: Player, gate: Toolgate) -> None:
         self.url = url
+        self.gate = gate
         self._player = player
 
     def play(self, *entries: Entry, **options: Any) -> ScriptedModel:
@@ -71,8 +73,11 @@ def gateway_config(upstream_url: str, **changes: Any) -> Config:
 
 
 @contextmanager
-def on_stage() -> Iterator[Stage]:
-    """Serve gateway and upstream in a thread of their own, so that blocking clients can be used."""
+def on_stage(*sources: ToolSource, **changes: Any) -> Iterator[Stage]:
+    """Serve gateway and upstream in a thread of their own, so that blocking clients can be used.
+
+    `sources` bring the gateway's tools, `changes` are made to its configuration.
+    """
     started = threading.Event()
     opened: dict[str, Any] = {}
 
@@ -80,9 +85,9 @@ def on_stage() -> Iterator[Stage]:
         player, stop = Player(), asyncio.Event()
         async with (
             listening(Toolgate(upstream_config(), {"played": player})) as upstream_url,
-            listening(Toolgate(gateway_config(upstream_url))) as url,
+            listening(gate := Toolgate(gateway_config(upstream_url, **changes), sources=sources)) as url,
         ):
-            opened.update(stage=Stage(url, player), stop=stop, loop=asyncio.get_running_loop())
+            opened.update(stage=Stage(url, player, gate), stop=stop, loop=asyncio.get_running_loop())
             started.set()
             await stop.wait()
 

@@ -18,7 +18,8 @@ LAYERS: dict[str, set[str]] = {
     "upstreams": {"conversation", "wire", "dialects", "text", "engine"},
     "runs": {"conversation", "engine", "storage"},
     "config": {"conversation", "dialects", "upstreams"},
-    "testing": {"conversation", "engine", "dialects", "server", "upstreams", "config"},
+    "testing": {"conversation", "engine", "dialects", "server", "upstreams", "config", "tools"},
+    "lm": {"conversation", "tools"},
 }
 MODULES = sorted(SOURCE.rglob("*.py"))
 

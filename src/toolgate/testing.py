@@ -2,18 +2,23 @@
 
     model = ScriptedModel(["Hello there.", [ToolCall("call_1", "get_time", "{}")], Unavailable("out of order")])
 
-gives three answers, one to each request, and keeps the requests for looking at afterwards. Nothing here opens a socket.
+gives three answers, one to each request, and keeps the requests for looking at afterwards.
+
+    tools = FakeSource(FakeTool("add", lambda arguments: str(arguments["a"] + arguments["b"])))
+
+brings a tool and keeps its calls. Nothing here opens a socket.
 """
 
 import inspect
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
-from typing import TypeAlias
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from toolgate.conversation.events import Delta, ModelResponse, StepEvent
 from toolgate.conversation.fold import unfold
 from toolgate.conversation.message import Part, Text, ToolCall
 from toolgate.conversation.request import ModelRequest
+from toolgate.tools.tool import Annotations, Invocation, OnChange, Output, Preparation, ToolSpec
 
 Said: TypeAlias = ModelResponse | Sequence[Part | Exception] | str | Exception
 Entry: TypeAlias = Said | Callable[[ModelRequest], "Said | Awaitable[Said]"]
@@ -133,3 +138,53 @@ def _word_by_word(events: Iterable[StepEvent]) -> Iterator[StepEvent]:
             yield from [Delta(word) for word in _WORDS.findall(event.text)]
         else:
             yield event
+
+
+Made: TypeAlias = Output | str
+HARMLESS = Annotations(read_only=True, destructive=False, idempotent=True, open_world=False)
+
+
+class FakeTool:
+    """A tool that gives what a function of its arguments gives, perhaps async, or fails as that fails.
+
+    `calls` keeps every invocation. It takes any arguments and is harmless, unless the spec is told otherwise.
+    """
+
+    def __init__(self, name: str, give: Callable[[Mapping[str, Any]], Made | Awaitable[Made]], **spec: Any) -> None:
+        told: dict[str, Any] = {
+            "description": f"The tool {name}.",
+            "source": "python",
+            "input_schema": {"type": "object"},
+            "annotations": HARMLESS,
+        }
+        self.spec = ToolSpec(name=name, **{**told, **spec})
+        self.calls: list[Invocation] = []
+        self._give = give
+
+    async def prepare(self, invocation: Invocation) -> Preparation:
+        """Nothing needs to be said before."""
+        return Preparation()
+
+    async def invoke(self, invocation: Invocation) -> Output:
+        """What the function gives."""
+        self.calls.append(invocation)
+        given = self._give(invocation.arguments)
+        made = await given if inspect.isawaitable(given) else given
+        return Output((Text(made),)) if isinstance(made, str) else made
+
+
+class FakeSource:
+    """A source of these tools; setting `tools` and calling `changed` is a change while it is open."""
+
+    def __init__(self, *tools: FakeTool, name: str = "python") -> None:
+        self.name = name
+        self.tools: Sequence[FakeTool] = tools
+        self.trouble: str | None = None
+        self.changed: OnChange = lambda: None
+
+    async def open(self, on_change: OnChange) -> None:
+        """Remember whom to tell of changes."""
+        self.changed = on_change
+
+    async def aclose(self) -> None:
+        """Nothing was opened."""
