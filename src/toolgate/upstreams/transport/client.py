@@ -68,11 +68,14 @@ class Transport:
         head = self._composer.head(method, route.start, headers, len(body))
         total_at = asyncio.get_running_loop().time() + timeouts.total
         connection = route.pool.ready() or await _acquire(route.pool, timeouts, total_at, fresh=False)
-        try:
-            return await self._exchange(connection, head, body, timeouts, total_at)
-        except Stale:
-            connection = await _acquire(route.pool, timeouts, total_at, fresh=True)
-        return await self._exchange(connection, head, body, timeouts, total_at)
+        while True:
+            incoming = connection.send(head, body, timeouts, total_at, self._caps.head)
+            await incoming.arrival()
+            if incoming.headed or incoming.error is None:
+                return Reply(incoming, self._caps)
+            if not isinstance(incoming.error, Stale):
+                raise incoming.error
+            connection = await _acquire(route.pool, timeouts, total_at, fresh=True)  # which cannot be stale
 
     async def aclose(self) -> None:
         """Close every connection, also those at work, and wait until the sockets are gone."""
@@ -81,15 +84,6 @@ class Transport:
         self._routes.clear()
         for pool in pools:
             await pool.aclose()
-
-    async def _exchange(
-        self, connection: Connection, head: bytes, body: bytes, timeouts: Timeouts, total_at: float
-    ) -> Reply:
-        incoming = connection.send(head, body, timeouts, total_at, self._caps.head)
-        await incoming.arrival()
-        if incoming.error is not None and not incoming.headed:
-            raise incoming.error
-        return Reply(incoming, self._caps)
 
     def _route(self, url: str) -> _Route:
         origin, target = parse_url(url)

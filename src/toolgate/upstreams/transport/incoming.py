@@ -1,6 +1,7 @@
 """One answer as it arrives: the parser calls it from one side, one reader waits on the other. Knows no socket."""
 
 import asyncio
+from functools import lru_cache
 from typing import Protocol
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
@@ -11,6 +12,7 @@ from toolgate.upstreams.transport.limits import Timeouts, size
 # A peer that closed a pooled connection before our request reached it shows that within a round trip.
 # One that closes later may have worked on the request meanwhile, so asking again would not be safe.
 STALE_WITHIN = 2.0
+_KNOWN_NAMES = 256
 
 
 class Stale(Unavailable):
@@ -43,6 +45,32 @@ class Incoming:
     `feed` to `settle` are for the connection, `on_…` for the parser, `take` to `abandon` for the reader.
     """
 
+    __slots__ = (
+        "_barren",
+        "_head_cap",
+        "_head_only",
+        "_head_size",
+        "_heard",
+        "_parser",
+        "_pieces",
+        "_sent_at",
+        "_stall_at",
+        "_timeouts",
+        "_total_at",
+        "_until_close",
+        "_waiter",
+        "buffered",
+        "complete",
+        "error",
+        "headed",
+        "headers",
+        "keep_alive",
+        "line",
+        "size",
+        "status",
+        "upstream",
+    )
+
     def __init__(self, line: Line, timeouts: Timeouts, total_at: float, head_cap: int, head_only: bool) -> None:
         self.line: Line | None = line
         self.upstream = line.upstream
@@ -64,7 +92,7 @@ class Incoming:
     def feed(self, piece: bytes) -> Garbled | None:
         """Take bytes from the socket; a fault is returned for the connection to end with."""
         assert self._parser is not None  # a settled answer has no connection that could feed it
-        before = self.size
+        before, headed = self.size, self.headed
         self._heard = True
         try:
             self._parser.feed_data(piece)
@@ -72,6 +100,8 @@ class Incoming:
             if not self.complete:
                 return Garbled(f"{self.upstream} {_words(broken)}")
             self.keep_alive = False
+        if self._waiter is not None and (self.size != before or self.headed != headed or self.complete):
+            self._wake()
         if self.size != before or self.complete:
             self._barren = 0
             return None
@@ -124,7 +154,7 @@ class Incoming:
             raise _Unwanted(self._too_much())
         if self.headed:  # a trailer
             return
-        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
+        key, text = _known_name(name), value.decode("latin-1")
         self.headers[key] = f"{self.headers[key]}, {text}" if key in self.headers else text
 
     def on_headers_complete(self) -> None:
@@ -132,7 +162,8 @@ class Incoming:
         assert parser is not None  # it is the caller
         status = parser.get_status_code()
         if status < 200:
-            return self._skip_interim(status)
+            self._skip_interim(status)
+            return
         coding = self.headers.get("transfer-encoding")
         if coding is not None and coding.lower() != "chunked":
             raise _Unwanted("used a transfer-encoding other than chunked")
@@ -140,7 +171,6 @@ class Incoming:
         self.keep_alive = parser.should_keep_alive()
         self._until_close = coding is None and "content-length" not in self.headers
         self.complete = self._head_only
-        return self._wake()
 
     def on_body(self, piece: bytes) -> None:
         if self.complete:
@@ -148,13 +178,9 @@ class Incoming:
         self._pieces.append(piece)
         self.size += len(piece)
         self.buffered += len(piece)
-        if self._waiter is not None:
-            self._wake()
 
     def on_message_complete(self) -> None:
         self.complete = self.headed
-        if self.complete:
-            self._wake()
 
     def take(self) -> bytes:
         """Whatever part of the body is here, as one piece; empty if none is."""
@@ -205,6 +231,11 @@ class Incoming:
 
     def _too_much(self) -> str:
         return f"sent more than {size(self._head_cap)} of headers or framing"
+
+
+@lru_cache(maxsize=_KNOWN_NAMES)
+def _known_name(name: bytes) -> str:
+    return name.decode("latin-1").lower()
 
 
 def _words(broken: Exception) -> str:

@@ -41,8 +41,8 @@ class Reply:
         self._cap = caps.stream
         self._read = 0
         self._released = False
-        self._coding = incoming.headers.get("content-encoding", "identity").lower()
-        self._plain = self._coding in ("identity", "")
+        self._coding = incoming.headers.get("content-encoding", "").lower()
+        self._plain = not self._coding or self._coding == "identity"
         self._inflate = Inflate(self._coding) if self._coding in CODINGS else None
 
     def __aiter__(self) -> "Reply":
@@ -66,10 +66,10 @@ class Reply:
     async def read(self) -> bytes:
         """The whole body, or what has not been read of it."""
         self._cap = self._caps.whole
-        if self._cap < self._declared():
-            raise self._over()
         if self._plain and self._incoming.complete and self._incoming.size <= self._cap:
             return self._incoming.take()
+        if self._cap < self._declared():
+            raise self._over()
         with BytesIO() as whole:  # closed, so that the traceback of a failure does not keep megabytes alive
             async for piece in self:
                 whole.write(piece)
