@@ -1,0 +1,171 @@
+"""`toolgate approvals` against a server (A2, E2)."""
+
+import http.server
+import json
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from tests.server.inbox import Inbox, inbox_in_a_thread
+from toolgate.cli.approvals import app
+
+ROOT = typer.Typer()
+ROOT.add_typer(app, name="approvals")
+
+
+@ROOT.command()
+def other() -> None:
+    """A neighbour, as the program has them."""
+
+
+@pytest.fixture(scope="module")
+def opened() -> Iterator[Inbox]:
+    with inbox_in_a_thread() as inbox:
+        yield inbox
+
+
+@pytest.fixture
+def inbox(opened: Inbox) -> Inbox:
+    """An inbox in which nothing waits."""
+    run(opened, "deny-all", key="root-key")
+    run(opened, "reset", key="root-key")
+    return opened
+
+
+def run(inbox: Inbox, *arguments: str, key: str = "ann-key", **env: str) -> Result:
+    given = {"COLUMNS": "200", "TOOLGATE_URL": inbox.url, "TOOLGATE_KEY": key, **env}
+    return CliRunner().invoke(ROOT, ["approvals", *arguments], env=given)
+
+
+def test_without_a_command_what_waits_is_listed(inbox: Inbox) -> None:
+    assert "Nothing waits for approval" in run(inbox).stdout
+    id = inbox.ask_from_outside(arguments={"path": "[b]/tmp/\u202ex[/b]\x1b[2J"}, run="list")
+    result = run(inbox)
+    assert result.exit_code == 0
+    assert id in result.stdout
+    assert '{"path":"[b]/tmp/\\u202ex[/b]\\u001b[2J"}' in result.stdout
+    assert "59 min" in result.stdout
+
+
+def test_long_arguments_are_cut_in_the_list_with_a_word_and_shown_whole(inbox: Inbox) -> None:
+    """(fault: A3)"""
+    id = inbox.ask_from_outside(arguments={"a": "x" * 5000, "z": "THE END"}, run="long", tainted=True)
+    listed = "".join(run(inbox).stdout.split())
+    assert "THEEND" not in listed
+    assert "morecharacters" in listed
+    shown = run(inbox, "show", id).stdout
+    assert "THE END" in shown
+    assert shown.count("x") >= 5000
+    assert "WARNING" in shown
+    assert "delete_file of python" in shown
+
+
+def test_one_is_approved_with_level_edit_and_reason(inbox: Inbox) -> None:
+    id = inbox.ask_from_outside(run="approve")
+    result = run(inbox, "approve", id, "--level", "session", "--edit", '{"path": "/tmp/b"}', "--reason", "fine")
+    assert (result.exit_code, result.stdout) == (0, "delete_file: approved (session)\n")
+    shown = run(inbox, "show", id).stdout
+    assert '{"path":"/tmp/b"}' in shown
+    assert "fine" in shown
+    assert "delete_file" in run(inbox, "grants").stdout
+    assert run(inbox, "reset").stdout == "Forgot 1 grants.\n"
+    assert "delete_file" not in run(inbox, "grants").stdout
+
+
+def test_one_is_denied_and_a_second_answer_hears_of_it(inbox: Inbox) -> None:
+    id = inbox.ask_from_outside(run="deny")
+    assert run(inbox, "deny", id, "--reason", "no").stdout == "delete_file: denied\n"
+    again = run(inbox, "approve", id)
+    assert (again.exit_code, again.stderr) == (1, "It was denied by ann already.\n")
+
+
+def test_all_are_denied_at_once(inbox: Inbox) -> None:
+    for number in range(3):
+        inbox.ask_from_outside(arguments={"n": number}, run=f"all {number % 2}")
+    assert run(inbox, "deny-all", "--run", "all 1").stdout == "Denied 1.\n"
+    assert run(inbox, "deny-all").stdout == "Denied 2.\n"
+
+
+@pytest.mark.parametrize(("text", "said"), [("{", "not JSON"), ("[]", "must be a JSON object")])
+def test_an_edit_that_cannot_be_read_answers_nothing(inbox: Inbox, text: str, said: str) -> None:
+    id = inbox.ask_from_outside(arguments={"edit": text}, run="bad edit")
+    result = run(inbox, "approve", id, "--edit", text)
+    assert result.exit_code == 1
+    assert said in result.stderr
+    assert id in run(inbox).stdout
+
+
+def test_arguments_can_be_edited_in_an_editor(inbox: Inbox) -> None:
+    id = inbox.ask_from_outside(arguments={"path": "/old"}, run="editor")
+    result = run(inbox, "approve", id, "--edit", "-", EDITOR="sed -i s/old/new/", VISUAL="sed -i s/old/new/")
+    assert result.exit_code == 0, result.output
+    assert '{"path":"/new"}' in run(inbox, "show", id).stdout
+    other = inbox.ask_from_outside(arguments={"path": "/left"}, run="editor")
+    left = run(inbox, "approve", other, "--edit", "-", EDITOR="true", VISUAL="true")
+    assert (left.exit_code, left.stderr) == (1, "nothing was edited, so nothing was answered\n")
+    missing = run(inbox, "approve", other, "--edit", "-", EDITOR="no-such-editor", VISUAL="")
+    assert missing.stderr == "no-such-editor could not be started: No such file or directory\n"
+
+
+def test_refusals_are_told_in_a_sentence(inbox: Inbox) -> None:
+    assert run(inbox, "show", "mcpr_x/../y").stderr == "There is no approval 'mcpr_x/../y'.\n"
+    assert "No valid API key" in run(inbox, key="wrong").stderr
+    assert "lacks the scope tools" in run(inbox, key="talker-key").stderr
+    assert "must start with http" in run(inbox, TOOLGATE_URL="file:///etc/passwd").stderr
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        gone = run(inbox, TOOLGATE_URL=f"http://127.0.0.1:{sock.getsockname()[1]}")
+    assert gone.exit_code == 1
+    assert "no answer" in gone.stderr
+
+
+class Changing(http.server.BaseHTTPRequestHandler):
+    """Lists one more approval at every second look, then has enough; what it says is not escaped."""
+
+    looks: ClassVar[int] = 0
+
+    def do_GET(self) -> None:
+        Changing.looks += 1
+        data = [{"id": f"mcpr_{n}\x1b[2J", "tool": "t", "arguments": "{}"} for n in range(Changing.looks // 2)]
+        body: Any = {"object": "list", "data": data} if Changing.looks < 6 else {"error": {"message": "enough\x1b"}}
+        self.send_response(200 if Changing.looks < 6 else 503)
+        self.end_headers()
+        self.wfile.write(json.dumps(body).encode())
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+def test_watching_shows_every_change_and_lets_no_escape_through() -> None:
+    Changing.looks = 0
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Changing) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        result = CliRunner().invoke(ROOT, ["approvals", "watch", "--every", "0.01", "--url", url])
+        server.shutdown()
+        thread.join()
+    assert result.exit_code == 1
+    assert result.stderr == "enough\ufffd\n"
+    assert "\x1b" not in result.stdout
+    assert [result.stdout.count(text) for text in ("Nothing waits", "Waiting for", "mcpr_0", "mcpr_1")] == [1, 2, 2, 1]
+
+
+def test_help_names_every_command(inbox: Inbox) -> None:
+    output = run(inbox, "--help").stdout
+    for command in ("show", "approve", "deny", "deny-all", "watch", "grants", "reset"):
+        assert command in output
+
+
+def test_nothing_heavy_is_loaded_before_a_command_runs() -> None:
+    code = "import sys, toolgate.cli.approvals; print([m for m in sys.argv[1:] if m in sys.modules])"
+    heavy = ["rich.table", "http.client", "ssl", "msgspec", "toolgate.server", "toolgate.config", "toolgate.tools"]
+    done = subprocess.run([sys.executable, "-c", code, *heavy], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
