@@ -126,7 +126,7 @@ class PythonSource:
                     await self._add_tools(place)
                 except BrokenPlace as error:
                     self._complain(str(error))
-                    broken.add(place.path)
+                    broken |= {place.path} if place.module is None else set()
         if self._texts and not self._tools and not self._complaints:
             self._complain(f"there are no tools in {', '.join(self._texts)}")
         on_change()
