@@ -14,15 +14,22 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import cast
 
+from toolgate.server.auth import Caller
 from toolgate.server.mcp.door import Door
-from toolgate.server.mcp.stdio import LONGEST_LINE, Stdio
+from toolgate.server.mcp.service import Crashed
+from toolgate.server.mcp.stdio import LOCAL, LONGEST_LINE, Stdio
 
 
-def serve_stdio(opening: AbstractAsyncContextManager[Door]) -> int:
+def tell(defect: Exception) -> None:
+    """A defect of ours, on stderr."""
+    sys.stderr.write("".join(traceback.format_exception(defect)))
+
+
+def serve_stdio(opening: AbstractAsyncContextManager[Door], crashed: Crashed = tell, caller: Caller = LOCAL) -> int:
     """Open the door, serve its tools until the client closes stdin or we are told to stop, and close it again."""
     source, sink = _take(0, os.O_RDONLY), _take(1, os.O_WRONLY)
     try:
-        asyncio.run(_serve(opening, source, sink))
+        asyncio.run(_serve(opening, source, sink, crashed, caller))
     except BrokenPipeError:
         return 1
     finally:
@@ -31,11 +38,14 @@ def serve_stdio(opening: AbstractAsyncContextManager[Door]) -> int:
     return 0
 
 
-async def _serve(opening: AbstractAsyncContextManager[Door], source: int, sink: int) -> None:
+async def _serve(
+    opening: AbstractAsyncContextManager[Door], source: int, sink: int, crashed: Crashed, caller: Caller
+) -> None:
     async with opening as door:
-        reader = await _reader(source)
-        serving = asyncio.ensure_future(Stdio(door, await _writer(sink), _tell).run(reader))
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, serving.cancel)
+        reader, write = await _reader(source), await _writer(sink)
+        serving = asyncio.ensure_future(Stdio(door, write, crashed, caller).run(reader))
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
         await asyncio.wait({serving})
         if not serving.cancelled():
             serving.result()
@@ -108,7 +118,3 @@ async def _write(fd: int, line: bytes) -> None:
 
 def _is_file(fd: int) -> bool:
     return stat.S_ISREG(os.fstat(fd).st_mode)
-
-
-def _tell(defect: Exception) -> None:
-    sys.stderr.write("".join(traceback.format_exception(defect)))

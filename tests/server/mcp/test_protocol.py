@@ -13,12 +13,15 @@ from hypothesis import strategies as st
 from tests.server.mcp.conformance import AUDIO, IMAGE
 from tests.server.mcp.doors import FakeDoor, tool
 from toolgate.conversation.message import Media, Text
+from toolgate.server.auth import Caller
 from toolgate.server.mcp.changes import Changes
 from toolgate.server.mcp.jsonrpc import RpcError
 from toolgate.server.mcp.listing import describe, page
 from toolgate.server.mcp.outbox import LIMIT, Outbox
+from toolgate.server.mcp.peer import Peer
 from toolgate.server.mcp.results import encode_output
 from toolgate.server.mcp.revisions import LEGACY, MODERN
+from toolgate.server.mcp.sessions import Sessions
 from toolgate.server.mcp.telling import Telling
 from toolgate.tools.tool import Output, Progress, ToolSpec
 
@@ -173,3 +176,11 @@ async def test_changes_while_nobody_waits_are_one_piece_of_news() -> None:
     assert door.listeners == set()
     with changes.listening() as late:
         assert not await late.next()
+
+
+def test_a_session_follows_what_its_caller_may_do_now() -> None:
+    sessions, before = Sessions(), Caller("me", frozenset(("tools", "admin")))
+    id = sessions.open(Peer(before))
+    now = Caller("me", frozenset(("tools",)))
+    assert id is not None
+    assert sessions.find(id, now).caller is now

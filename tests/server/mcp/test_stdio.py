@@ -164,7 +164,8 @@ async def test_input_from_a_file_is_answered_too() -> None:
         assert msgspec.json.decode(answers.read()) == {"jsonrpc": "2.0", "id": 1, "result": {}}
 
 
-async def test_a_signal_ends_it_at_once_and_closes_what_was_open() -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_ends_it_at_once_and_closes_what_was_open(number: signal.Signals) -> None:
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", MODULE, stdin=pipe, stdout=pipe, stderr=pipe, cwd=ROOT
@@ -173,6 +174,6 @@ async def test_a_signal_ends_it_at_once_and_closes_what_was_open() -> None:
     assert process.stdout is not None
     process.stdin.write(line("tools/call", 1, name="waits") + line("ping", 2))
     await process.stdout.readline()
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(number)
     _, errors = await asyncio.wait_for(process.communicate(), 10)
     assert (process.returncode, errors) == (0, b"closed\n")

@@ -165,8 +165,9 @@ class Mcp:
         await call.exchange.respond(202, b"")
 
     async def _take_batch(self, call: Call, body: list[Any]) -> None:
-        peer = self._peer(call)
-        if not has_batches(peer.revision) or call.exchange.header(mirrors.VERSION_HEADER) == MODERN:
+        modern = call.exchange.header(mirrors.VERSION_HEADER) == MODERN
+        peer = None if modern else self._peer(call)
+        if peer is None or not has_batches(peer.revision):
             raise RpcError(jsonrpc.INVALID_REQUEST, "This revision of the protocol knows no batches.")
         if not 0 < len(body) <= LARGEST_BATCH:
             raise RpcError(jsonrpc.INVALID_REQUEST, f"A batch holds 1 to {LARGEST_BATCH} messages.")
@@ -202,14 +203,15 @@ class Mcp:
 
     async def _answer(self, post: Post) -> None:
         exchange, outbox = post.call.exchange, Outbox()
+        events = _accepts_events(exchange)
         exchange.cancel_when_client_leaves()
         work = asyncio.ensure_future(self._work(post, outbox))
         try:
-            if _accepts_events(exchange):
+            if events:
                 await outbox.wait_due(self._pace.first_event)
             else:
                 await outbox.wait_closed()
-            if outbox.closed and not (outbox.notified and _accepts_events(exchange)):
+            if outbox.closed and not (outbox.notified and events):
                 await _respond(post, outbox.take())
             else:
                 await self._stream_answer(post, outbox)

@@ -45,6 +45,7 @@ class Sessions:
         peer = own.get(id)
         if peer is None:
             raise NotFound("There is no such session, or it has ended: initialize a new one.", code="unknown_session")
+        peer.caller = caller  # their rights may have changed since
         peer.touched = self._clock()
         own.move_to_end(id)
         return peer

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
 from toolgate.conversation.errors import InvalidRequest
+from toolgate.conversation.ids import mint
 from toolgate.server.auth import Caller
 from toolgate.server.mcp import envelope, jsonrpc
 from toolgate.server.mcp.changes import Changes
@@ -38,7 +39,7 @@ class Stdio:
         self._service = Service(door, self._changes)
         self._write = write
         self._crashed = crashed
-        self._peer = Peer(caller)
+        self._peer = Peer(caller, session=mint())
         self._outbox = Outbox()
         self._running: set[asyncio.Task[None]] = set()
         self._introduced = False
@@ -113,10 +114,11 @@ class Stdio:
             self._refuse(refusal)
             return
         try:
-            self._outbox.respond(await self._service.reply(request, speaker, self._outbox.notify, self._crashed))
+            response = await self._service.reply(request, speaker, self._outbox.notify, self._crashed)
+            self._outbox.respond(response)
         finally:
             self._peer.end(request)
-        if request.method == "initialize" and not self._introduced:
+        if request.method == "initialize" and "result" in response and not self._introduced:
             self._introduced = True
             self._start(self._service.tell_changes(self._outbox.notify))
 
