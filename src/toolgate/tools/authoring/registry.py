@@ -44,10 +44,13 @@ class Registry:
 
     def define(self, definition: Definition) -> Disposable:
         """Add what an author defined; the same code defined again takes the place of its older self."""
-        present = self._tools.get(definition.spec.name)
+        name = definition.spec.name
+        tool = Authored(definition, scope=lambda: _CURRENT.set(self))
+        present = self._tools.get(name)
         if isinstance(present, Authored) and present.definition.place == definition.place:
-            del self._tools[definition.spec.name]
-        return self.add(Authored(definition, scope=lambda: _CURRENT.set(self)))
+            self._tools[name] = tool
+            return self._removal(tool)
+        return self.add(tool)
 
     def add(self, tool: Tool) -> Disposable:
         """Add a tool of any kind; BadTool if its name is taken."""
@@ -55,7 +58,11 @@ class Registry:
         if name in self._tools:
             raise BadTool(f"`{name}` of {_place(tool)} is refused: {_place(self._tools[name])} has a tool of that name")
         self._tools[name] = tool
-        return Disposable(lambda: self._tools.pop(name, None) if self._tools.get(name) is tool else None)
+        return self._removal(tool)
+
+    def _removal(self, tool: Tool) -> Disposable:
+        name = tool.spec.name
+        return Disposable(lambda: self._tools.pop(name) if self._tools.get(name) is tool else None)
 
     def clear(self) -> None:
         """Forget every tool."""
