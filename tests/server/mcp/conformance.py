@@ -85,7 +85,7 @@ def door() -> FakeDoor:
 
 
 async def main(port: int) -> None:
-    async with serving(door(), port=port) as url:
+    async with serving(door(), port=port, seconds=None) as url:
         print(f"{url}/mcp", flush=True)
         await asyncio.Event().wait()
 

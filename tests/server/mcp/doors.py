@@ -135,6 +135,7 @@ async def serving(
     origins: tuple[str, ...] = (),
     port: int = 0,
     drain_seconds: float = 0.0,
+    seconds: float | None = 20,
 ) -> AsyncIterator[str]:
     """Serve the door over HTTP; yields the base URL."""
     config = Config(keys=keys, server=Server(port=0, origins=origins))
@@ -143,4 +144,5 @@ async def serving(
     gate = Gate(mcp, config, traced)
     refuse = lambda path, error: (error.status, words.encode_error(error))  # noqa: E731
     async with listening(gate, refuse=refuse, on_drain=mcp.close, port=port, drain_seconds=drain_seconds) as url:
-        yield url
+        async with asyncio.timeout(seconds):  # a test that waits in vain should say so
+            yield url

@@ -31,7 +31,7 @@ META = {
 async def started(era: str, **options: Any) -> AsyncIterator[Client]:
     command = StdioServerParameters(command=sys.executable, args=["-m", MODULE], cwd=ROOT)
     with tempfile.TemporaryFile("w") as errors:
-        async with Client(stdio_client(command, errlog=errors), mode=era, **options) as client:
+        async with asyncio.timeout(20), Client(stdio_client(command, errlog=errors), mode=era, **options) as client:
             yield client
 
 
