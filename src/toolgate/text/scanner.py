@@ -1,0 +1,240 @@
+"""Plain text and reasoning, scanned for what opens something else.
+
+A `Scene` is where the scanner is: in text or inside reasoning. Both know code spans and fences, within which nothing opens,
+and where lines begin. Knows no syntax beyond the openers it is given.
+"""
+
+from collections.abc import Sequence
+
+from toolgate.text.openers import Openers
+from toolgate.text.reading import Found, Reading
+from toolgate.text.source import Out, Source, Steps, words
+from toolgate.text.syntax import Opener, Read
+
+_MOST_DRAFTED = 1 << 18
+"""Characters of reasoning to hold back behind a call that may be a draft; no model drafts more than this."""
+
+
+class Scene:
+    """What may open here, where the text goes, and, inside reasoning, the mark that closes it."""
+
+    def __init__(self, openers: Sequence[Opener], out: Out, close: str = "") -> None:
+        self.openers = Openers(openers)
+        self.out = out
+        self.close = close
+        marks = (close,) if close else ()
+        self.span_stops = words("`", "\n", *marks)
+        self.fence_stops = words("`", *marks)
+
+
+class Scanner:
+    """Reads an answer from end to end."""
+
+    def __init__(self, reading: Reading, calls: Sequence[Opener], thinks: Sequence[tuple[str, str]]) -> None:
+        self._reading = reading
+        self._source: Source = reading.source
+        self._calls = calls
+        marks = [Opener(self._thinker(close), opening, at="start") for opening, close in thinks]
+        if reading.answer:
+            marks.append(Opener(_answer_tag, f"<{reading.answer}>"))
+        self._plain = self._scene = Scene([*calls, *marks], reading.text)
+        self._line_start = True
+        self.calls_end_thinking = False
+
+    def run(self, close: str = "") -> Steps[None]:
+        """Reads all; the text begins inside reasoning if it is said what closes that."""
+        if close:
+            yield from self._reason(close)
+            self._source.held = None
+        while not self._source.over:
+            yield from self._next()
+
+    def _next(self) -> Steps[None]:
+        """Reads up to the next opener, and what that opens."""
+        source, openers = self._source, self._scene.openers
+        if self._line_start and (yield from self._line()):
+            return
+        found = openers.search(source.text, source.at)
+        end = found.start() if found else len(source.text) if source.ended else openers.doubtful(source.text, source.at)
+        if end > source.at:
+            self._say(source.take(end - source.at))
+        if not found:
+            if not source.ended:
+                yield
+        elif opener := openers.opened(found):
+            yield from self._open(opener, found[0])
+        elif found[0] == "`":
+            yield from self._code()
+        else:
+            self._say(source.take(len(found[0])))
+
+    def _line(self) -> Steps[bool]:
+        """At the beginning of a line: what may open only there; whether something did, or all is read."""
+        source = self._source
+        self._scene.out((yield from source.blanks()))
+        while not source.over:
+            fresh = self._scene is self._plain and self._reading.fresh
+            if not source.ended and self._scene.openers.undecided_line(source.text, source.at, fresh):
+                yield
+            elif opened := self._scene.openers.at_line(source.text, source.at, fresh):
+                yield from self._open(*opened)
+                return True
+            else:
+                self._line_start = source.text.startswith("`", source.at)  # a fence is known by where it begins
+                return False
+        return True
+
+    def _say(self, text: str) -> None:
+        """More text or reasoning."""
+        self._scene.out(text)
+        tail = text[text.rfind("\n") + 1 :]
+        self._line_start = (self._line_start or len(tail) < len(text)) and not tail.strip(" \t\r")
+
+    def _open(self, opener: Opener, opened: str) -> Steps[None]:
+        """Lets the opener's reader read; what it leaves held was text."""
+        source = self._source
+        before = source.taken
+        source.held = []
+        source.take(len(opened))
+        if self._scene.close and opened != self._scene.close:
+            yield from self._draft(opener.read, opened)
+        else:
+            yield from opener.read(self._reading, opened)
+        text, source.held = "".join(source.held or ()), None
+        if source.taken == before:
+            text = source.take(1)
+        if not text:
+            self._line_start = True
+            return
+        self._say(text)
+        if text.startswith("```") and text.count("```") == 1:
+            yield from self._inside_code(3, fence=True)
+
+    def _code(self) -> Steps[None]:
+        """A code span or fence: text to the letter, up to the ticks that close it."""
+        fence = self._line_start
+        ticks = yield from self._ticks()
+        yield from self._inside_code(ticks, fence and ticks >= 3)
+
+    def _inside_code(self, ticks: int, fence: bool) -> Steps[None]:
+        stops = self._scene.fence_stops if ticks >= 3 else self._scene.span_stops
+        while (yield from self._source.until(stops, self._say)) == "`":
+            at_line = self._line_start
+            closing = yield from self._ticks()
+            if (closing >= ticks and at_line) if fence else closing == ticks:
+                return
+
+    def _ticks(self) -> Steps[int]:
+        """Reads backticks and counts them."""
+        count = 0
+        while (yield from self._source.peek()) == "`":
+            self._say(self._source.take(1))
+            count += 1
+        return count
+
+    def _thinker(self, close: str) -> Read:
+        def read(reading: Reading, _: str) -> Steps[None]:
+            reading.drop()
+            reading.source.held = None
+            yield from self._reason(close)
+
+        return read
+
+    def _reason(self, close: str) -> Steps[None]:
+        """Reads reasoning to the mark that closes it, or to a call that turns out to be no draft."""
+        trimmed = _Trimmed(self._reading.reasoning)
+        self._scene = scene = Scene([*self._calls, Opener(self._end_reasoning, close)], trimmed.feed, close)
+        self._line_start = True
+        while self._scene is scene and not self._source.over:
+            yield from self._next()
+        self._scene = self._plain
+        self._source.held = []
+
+    def _end_reasoning(self, reading: Reading, _: str) -> Steps[None]:
+        self._scene = self._plain
+        reading.drop()
+        return
+        yield
+
+    def _draft(self, read: Read, opened: str) -> Steps[None]:
+        """Inside reasoning: if a call begins here, finds out whether reasoning is closed behind it."""
+        self._reading.searching = True
+        try:
+            yield from read(self._reading, opened)
+        except Found:
+            yield from self._settle_draft()
+        finally:
+            self._reading.searching = False
+
+    def _settle_draft(self) -> Steps[None]:
+        source, scene = self._source, self._scene
+        draft = _Draft(scene.out, source.held or [])
+        source.held = None
+        closed = False
+        if not self.calls_end_thinking:
+            closed = bool((yield from source.until(words(scene.close), draft.feed)))
+        if closed or draft.given_up:
+            draft.give_up()
+        else:
+            source.push_back("".join(draft.pieces))
+            self._scene = self._plain
+        source.held = []
+
+
+class _Draft:
+    """What is held back behind a call inside reasoning, until it is too much."""
+
+    def __init__(self, out: Out, pieces: list[str]) -> None:
+        self.given_up = False
+        self.pieces = pieces
+        self._out = out
+        self._size = 0
+
+    def feed(self, piece: str) -> None:
+        """More of it."""
+        if self.given_up:
+            self._out(piece)
+            return
+        self.pieces.append(piece)
+        self._size += len(piece)
+        if self._size > _MOST_DRAFTED:
+            self.give_up()
+
+    def give_up(self) -> None:
+        """It was reasoning."""
+        for piece in self.pieces:
+            self._out(piece)
+        self.pieces.clear()
+        self.given_up = True
+
+
+class _Trimmed:
+    """Hands text on without the blanks at its ends."""
+
+    def __init__(self, out: Out) -> None:
+        self._out = out
+        self._blanks = ""
+        self._begun = False
+
+    def feed(self, piece: str) -> None:
+        """More text."""
+        kept = piece.rstrip()
+        if not kept:
+            self._blanks += piece
+            return
+        if not self._begun:
+            self._blanks, kept = "", kept.lstrip()
+            self._begun = True
+        self._out(self._blanks + kept)
+        self._blanks = piece[len(piece.rstrip()) :]
+
+
+def _answer_tag(reading: Reading, opened: str) -> Steps[None]:
+    """Reads an answer between tags: its text is plain text."""
+    reading.drop()
+    reading.source.held = None
+    close = f"</{opened[1:]}"
+    framed = yield from reading.source.one_of("\r\n", "\n")
+    stops = words(f"\r\n{close}", f"\n{close}", close) if framed else words(close)
+    stop = yield from reading.source.until(stops, reading.text)
+    reading.source.take(len(stop))
