@@ -8,12 +8,15 @@ What cannot be used is left out and told as a trouble. Knows sources by their Pr
 import asyncio
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
+from typing import Any, Protocol, runtime_checkable
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from toolgate.conversation.errors import NotFound
 from toolgate.tools.schema import SchemaCheck
 from toolgate.tools.search import Search
 from toolgate.tools.tool import Invocation, OnChange, Output, Preparation, Tool, ToolSource, ToolSpec
@@ -21,6 +24,9 @@ from toolgate.tools.when import When, WhenError, parse
 
 LONGEST_NAME = 64
 QUIET_SECONDS = 0.05
+_MISSED = 10_000
+"""Names that are kept for tools which are not there, so that no source can fill our memory with them."""
+
 _NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{LONGEST_NAME}}}")
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
 
@@ -39,6 +45,27 @@ class Entry(Struct, frozen=True, eq=False):
     tool: Tool
     spec: ToolSpec
     when: When | None = None
+
+
+class Waiting(Protocol):
+    """A tool that waits for a person: `old` is the definition that was accepted, None if it is new."""
+
+    name: str
+    old: Mapping[str, Any] | None
+    new: Mapping[str, Any]
+    digest: str
+
+
+@runtime_checkable
+class Quarantine(Protocol):
+    """A source that holds back tools whose definition has changed, until a person has looked at it."""
+
+    @property
+    def quarantined(self) -> Sequence[Waiting]:
+        """The tools that wait."""
+
+    async def accept(self, name: str, seen: str | None = None) -> None:
+        """Use the definition whose digest was `seen`, by default the present one; NotFound if no such tool waits."""
 
 
 class Registry:
@@ -117,6 +144,18 @@ class Registry:
         index = self._current()
         return (*[trouble for stock in self._stocks for trouble in stock.troubles()], *index.troubles)
 
+    def quarantined(self) -> list[tuple[str, Waiting]]:
+        """The tools that wait for a person, each with the name of its source."""
+        return [(stock.source.name, one) for stock in self._stocks for one in stock.quarantined()]
+
+    async def accept(self, name: str, seen: str | None = None) -> None:
+        """Use a quarantined tool from now on; NotFound if there is none of this name."""
+        for stock in self._stocks:
+            if isinstance(stock.source, Quarantine):
+                with suppress(NotFound):
+                    return await stock.source.accept(name, seen)
+        raise NotFound(f"There is no tool {name[:80]!r} that waits to be accepted.", code="tool_not_found")
+
     def subscribe(self, on_change: OnChange) -> Callable[[], None]:
         """Be told when the listed tools have changed, until the returned function is called."""
         self._listeners.append(on_change)
@@ -181,6 +220,9 @@ class _Stock:
     def troubles(self) -> list[Trouble]:
         trouble = self.trouble
         return [Trouble(self.source.name, trouble)] if trouble else []
+
+    def quarantined(self) -> Sequence[Waiting]:
+        return self.source.quarantined if isinstance(self.source, Quarantine) else ()
 
     def refresh(self) -> None:
         """Look at the source again if it has changed."""
@@ -254,7 +296,8 @@ class _Names:
         brought = [((stock.source.name, e.spec.source, e.spec.name), e) for stock in stocks for e in stock.entries]
         absent = {stock.source.name for stock in stocks if stock.trouble}
         present = {key for key, _ in brought}
-        self._given = {key: name for key, name in self._given.items() if key in present or key[0] in absent}
+        missing = [key for key in self._given if key not in present and key[0] in absent][-_MISSED:]
+        self._given = {key: self._given[key] for key in (*missing, *[key for key in self._given if key in present])}
         taken = set(self._given.values())
         entries, troubles = [], [trouble for stock in stocks for trouble in stock.bad]
         for key, entry in brought:

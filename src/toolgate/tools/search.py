@@ -11,7 +11,7 @@ import re
 import string
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Sequence
 from itertools import chain
 
 from toolgate.tools.tool import ToolSpec
@@ -30,45 +30,53 @@ _LITTLE = frozenset(
 
 
 class Search:
-    """The words of many tools, made ready once; later changes of the tools are not seen."""
+    """The words of many tools, looked at when the first question comes; later changes of the tools are not seen."""
 
-    def __init__(self, specs: Iterable[ToolSpec]) -> None:
-        self._names: list[str] = []
+    def __init__(self, specs: Sequence[ToolSpec]) -> None:
+        self._specs = specs
+        self._words: _Words | None = None
+
+    def best(self, query: str, count: int = 10, among: Collection[str] | None = None) -> tuple[str, ...]:
+        """The names of the tools that fit best, best first; `among` leaves out all others."""
+        if self._words is None:
+            self._words = _Words(self._specs)
+        scores: dict[int, float] = {}
+        for beginning in _asked(query):
+            hits = self._words.hits(beginning)
+            rarity = math.log(1 + (len(self._specs) - len(hits) + 0.5) / (len(hits) + 0.5))
+            for number, times in hits.items():
+                scores[number] = scores.get(number, 0.0) + rarity * times / (times + self._words.damping[number])
+        named = [(-score, number, self._specs[number].name) for number, score in scores.items()]
+        return tuple(
+            [name for _, _, name in heapq.nsmallest(count, [n for n in named if among is None or n[2] in among])]
+        )
+
+
+class _Words:
+    """Who says what, and how much they say."""
+
+    def __init__(self, specs: Sequence[ToolSpec]) -> None:
         self._found: defaultdict[str, list[int]] = defaultdict(list)  # a tool that says a word twice is there twice
         lengths: list[int] = []
         for number, spec in enumerate(specs):
             words = _words(_text(spec))
-            self._names.append(spec.name)
             lengths.append(len(words))
             for word in words:
                 self._found[word].append(number)
         self._sorted = sorted(self._found)
         usual = sum(lengths) / max(1, len(lengths))
-        self._damping = [_SATURATION * (1 - _LENGTH_MATTERS + _LENGTH_MATTERS * own / usual) for own in lengths]
+        self.damping = [_SATURATION * (1 - _LENGTH_MATTERS + _LENGTH_MATTERS * own / usual) for own in lengths]
 
-    def best(self, query: str, count: int = 10, among: Collection[str] | None = None) -> tuple[str, ...]:
-        """The names of the tools that fit best, best first; `among` leaves out all others."""
-        scores: dict[int, float] = {}
-        for beginning in _asked(query):
-            hits = self._hits(beginning)
-            rarity = math.log(1 + (len(self._names) - len(hits) + 0.5) / (len(hits) + 0.5))
-            for number, times in hits.items():
-                scores[number] = scores.get(number, 0.0) + rarity * times / (times + self._damping[number])
-        if among is not None:
-            scores = {number: score for number, score in scores.items() if self._names[number] in among}
-        best = heapq.nsmallest(count, scores.items(), key=lambda item: (-item[1], item[0]))
-        return tuple([self._names[number] for number, _ in best])
-
-    def _hits(self, beginning: str) -> Counter[int]:
+    def hits(self, beginning: str) -> Counter[int]:
         """How often each tool says a word that begins so; a word that nobody says is cut, for its end may be grammar."""
         if len(beginning) < 3:
             return Counter(self._found.get(beginning, ()))
         for length in range(len(beginning), max(2, len(beginning) - _GRAMMAR - 1), -1):
-            if words := self._words(beginning[:length]):
+            if words := self._beginning_with(beginning[:length]):
                 return Counter(chain.from_iterable([self._found[word] for word in words]))
         return Counter()
 
-    def _words(self, beginning: str) -> list[str]:
+    def _beginning_with(self, beginning: str) -> list[str]:
         first = bisect_left(self._sorted, beginning)
         return self._sorted[first : bisect_left(self._sorted, f"{beginning}\U0010ffff", first)]
 
