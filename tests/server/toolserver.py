@@ -1,0 +1,157 @@
+"""The tools' endpoints on a real socket, over a registry with one source of the configuration and run-time registrations."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import uvloop
+from msgspec import Struct
+
+from tests.server.talk import Caller, Heard
+from tests.tools.brought import FakeSource, FakeTool, tool
+from toolgate.config import Config, Key, Secret
+from toolgate.conversation.errors import Conflict, InvalidRequest, NotFound
+from toolgate.dialects.openai_chat import DIALECT
+from toolgate.server.app import App
+from toolgate.server.auth import Keys
+from toolgate.server.listen import listening
+from toolgate.server.origins import Origins
+from toolgate.server.tools import ToolList
+from toolgate.storage.database import Database
+from toolgate.storage.registrations import RegistrationStore
+from toolgate.telemetry.logs import Log
+from toolgate.telemetry.metrics import Metrics
+from toolgate.telemetry.traced import Traced
+from toolgate.tools.registry import Registry
+from toolgate.tools.sources.api import ApiSource, Registration
+from toolgate.tools.tool import ToolSource, ToolSpec
+
+KEYS = (
+    Key(name="root", key=Secret("root-key"), scopes=("tools", "admin")),
+    Key(name="ann", key=Secret("ann-key"), scopes=("tools",)),
+    Key(name="few", key=Secret("few-key"), scopes=("tools",), tools=("get_*",), blocked_tools=("*_page",)),
+    Key(name="talker", key=Secret("talker-key"), scopes=("chat",)),
+)
+
+
+class Changed(Struct, frozen=True):
+    """A tool that waits to be accepted."""
+
+    name: str
+    digest: str
+    old: Any
+    new: Any
+
+
+class WaryMcp(FakeSource):
+    """An MCP server that was registered: its tools are there at once, one of them changed."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"mcp/{name}", [tool(f"{name}_ask", f"mcp/{name}")])
+        self.quarantined: tuple[Changed, ...] = (
+            Changed(f"{name}_odd", "d1", {"description": "a"}, {"description": "b"}),
+        )
+
+    async def accept(self, name: str, seen: str | None = None) -> None:
+        if not any(one.name == name for one in self.quarantined):
+            raise NotFound("Not here.")
+        if seen not in (None, "d1"):
+            raise Conflict("It has changed again.")
+        self.quarantined = ()
+        self.bring(*self.tools, tool(name, self.name))
+
+
+def make(registration: Registration) -> ToolSource:
+    """What the composition root would build."""
+    if "unreachable" in registration.url:
+        raise InvalidRequest("url: this host may not be reached.", param="url")
+    if registration.type == "mcp":
+        return WaryMcp(registration.name)
+    names = set(ToolSpec.__struct_fields__) & set(Registration.__struct_fields__)
+    said = {name: getattr(registration, name) for name in names}
+    return FakeSource("api", [FakeTool(ToolSpec(source="api", **said))])
+
+
+class ToolServer(Struct, frozen=True):
+    """A server at `url`, and what is behind it."""
+
+    url: str
+    registry: Registry
+    configured: FakeSource
+
+    async def request(self, method: str, path: str, body: Any = None, who: str = "root") -> Heard:
+        """One request on a connection of its own."""
+        host = self.url.removeprefix("http://")
+        data = b"" if body is None else msgspec.json.encode(body)
+        head = [f"{method} {path} HTTP/1.1", f"host: {host}", f"authorization: Bearer {who}-key"]
+        head += ["content-type: application/json", f"content-length: {len(data)}"]
+        async with Caller(self.url) as caller:
+            caller.writer.write("\r\n".join(head).encode() + b"\r\n\r\n" + data)
+            return await caller.answer()
+
+
+TOOLS = (
+    tool("get_time", tags=("time",), display_name="Clock", reference_name="clock", when="online"),
+    tool("get_page", tags=("web",)),
+    tool("put_page", tags=("web", "slow")),
+    tool("secret", private=True),
+)
+
+
+@asynccontextmanager
+async def tool_server(*tools: FakeTool, path: Path | None = None) -> AsyncIterator[ToolServer]:
+    """Serve the endpoints, and nothing else."""
+    database = Database(path)
+    registered, configured = ApiSource(RegistrationStore(database), make), FakeSource("python", tools or TOOLS)
+    registry = Registry([configured, FakeSource("mcp/wiki"), registered], quiet_seconds=0)
+    await registry.open()
+    keys, origins = Keys(KEYS), Origins(Config(keys=KEYS))
+    app = App(
+        ToolList(registry, registered).endpoints(),
+        {"/": DIALECT.server},
+        keys,
+        origins,
+        Traced(Log("error"), Metrics()),
+    )
+
+    async def served(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            await app(scope, receive, send)
+            return
+        for event in ("startup", "shutdown"):
+            await receive()
+            await send({"type": f"lifespan.{event}.complete"})
+
+    try:
+        async with listening(served) as url:
+            yield ToolServer(url, registry, configured)
+    finally:
+        await registry.aclose()
+        await database.aclose()
+
+
+@contextmanager
+def tool_server_in_a_thread() -> Iterator[str]:
+    """The URL of a server in a thread of its own, for clients that block; an MCP server is registered there."""
+    started, opened = threading.Event(), dict[str, Any]()
+
+    async def serve() -> None:
+        stop = asyncio.Event()
+        async with tool_server() as server:
+            await server.request("POST", "/v1/tools", {"type": "mcp", "name": "docs", "url": "http://127.0.0.1:1/"})
+            opened.update(url=server.url, stop=stop, loop=asyncio.get_running_loop())
+            started.set()
+            await stop.wait()
+
+    thread = threading.Thread(target=lambda: uvloop.run(serve()), daemon=True)
+    thread.start()
+    assert started.wait(10), "the server did not open"
+    try:
+        yield opened["url"]
+    finally:
+        opened["loop"].call_soon_threadsafe(opened["stop"].set)
+        thread.join(10)
