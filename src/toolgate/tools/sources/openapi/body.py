@@ -1,0 +1,56 @@
+"""Arguments as the body of a request: JSON, a form, or plain text. Knows no document."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from toolgate.tools.sources.http import is_json
+from toolgate.tools.sources.openapi.parameter import Parameter, query_with
+from toolgate.tools.sources.openapi.reference import Unusable
+
+Form = Literal["json", "form", "text"]
+
+
+class Body(Struct, frozen=True):
+    """A body of so many `fields`, argument by property; without any it is the argument `whole` as it stands."""
+
+    media_type: str
+    form: Form
+    fields: Mapping[str, str] = {}
+    whole: str | None = None
+    required: bool = False
+
+    def write(self, arguments: Mapping[str, Any]) -> bytes | None:
+        """The body, or None if no argument of it was given."""
+        if self.whole is not None:
+            return self._encoded(arguments[self.whole]) if self.whole in arguments else None
+        given = {name: arguments[one] for one, name in self.fields.items() if one in arguments}
+        return self._encoded(given) if given or self.required else None
+
+    def _encoded(self, value: Any) -> bytes:
+        match self.form:
+            case "json":
+                return msgspec.json.encode(value)
+            case "text":
+                return str(value).encode()
+            case "form":
+                fields = [
+                    Parameter(name, name, "query", "form", True, isinstance(one, dict)) for name, one in value.items()
+                ]
+                return query_with(fields, value).encode("ascii")
+
+
+def chosen(content: Mapping[str, Any]) -> tuple[str, Form]:
+    """The media type that we would rather write."""
+    kinds = {kind.partition(";")[0].strip().lower(): kind for kind in content}
+    for kind, name in kinds.items():
+        if is_json(kind) or kind in ("*/*", "application/*"):
+            return name, "json"
+    if "application/x-www-form-urlencoded" in kinds:
+        return kinds["application/x-www-form-urlencoded"], "form"
+    text = next((name for kind, name in kinds.items() if kind.startswith("text/")), None)
+    if text is not None:
+        return text, "text"
+    raise Unusable(f"it takes only {', '.join(kinds)[:100] or 'bodies of no type'}")

@@ -1,0 +1,111 @@
+"""Arguments as OpenAPI spells them: in the path, the query, headers and cookies. Knows no document."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+from urllib.parse import quote, unquote
+
+import msgspec
+from msgspec import Struct
+
+from toolgate.tools.tool import ToolFailure
+
+Where = Literal["path", "query", "header", "cookie"]
+STYLES: Mapping[Where, tuple[str, ...]] = {
+    "path": ("simple",),
+    "query": ("form", "spaceDelimited", "pipeDelimited", "deepObject"),
+    "header": ("simple",),
+    "cookie": ("form",),
+}
+"""What can be written; the first of each is what an unstyled parameter has."""
+
+_BETWEEN = {"spaceDelimited": " ", "pipeDelimited": "|"}
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+class Parameter(Struct, frozen=True):
+    """A parameter of an operation; `argument` is its name among the tool's arguments."""
+
+    name: str
+    argument: str
+    where: Where
+    style: str
+    explode: bool
+    as_json: bool = False
+
+
+def path_with(template: str, parameters: Iterable[Parameter], arguments: Mapping[str, Any]) -> str:
+    """The path, each value kept to its own segment: none can climb to another one."""
+    path = template
+    for one in parameters:
+        path = path.replace(f"{{{one.name}}}", _segment(one, arguments[one.argument]))
+    if any(unquote(segment) in (".", "..") for segment in path.split("/")):
+        raise ToolFailure("the values given would make a path that leads elsewhere")
+    return path
+
+
+def pairs(one: Parameter, value: Any) -> list[tuple[str, str]]:
+    """The names and values that a parameter adds to a query."""
+    if one.as_json:
+        return [(one.name, _json(value))]
+    if isinstance(value, list):
+        if one.explode and one.style == "form":
+            return [(one.name, _text(item)) for item in value]
+        return [(one.name, _BETWEEN.get(one.style, ",").join(map(_text, value)))]
+    if isinstance(value, dict):
+        if one.style == "deepObject":
+            return [(f"{one.name}[{key}]", _text(item)) for key, item in value.items()]
+        if one.explode:
+            return [(key, _text(item)) for key, item in value.items()]
+        return [(one.name, ",".join([part for key, item in value.items() for part in (key, _text(item))]))]
+    return [(one.name, _text(value))]
+
+
+def query_with(parameters: Iterable[Parameter], arguments: Mapping[str, Any]) -> str:
+    """The query, without its question mark."""
+    found = [pair for one in parameters for pair in pairs(one, arguments[one.argument])]
+    return "&".join([f"{quote(name, safe='[]')}={quote(value, safe='')}" for name, value in found])
+
+
+def headers_with(parameters: Iterable[Parameter], arguments: Mapping[str, Any]) -> dict[str, str]:
+    """Headers, cookies among them."""
+    headers: dict[str, str] = {}
+    cookies: list[str] = []
+    for one in parameters:
+        value = arguments[one.argument]
+        if one.where == "cookie":
+            cookies += [f"{quote(name, safe='')}={quote(text, safe='')}" for name, text in pairs(one, value)]
+        else:
+            headers[one.name] = _json(value) if one.as_json else _simple(value, one.explode)
+    if any(_CONTROL.search(value) for value in headers.values()):
+        raise ToolFailure("a value that goes into a header holds a line break or another control character")
+    return {**headers, "Cookie": "; ".join(cookies)} if cookies else headers
+
+
+def _segment(one: Parameter, value: Any) -> str:
+    text = _json(value) if one.as_json else _simple(value, one.explode)
+    if not text or _CONTROL.search(text):
+        raise ToolFailure(f"{one.argument} goes into a path: it must not be empty or hold control characters")
+    # Encoded, a slash is no slash; but not every server agrees, so no part of the value may be a step up.
+    if any(part in (".", "..") for part in re.split(r"[/\\]", unquote(text))):
+        raise ToolFailure(f"{one.argument} goes into a path: '.' and '..' are not allowed in it")
+    return quote(text, safe="")
+
+
+def _simple(value: Any, explode: bool) -> str:
+    if isinstance(value, list):
+        return ",".join(map(_text, value))
+    if isinstance(value, dict):
+        joint = "=" if explode else ","
+        return ",".join([f"{key}{joint}{_text(item)}" for key, item in value.items()])
+    return _text(value)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return "" if value is None else _json(value)
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
