@@ -343,3 +343,23 @@ async def test_usage_that_the_upstream_did_not_give_is_counted_and_marked(client
         names = ("output_tokens", "completion_tokens", "eval_count")
         assert [usage[name] for name in names if name in usage] == [1]
         assert heard.headers["x-toolgate-usage"] == "estimated"
+
+
+def _canonical(text: bytes) -> bytes:
+    choice = b'{"index": 0, "message": {"role": "assistant", "content": "%b"}, "finish_reason": "stop"}' % text
+    start = b'{ "id": "x", "object": "chat.completion", "created": 1, "model": "up", "new": 1.50,\n'
+    return start + b'"choices": [%b], "usage": {"prompt_tokens": 1, "completion_tokens": 2} }' % choice
+
+
+async def test_a_whole_answer_without_a_flaw_passes_byte_for_byte() -> None:
+    """U2"""
+    raw = _canonical("Grüße".encode())
+    async with gateway(answering(whole(raw))) as (url, _):
+        heard = await ask(url, PATHS["openai_chat"], body("openai_chat", "m", stream=False))
+    assert heard.body == raw
+
+
+async def test_a_whole_answer_that_is_not_utf_8_is_mended_on_the_way() -> None:
+    async with gateway(answering(whole(_canonical(b"a\xffb")))) as (url, _):
+        heard = await ask(url, PATHS["openai_chat"], body("openai_chat", "m", stream=False))
+    assert heard.json["choices"][0]["message"]["content"] == "a\ufffdb"

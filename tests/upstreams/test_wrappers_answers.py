@@ -120,7 +120,7 @@ async def test_a_retold_answer_that_breaks_off_is_heard_with_its_fault():
 
 def test_a_whole_answer_is_read_by_being_retold():
     answer, endings = heard(RelayableAnswer())
-    assert answer.retell_whole("reply")[0] == {"for": "reply"}
+    assert answer.retell_whole("reply")[0] == b"for reply"
     assert endings == ["read"]
     broken, endings = heard(RelayableAnswer(body=Garbled("no choices")))
     with pytest.raises(Garbled):

@@ -57,7 +57,7 @@ class RelayableAnswer:
     def retell_whole(self, reply, usage=None):
         if isinstance(self.body, Exception):
             raise self.body
-        return {"for": reply}, ModelResponse((), "stop")
+        return b"for " + reply.encode(), ModelResponse((), "stop")
 
     async def aclose(self):
         self.closed = True

@@ -75,7 +75,7 @@ class Relayable(Answer, Protocol):
     def retell(self, reply: Any) -> Retold:
         """The streamed answer as frames of its dialect."""
 
-    def retell_whole(self, reply: Any, usage: Usage | None = None) -> tuple[dict[str, Any], ModelResponse]:
+    def retell_whole(self, reply: Any, usage: Usage | None = None) -> tuple[bytes, ModelResponse]:
         """The whole answer as a body of its dialect, and what it says; `usage` stands in where it gave none."""
 
 

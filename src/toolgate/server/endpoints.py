@@ -25,7 +25,6 @@ from toolgate.server.wanted import Wanted, read_wanted
 from toolgate.telemetry.traced import RequestRecord, Traced
 from toolgate.upstreams.router import Route, Router
 from toolgate.upstreams.tokens import estimate
-from toolgate.wire.jsontext import encode
 
 _PING = b": ping\n"  # no blank line: some clients take one for an empty event
 
@@ -135,7 +134,8 @@ class Conversations:
         try:
             body, response = await _whole(question, answer)
         finally:
-            await answer.aclose()
+            if not answer.whole:
+                await answer.aclose()
         _note_response(question.record, answer, response)
         if keeper is not None:
             await keeper.before_whole(body)
@@ -215,7 +215,7 @@ async def _whole(question: Question, answer: Answer) -> tuple[bytes, ModelRespon
         body, response = relayable.retell_whole(question.reply)
         if response.usage is None:
             body, response = relayable.retell_whole(question.reply, await estimate(question.request, response.parts))
-        return encode(body), response
+        return body, response
     events: list[RunEvent] = []
     async for batch in run(answer):
         events += batch

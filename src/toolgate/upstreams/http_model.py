@@ -5,7 +5,7 @@ It joins a dialect's upstream half, which does no I/O, with the transport, which
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -21,7 +21,7 @@ from toolgate.engine.ports import Answer
 from toolgate.upstreams.adapt import Restorer, adapt
 from toolgate.upstreams.transport import Reply, Timeouts, Transport
 from toolgate.wire.frames import Frame, FrameDecoder
-from toolgate.wire.jsontext import decode_event, encode, excerpt
+from toolgate.wire.jsontext import decode_whole, encode, excerpt
 
 _OWN_HEADERS = {"content-type": "application/json", "user-agent": f"toolgate/{__version__}"}
 
@@ -62,15 +62,6 @@ class HttpModel:
 
     async def ask(self, request: ModelRequest) -> Answer:
         """The answer, once its first piece has arrived."""
-        try:
-            answer = await self._ask(request)
-        except UpstreamFault as fault:
-            self._note(self._endpoint.name, fault.code)
-            raise
-        self._note(self._endpoint.name, "ok")
-        return answer
-
-    async def _ask(self, request: ModelRequest) -> Answer:
         endpoint, half = self._endpoint, self._half
         adapted = adapt(request, endpoint.dialect.name, self._quirks)
         body, dropped = half.encode_request(adapted.request, self._quirks)
@@ -80,39 +71,48 @@ class HttpModel:
         if request.headers and request.dialect == endpoint.dialect.name:
             headers = {**headers, **request.headers}
         url = endpoint.base_url + half.path(request)
-        reply = await self._transport.post(url, headers, encode(body), timeouts=endpoint.timeouts)
+        restorer = Restorer(adapted.originals) if adapted.originals else None
         try:
-            if not 200 <= reply.status < 300:
-                raise half.decode_error(reply.status, reply.headers, await reply.read())
-            restorer = Restorer(adapted.originals) if adapted.originals else None
-            if not request.stream:
-                body_read = await _read_json(reply)
-                return WholeAnswer(endpoint, adapted.request, body_read, dropped, restorer)
-            return await _opened(endpoint, adapted.request, reply, dropped, restorer)
-        except BaseException:
-            await reply.aclose()
+            reply = await self._transport.post(url, headers, encode(body), timeouts=endpoint.timeouts)
+            try:
+                if not 200 <= reply.status < 300:
+                    raise half.decode_error(reply.status, reply.headers, await reply.read())
+                answer: Answer
+                if request.stream:
+                    answer = await _opened(endpoint, adapted.request, reply, dropped, restorer)
+                else:
+                    answer = WholeAnswer(endpoint, adapted.request, await reply.read(), dropped, restorer)
+            except BaseException:
+                await reply.aclose()
+                raise
+        except UpstreamFault as fault:
+            self._note(endpoint.name, fault.code)
             raise
-
-
-async def _read_json(reply: Reply) -> Any:
-    return _json_of(await reply.read())
-
-
-def _json_of(body: bytes) -> Any:
-    try:
-        return decode_event(body)
-    except Garbled:
-        raise Garbled(f"The upstream's answer is not JSON: {excerpt(body)}") from None
+        self._note(endpoint.name, "ok")
+        return answer
 
 
 class WholeAnswer:
     """An answer that came in one piece; it is understood before it is handed out, so that a bad one can be asked again."""
 
+    __slots__ = (
+        "_body",
+        "_half",
+        "_raw",
+        "_request",
+        "_response",
+        "_restorer",
+        "dialect",
+        "upstream",
+        "warnings",
+        "whole",
+    )
+
     def __init__(
         self,
         endpoint: Endpoint,
         request: ModelRequest,
-        body: Any,
+        raw: bytes,
         warnings: tuple[str, ...],
         restorer: Restorer | None,
     ) -> None:
@@ -122,21 +122,25 @@ class WholeAnswer:
         self.warnings = warnings
         self._half = endpoint.dialect.upstream
         self._request = request
-        self._body = body
         self._restorer = restorer
-        self._response = self._half.decode_response(body, request)
+        try:
+            self._body, self._raw = decode_whole(raw)
+        except Garbled:
+            raise Garbled(f"The upstream's answer is not JSON: {excerpt(raw)}") from None
+        self._response = self._half.decode_response(self._body, request)
 
     async def events(self) -> AsyncIterator[list[StepEvent]]:
         """All of it in one batch."""
         events = unfold(self._response)
         yield self._restorer.restore(events) if self._restorer else events
 
-    def retell_whole(self, reply: Presentation, usage: Usage | None = None) -> tuple[dict[str, Any], ModelResponse]:
+    def retell_whole(self, reply: Presentation, usage: Usage | None = None) -> tuple[bytes, ModelResponse]:
         """The answer as a client of the same dialect should see it, and what it says; `usage` stands in for none."""
         response = self._response
         if response.usage is None and usage is not None:
             response = replace(response, usage=usage)
-        return self._half.relay_response(self._body, response, self._request, reply), response
+        told = self._half.relay_response(self._body, response, self._request, reply)
+        return self._raw if self._raw is not None and told is self._body else encode(told), response
 
     async def aclose(self) -> None:
         """Nothing is left open."""
@@ -156,7 +160,7 @@ async def _opened(
         if not start.strip():
             continue
         if _is_one_body(start, endpoint.dialect):
-            return WholeAnswer(endpoint, request, _json_of(start + await reply.read()), warnings, restorer)
+            return WholeAnswer(endpoint, request, start + await reply.read(), warnings, restorer)
         await answer.open(start)
         return answer
     raise Garbled("The upstream's stream ended before it began.")

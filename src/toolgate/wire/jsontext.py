@@ -42,6 +42,14 @@ def decode_event(data: bytes) -> Any:
         return _decode_leniently(data)
 
 
+def decode_whole(data: bytes) -> tuple[Any, bytes | None]:
+    """An upstream's whole answer, and its bytes if they are fit to be passed on just as they came."""
+    try:
+        return _decode(data), data
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return _decode_leniently(data), None
+
+
 def encode(value: Any) -> bytes:
     """Compact JSON in UTF-8; half a surrogate pair, which UTF-8 cannot carry, becomes U+FFFD."""
     try:

@@ -32,7 +32,7 @@ class Wrapped:
         """The streamed answer as frames of its dialect."""
         return self._answer.retell(reply)
 
-    def retell_whole(self, reply: Any, usage: Usage | None = None) -> tuple[dict[str, Any], ModelResponse]:
+    def retell_whole(self, reply: Any, usage: Usage | None = None) -> tuple[bytes, ModelResponse]:
         """The whole answer as a body of its dialect, and what it says."""
         return self._answer.retell_whole(reply, usage)
 
@@ -61,7 +61,7 @@ class Watched(Wrapped):
         """The streamed answer as frames of its dialect."""
         return _Retelling(self._answer.retell(reply), self._end)
 
-    def retell_whole(self, reply: Any, usage: Usage | None = None) -> tuple[dict[str, Any], ModelResponse]:
+    def retell_whole(self, reply: Any, usage: Usage | None = None) -> tuple[bytes, ModelResponse]:
         """The whole answer as a body of its dialect, and what it says; it is read by being told."""
         try:
             told = self._answer.retell_whole(reply, usage)

@@ -65,9 +65,9 @@ class Breaker:
 
     async def ask(self, request: ModelRequest) -> Answer:
         """The model's answer, or Unavailable at once while the circuit is open."""
-        if not self.ready:
-            raise self._refusal()
         era, probe = self._era, self._open_until is not None
+        if probe and not self.ready:
+            raise self._refusal()
         self._probing = probe
         try:
             answer = await self._model.ask(request)
@@ -77,7 +77,8 @@ class Breaker:
         finally:
             if probe:
                 self._probing = False
-        self._answering(era)
+        if probe:
+            self._answering(era)
         if answer.whole:
             self._ended(era, "read")
             return answer

@@ -21,7 +21,10 @@ class Counted:
 
     async def ask(self, request: ModelRequest) -> Answer:
         """The model's answer, which will not end without usage."""
-        return _CountedAnswer(await self._model.ask(request), request)
+        answer = await self._model.ask(request)
+        if request.relay and answer.dialect == request.dialect:
+            return answer
+        return _CountedAnswer(answer, request)
 
 
 class _CountedAnswer(Wrapped):

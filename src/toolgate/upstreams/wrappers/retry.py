@@ -8,7 +8,6 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable
-from itertools import count
 
 from toolgate.conversation.errors import Garbled, TimedOut, Unavailable, UpstreamFault
 from toolgate.conversation.request import ModelRequest
@@ -44,7 +43,8 @@ class RetryBudget:
 
     def deposit(self) -> None:
         """A request was made."""
-        self._balance = min(self._most, self._balance + self._ratio)
+        if self._balance < self._most:
+            self._balance = min(self._most, self._balance + self._ratio)
 
     def withdraw(self) -> bool:
         """Whether one retry may be made; it is paid for."""
@@ -95,7 +95,8 @@ class Retrying:
     async def ask(self, request: ModelRequest) -> Answer:
         """The first answer that begins; when none does, the last fault."""
         self._budget.deposit()
-        for attempt in count(1):
+        attempt = 1
+        while True:
             try:
                 return await self._model.ask(request)
             except UpstreamFault as fault:
@@ -103,7 +104,7 @@ class Retrying:
                     raise
                 wait = (fault.retry_after or 0.0) + self._jitter(attempt)
             await self._sleep(wait)
-        raise AssertionError("unreachable: the count has no end")
+            attempt += 1
 
     def _may_retry(self, fault: UpstreamFault, attempt: int) -> bool:
         if attempt >= self._attempts or not isinstance(fault, self._retried) or fault.code in _LASTING:
