@@ -33,6 +33,10 @@ class Carrier:
     def __init__(self) -> None:
         self.sent: list[tuple[str, str, Mapping[str, str], bytes]] = []
 
+    def last(self, method: str) -> Mapping[str, str]:
+        """The headers of the last request of this JSON-RPC method."""
+        return next(headers for _, _, headers, body in reversed(self.sent) if f'"{method}"'.encode() in body)
+
     async def send(self, method: str, url: str, headers: Mapping[str, str], body: bytes, *, once: bool) -> Reply:
         """Status and headers of the answer."""
         self.sent.append((method, url, headers, body))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import uvloop
 
 from tests.tools.mcp.staging import calling, eventually, mock, noted, opened, source_of, tool
 from toolgate.conversation.message import Text
@@ -191,3 +192,16 @@ async def test_a_server_without_handshakes_is_understood_on_pipes_too(tmp_path: 
 async def test_a_server_of_the_first_revision_is_understood(tmp_path: Path) -> None:
     async with opened(source_of(mock("old", tmp_path))) as source:
         assert source.trouble is None
+
+
+@pytest.mark.parametrize("mode", ["plain", "grandchild", "floods_stderr", "long_line", "wrong_id"])
+def test_the_event_loop_that_the_server_runs_on_does_as_well(mode: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(source_of(mock(mode, tmp_path))) as source:
+            assert words(await tool(source).invoke(calling({"a": 1}))) == '{"a": 1}'
+            os.kill(int(noted(tmp_path, "pids")[0]), signal.SIGKILL)
+            await eventually(lambda: source.tools == ())
+            await eventually(lambda: source.tools)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(scenario())

@@ -31,8 +31,12 @@ class OAuth(Struct, frozen=True):
 
 
 class Remote(Struct, frozen=True):
-    """An address that speaks streamable HTTP; `headers` go with every request to it and to nobody else."""
+    """An address that speaks streamable HTTP; `headers` go with every request to it and to nobody else.
+
+    With `handshake` the old way to begin is tried first, which keeps a session where both ways are understood.
+    """
 
     url: str
     headers: Mapping[str, str] = {}
     oauth: OAuth = OAuth()
+    handshake: bool = False

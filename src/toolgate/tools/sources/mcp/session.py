@@ -41,7 +41,7 @@ class Session:
     def __init__(self, line: Line, on_change: Callable[[], None]) -> None:
         """`on_change` is called whenever the server says that its tools are others now."""
         self.version = ""
-        self.announces_changes = False
+        self._announces_changes = False
         self._line = line
         self._on_change = on_change
         self._ids = count(1)
@@ -88,10 +88,10 @@ class Session:
 
     async def attend(self) -> None:
         """Hear of changes until cancelled; in the new era that takes a request which lasts as long as we listen."""
-        if not self.announces_changes:
-            await asyncio.Future()
-        elif self.version != STATELESS:
+        if self.version != STATELESS:  # there, many announce changes who never said that they would
             await self._line.attend()
+        if not self._announces_changes:
+            await asyncio.Future()
         backoff = Backoff(asyncio.get_running_loop().time, first=1.0)
         while True:
             backoff.start()
@@ -164,7 +164,7 @@ class Session:
         tools = capabilities.get("tools") if type(capabilities) is dict else None
         if tools is None:
             raise Lost("offers no tools")
-        self.announces_changes = type(tools) is dict and tools.get("listChanged") is True
+        self._announces_changes = type(tools) is dict and tools.get("listChanged") is True
 
     async def _ask(
         self, method: str, params: dict[str, Any], id: int | None = None, headers: Mapping[str, str] = {}

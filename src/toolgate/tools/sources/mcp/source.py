@@ -195,7 +195,8 @@ class McpSource:
         ended: Exception = Forgotten("was closed")
         try:
             async with asyncio.timeout(self._connect_seconds):
-                await session.open(stateless_first=isinstance(self._server, Remote))
+                stateless = isinstance(self._server, Remote) and not self._server.handshake
+                await session.open(stateless_first=stateless)
             await self._list(session)
             self._session, self._trouble = session, None
             self._tried.set()
