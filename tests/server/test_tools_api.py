@@ -248,6 +248,7 @@ class TestRegistering:
         store = RegistrationStore(database)
         await store.save("old", b'{"type":"http","name":"old","url":"http://unreachable.example/"}')
         await store.save("broken", b"{")
+        await store.save("unwilling", b'{"type":"http","name":"unwilling","url":"http://unwilling.example/"}')
         await database.aclose()
         async with tool_server(path=tmp_path / "t.db") as server:
             heard = (await server.request("GET", "/v1/tools")).json
@@ -255,9 +256,18 @@ class TestRegistering:
             [trouble] = heard["troubles"]
             assert "'old' could not be restored" in trouble["message"]
             assert "'broken' could not be restored" in trouble["message"]
+            assert "'unwilling' could not be restored: no such device" in trouble["message"]
             assert (await server.request("POST", "/v1/tools", HTTP | {"name": "old"})).status == 409
-            for name in ("old", "broken"):
+            for name in ("old", "broken", "unwilling"):
                 assert (await server.request("DELETE", f"/v1/tools/{name}")).status == 200
+            assert (await server.request("GET", "/v1/tools")).json["troubles"] == []
+
+    async def test_what_could_not_be_begun_is_not_kept(self, tmp_path: Path) -> None:
+        async with tool_server(path=tmp_path / "t.db") as server:
+            heard = await server.request("POST", "/v1/tools", HTTP | {"url": "http://unwilling.example/"})
+            assert heard.status == 500
+            assert (await server.request("DELETE", "/v1/tools/book_room")).status == 404
+        async with tool_server(path=tmp_path / "t.db") as server:
             assert (await server.request("GET", "/v1/tools")).json["troubles"] == []
 
 

@@ -28,7 +28,7 @@ from toolgate.telemetry.metrics import Metrics
 from toolgate.telemetry.traced import Traced
 from toolgate.tools.registry import Registry
 from toolgate.tools.sources.api import ApiSource, Registration
-from toolgate.tools.tool import ToolSource, ToolSpec
+from toolgate.tools.tool import OnChange, ToolSource, ToolSpec
 
 KEYS = (
     Key(name="root", key=Secret("root-key"), scopes=("tools", "admin")),
@@ -65,12 +65,24 @@ class WaryMcp(FakeSource):
         self.bring(*self.tools, tool(name, self.name))
 
 
+class Unwilling(FakeSource):
+    """Cannot be opened, nor closed."""
+
+    async def open(self, on_change: OnChange) -> None:
+        raise OSError("no such device")
+
+    async def aclose(self) -> None:
+        raise OSError("no such device")
+
+
 def make(registration: Registration) -> ToolSource:
     """What the composition root would build."""
     if "unreachable" in registration.url:
         raise InvalidRequest("url: this host may not be reached.", param="url")
     if registration.type == "mcp":
         return WaryMcp(registration.name)
+    if "unwilling" in registration.url:
+        return Unwilling("api")
     names = set(ToolSpec.__struct_fields__) & set(Registration.__struct_fields__)
     said = {name: getattr(registration, name) for name in names}
     return FakeSource("api", [FakeTool(ToolSpec(source="api", **said))])

@@ -106,13 +106,12 @@ class ApiSource:
         for name, text in kept:
             try:
                 await self._begin(msgspec.json.decode(text, type=Registration))
-            except (ToolgateError, msgspec.MsgspecError, ValueError) as error:
+            except Exception as error:  # noqa: BLE001  # the tool boundary: one registration harms no other
                 self._troubles[name] = f"The registration {name!r} could not be restored: {str(error)[:300]}"
 
     async def aclose(self) -> None:
-        """Close every registration's source, the last first."""
-        for source in reversed(self._sources.values()):
-            await source.aclose()
+        """Close every registration's source, whatever the others do."""
+        await asyncio.gather(*[source.aclose() for source in self._sources.values()], return_exceptions=True)
 
     async def add(self, registration: Registration) -> ToolSource:
         """Register, so that it lasts; Conflict if the name is in use here."""
@@ -121,7 +120,11 @@ class ApiSource:
                 raise Conflict(f"{registration.name!r} is registered already; delete it first.", param="name")
             source = self._make(registration)  # what cannot be made is not kept
             await self._store.save(registration.name, msgspec.json.encode(registration))
-            await self._begin(registration, source)
+            try:
+                await self._begin(registration, source)
+            except BaseException:
+                await self._store.delete(registration.name)  # what is told to have failed must not come back
+                raise
             self._on_change()
             return source
 
