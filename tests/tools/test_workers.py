@@ -21,7 +21,7 @@ from toolgate.tools.workers import frames
 from toolgate.tools.workers.pool import WorkerPool
 from toolgate.tools.workers.worker import Limits, Log, environment
 
-PROMPT = 2.0
+PROMPT = 4.0
 """Seconds that may pass on a busy machine where the promise is one."""
 
 CODE = '''
@@ -259,9 +259,17 @@ async def test_a_call_that_hangs_is_killed_when_it_is_cancelled(workers: Workers
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
-    assert time.monotonic() - start < 0.2
+    assert time.monotonic() - start < 0.4
     await gone(pids)
     assert (await workers.call("add", a=1)).structured == 2
+
+
+async def test_a_call_has_so_much_processor_time_and_no_more(place: Place) -> None:
+    """fault: T1, where nobody is left to cancel it"""
+    workers = Workers(place, Limits(cpu=0))
+    with pytest.raises(ToolFailure, match=r"SIGXCPU\. It used more processor time"):
+        await workers.call("hang", how="regex")
+    await workers.pool.aclose()
 
 
 async def test_a_tool_that_heeds_its_token_keeps_its_worker(workers: Workers) -> None:
@@ -412,7 +420,8 @@ async def test_the_loop_stays_quick_whatever_tools_do(workers: Workers) -> None:
     for call in calls:
         call.cancel()
     await asyncio.gather(*calls, return_exceptions=True)
-    assert sorted(lags)[-5] < 0.05
+    assert sorted(lags)[90] < 0.05
+    assert max(lags) < 0.5
     assert len(workers.pool.log.text) <= 64 * 1024
 
 
@@ -429,7 +438,7 @@ def test_a_log_forgets_the_oldest() -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        frames.Setup(1, 2),
+        frames.Setup(1, 2, 3),
         frames.Cancel(),
         frames.Invoke(Place("a", path="/a"), "t", {"x": [1, 2.5, None, "é"]}, ToolInvocationToken("c", "k")),
     ],

@@ -134,6 +134,7 @@ class Child:
         return self._loaded[place]
 
     def _run(self, step: Step, arguments: Mapping[str, Any], invocation: ToolInvocationToken) -> Any:
+        _limit_cpu(self._limits.cpu)
         call = Call(self._cancellation.token, Progress(Reports(self._pipes)), invocation)
         if step.blocks:
             return step.run(arguments, call)
@@ -180,6 +181,13 @@ def _limit(memory: int) -> None:
     for kind, most in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_AS, memory)):
         with suppress(ValueError, OSError):  # the system has a lower limit already, or none of this kind
             resource.setrlimit(kind, (most, most))
+
+
+def _limit_cpu(seconds: int) -> None:
+    """Let the system itself end a call that computes for so long, counted from now."""
+    _, most = resource.getrlimit(resource.RLIMIT_CPU)
+    with suppress(ValueError, OSError):  # a lower limit is in force already
+        resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + seconds + 1, most))
 
 
 def main() -> None:

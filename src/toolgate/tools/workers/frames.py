@@ -18,10 +18,11 @@ HEAD = 4
 
 
 class Setup(Struct, frozen=True, tag="setup"):
-    """Said once, first: the memory a worker may use and the output it may give, in bytes."""
+    """Said once, first: the memory a worker may use and the output it may give, in bytes, and a call's CPU seconds."""
 
     memory: int
     output: int
+    cpu: int
 
 
 class Describe(Struct, frozen=True, tag="describe"):

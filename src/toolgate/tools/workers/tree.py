@@ -6,11 +6,10 @@ Elsewhere than on Linux only the process group is ended.
 
 import os
 import signal
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-_ROUNDS = 50
+_ROUNDS = 5
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -26,8 +25,8 @@ def end_tree(leader: int) -> None:
     """Kill a process group's leader, its group and every other descendant."""
     if leader != os.getpid():
         _send(leader, signal.SIGSTOP)  # so that it starts nothing while we look
-    for _ in range(_ROUNDS):  # what is killed leaves orphans, and they appear below the leader
-        below = list(_descendants(leader))
+    for _ in range(_ROUNDS):  # what was being started while we looked is seen the next time
+        below = _descendants(leader)
         if not below:
             break
         for pid in below:
@@ -41,12 +40,15 @@ def _send(pid: int, number: signal.Signals) -> None:
         os.kill(pid, number)
 
 
-def _descendants(pid: int) -> Iterator[int]:
-    """The living processes below this one."""
-    for child in _children(pid):
-        if _lives(child):
-            yield child
-        yield from _descendants(child)
+def _descendants(pid: int) -> list[int]:
+    """The living processes below this one, parents first."""
+    found: list[int] = []
+    waiting = [pid]
+    while waiting:
+        children = _children(waiting.pop())
+        waiting += children
+        found += [child for child in children if _lives(child)]
+    return found
 
 
 def _children(pid: int) -> list[int]:

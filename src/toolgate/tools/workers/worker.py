@@ -16,7 +16,7 @@ from contextlib import suppress
 import msgspec
 from msgspec import Struct
 
-from toolgate.tools.tool import Progress, Tell, ToolFailure
+from toolgate.tools.tool import Progress, Tell, ToolFailure, in_silence
 from toolgate.tools.workers import frames
 from toolgate.tools.workers.tree import end_tree
 
@@ -26,14 +26,22 @@ _LOG_PAUSE = 0.005
 _POLL = 0.01
 _REAP_SECONDS = 5.0
 _OVERHEAD = 4096
+_WHY = {
+    "SIGKILL": " Perhaps the system ran out of memory.",
+    "SIGXCPU": " It used more processor time than it may have.",
+}
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """What worker processes may have: how many, memory and output in bytes, seconds, and names of the environment."""
+    """What worker processes may have: how many, memory and output in bytes, seconds, and names of the environment.
+
+    `cpu` is the processor time of one call: if the server dies, it ends even code that no longer listens to anybody.
+    """
 
     workers: int = 4
     memory: int = 1024 * 1024 * 1024
     output: int = 8 * 1024 * 1024
+    cpu: int = 600
     idle: float = 60.0
     grace: float = 0.5
     environment: tuple[str, ...] = ()
@@ -70,6 +78,7 @@ class Worker:
         self._answers = asyncio.StreamReader()
         self._transports: list[asyncio.BaseTransport] = []
         self._questions: asyncio.WriteTransport | None = None
+        self._tell: Tell = in_silence
         self._reading: asyncio.Task[frames.Answer] | None = None
         self._listening: asyncio.Task[None] | None = None
         try:
@@ -100,7 +109,8 @@ class Worker:
         if self._questions is None:
             await self._connect()
         self._send(frames.encode(question))
-        self._reading = asyncio.create_task(self._answer(tell))
+        self._tell = tell
+        self._reading = asyncio.create_task(self._answer())
         await asyncio.wait({self._reading})
         return self._reading.result()
 
@@ -108,6 +118,7 @@ class Worker:
         """Cancel what it is doing; whether it answered within its time of grace and can be asked again."""
         if self._reading is None:
             return False
+        self._tell = in_silence  # whoever listened is gone
         self._send(frames.encode(frames.Cancel()))
         await asyncio.wait({self._reading}, timeout=self._limits.grace)
         return self._reading.done() and not self._reading.cancelled() and self._reading.exception() is None
@@ -145,19 +156,18 @@ class Worker:
         self._pipes = []
         self._questions, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, stdin)
         self._transports.append(self._questions)
-        self._send(frames.encode(frames.Setup(self._limits.memory, self._limits.output)))
+        self._send(frames.encode(frames.Setup(self._limits.memory, self._limits.output, self._limits.cpu)))
 
     def _send(self, frame: bytes) -> None:
         if self._questions is not None and not self._questions.is_closing():
             self._questions.write(frame)
 
-    async def _answer(self, tell: Tell) -> frames.Answer:
+    async def _answer(self) -> frames.Answer:
         room = self._limits.output * 2 + _OVERHEAD  # twice, as JSON escapes and base64 make it longer
         while True:
             try:
                 size = int.from_bytes(await self._answers.readexactly(frames.HEAD), "big")
-                room -= size
-                if room < 0:
+                if size > room:
                     raise ToolFailure(f"The tool gave more than {self._limits.output:,} bytes of output and was ended.")
                 message = frames.decode_answer(await self._answers.readexactly(size))
             except asyncio.IncompleteReadError:
@@ -166,7 +176,7 @@ class Worker:
                 raise ToolFailure("The tool's process wrote what is no answer and was ended.") from None
             if not isinstance(message, frames.Told):
                 return message
-            tell(Progress(message.message, message.done, message.total))
+            self._tell(Progress(message.message, message.done, message.total))
 
     async def _ending(self) -> str:
         """How the process came to its end, in words."""
@@ -199,8 +209,7 @@ def _told(ended: os.waitid_result) -> str:
     if ended.si_code == os.CLD_EXITED:
         return f"The tool ended its process with status {ended.si_status}."
     name = signal.Signals(ended.si_status).name
-    why = " Perhaps the system ran out of memory." if ended.si_status == signal.SIGKILL else ""
-    return f"The tool's process was ended by {name}.{why}"
+    return f"The tool's process was ended by {name}.{_WHY.get(name, '')}"
 
 
 async def _listen(words: asyncio.StreamReader, log: Log) -> None:
