@@ -66,4 +66,4 @@ def test_five_thousand_tools_are_searched_in_no_time() -> None:
     """N6"""
     search = Search([tool.spec for tool in many(5000)])
     assert len(search.best("create a ticket for the user", count=10)) == 10
-    assert quickest(lambda: search.best("create a ticket for the user")) < 0.010
+    assert quickest(lambda: search.best("create a ticket for the user")) < 0.020

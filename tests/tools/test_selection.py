@@ -201,8 +201,8 @@ async def test_five_thousand_tools_are_chosen_from_in_no_time() -> None:
     rights = [Rights(allow=("big_*", "mcp/*"), block=("*delete*",))]
     wish = read_wish(["big_read_*", "big_list_*", "tag:file"])
     assert len(Selection(made, EVERYTHING, {"mode": "work"}).tools) == 5000
-    assert quickest(lambda: Selection(made, EVERYTHING)) < 0.010
-    assert quickest(lambda: Selection(made, wish, {"mode": "work"}, rights)) < 0.015
+    assert quickest(lambda: Selection(made, EVERYTHING)) < 0.020
+    assert quickest(lambda: Selection(made, wish, {"mode": "work"}, rights)) < 0.030
 
 
 async def test_hostile_patterns_take_no_longer_than_plain_ones() -> None:
