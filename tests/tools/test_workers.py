@@ -88,6 +88,8 @@ def give(what: str) -> object:
     """Give something odd."""
     if what == "long":
         return "x" * (64 << 20)
+    if what == "escapes":
+        return chr(0) * (5 << 20)
     if what == "cycle":
         value = []
         value.append(value)
@@ -381,6 +383,8 @@ async def test_long_output_is_cut_and_odd_output_fails_in_words(workers: Workers
     for what in ("cycle", "deep"):
         with pytest.raises(ToolFailure, match="nested too deeply"):
             await workers.call("give", what=what)
+    with pytest.raises(ToolFailure, match="more output than is taken"):
+        await workers.call("give", what="escapes")
     (picture,) = (await workers.call("give", what="picture")).content
     assert not isinstance(picture, Text)
     assert (picture.kind, picture.mime) == ("image", "image/png")

@@ -98,7 +98,7 @@ class Child:
             question = self._questions.get()
             try:
                 with self._registry.current():
-                    frame = frames.encode(self._answer(question))
+                    frame = self._framed(self._answer(question))
             except (BrokenPlace, BadTool) as error:
                 frame = frames.encode(frames.Failed(str(error)))
             except (Exception, SystemExit, KeyboardInterrupt, asyncio.CancelledError) as error:  # noqa: BLE001 - the tool boundary
@@ -117,6 +117,12 @@ class Child:
             case frames.Invoke(place, tool, arguments, call):
                 value = self._run(self._definition(place, tool).invoke, arguments, call)
                 return frames.encode_output(output_of(value, self._limits.output))
+
+    def _framed(self, answer: frames.Answer) -> bytes:
+        frame = frames.encode(answer)
+        if len(frame) <= frames.longest(self._limits.output):
+            return frame
+        return frames.encode(frames.Failed(f"The tool gave more output than is taken: {len(frame):,} bytes as JSON."))
 
     def _definition(self, place: Place, name: str) -> Definition:
         """The tool; a module that another place had loaded before may have given its tools to that one."""

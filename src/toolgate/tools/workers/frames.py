@@ -120,6 +120,11 @@ def encode(message: Setup | Question | Cancel | Answer | Told) -> bytes:
     return len(body).to_bytes(HEAD, "big") + body
 
 
+def longest(output: int) -> int:
+    """How long a message may be where so many bytes of output may be given; escapes make JSON longer than its words."""
+    return 2 * output + 1024 * 1024
+
+
 def decode_question(body: bytes) -> Setup | Question | Cancel:
     """What the server said."""
     return _QUESTIONS.decode(body)

@@ -25,7 +25,6 @@ _CHUNK = 64 * 1024
 _LOG_PAUSE = 0.005
 _POLL = 0.01
 _REAP_SECONDS = 5.0
-_OVERHEAD = 4096
 _WHY = {
     "SIGKILL": " Perhaps the system ran out of memory.",
     "SIGXCPU": " It used more processor time than it may have.",
@@ -163,11 +162,10 @@ class Worker:
             self._questions.write(frame)
 
     async def _answer(self) -> frames.Answer:
-        room = self._limits.output * 2 + _OVERHEAD  # twice, as JSON escapes and base64 make it longer
         while True:
             try:
                 size = int.from_bytes(await self._answers.readexactly(frames.HEAD), "big")
-                if size > room:
+                if size > frames.longest(self._limits.output):
                     raise ToolFailure(f"The tool gave more than {self._limits.output:,} bytes of output and was ended.")
                 message = frames.decode_answer(await self._answers.readexactly(size))
             except asyncio.IncompleteReadError:
