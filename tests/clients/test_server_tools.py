@@ -1,12 +1,17 @@
 """Server tools through the official clients: every scenario in all four dialects, streamed and whole."""
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
+import httpx
 import pytest
+from openai import APIStatusError
 
-from tests.clients.speakers import SPEAKERS, Speaker
+from tests.clients.speakers import SPEAKERS, Messages, Responses, Speaker
 from tests.stage import UPSTREAMS, Stage, on_stage
 from toolgate.config.settings import Approvals, Tools
 from toolgate.conversation.message import Text, ToolCall, ToolResult, plain_text
@@ -168,3 +173,156 @@ def test_a_used_up_budget_ends_in_an_answer(bench: Bench, speak: Speak) -> None:
     assert speak(max_tool_rounds=1).ask("Go.").text == "That is all I know."
     assert len(bench.time.calls) == 1
     assert "the limit of 1 tool rounds is reached" in results(script, 2)[1]
+
+
+WRITE = ToolCall("call_write_00000000000000001", "write", '{"text":"hi"}')
+
+
+class Inbox:
+    """A person with a browser: sees what waits and answers it."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._client = httpx.Client(base_url=stage.url)
+
+    def waiting(self) -> list[dict[str, Any]]:
+        return self._client.get("/v1/approvals", params={"state": "pending"}).json()["data"]  # type: ignore[no-any-return]
+
+    def wait(self) -> dict[str, Any]:
+        """The next question, as soon as there is one."""
+        for _ in range(500):
+            if waiting := self.waiting():
+                return waiting[0]
+            time.sleep(0.01)
+        raise AssertionError("nobody asked")
+
+    def answer(self, id: str, decision: str) -> int:
+        return self._client.post(f"/v1/approvals/{id}", json={"decision": decision}).status_code
+
+
+@pytest.fixture
+def inbox(bench: Bench) -> Iterator[Inbox]:
+    inbox = Inbox(bench.stage)
+    yield inbox
+    for one in inbox.waiting():
+        inbox.answer(one["id"], "deny")
+
+
+@contextmanager
+def meanwhile(work: Callable[[], object]) -> Iterator[None]:
+    """Do the work in another thread."""
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(work)
+        yield
+        done.result(10)
+
+
+def test_a_call_that_is_approved_runs_once(bench: Bench, speak: Speak, dialect: str, inbox: Inbox) -> None:
+    """field: E17, E19"""
+    script = bench.stage.play([WRITE], "It is written.")
+    talk = speak()
+    if isinstance(talk, Responses):
+        turn = talk.ask("Write.")
+        assert (bench.write.calls, len(turn.asked)) == ([], 1)
+        turn = talk.decide(turn.asked[0], approve=True)
+    else:
+        with meanwhile(lambda: inbox.answer(inbox.wait()["id"], "approve")):
+            turn = talk.ask("Write.")
+    assert turn.text == "It is written."
+    assert len(bench.write.calls) == 1
+    assert results(script, 1) == ["written"]
+    if talk.native:
+        assert turn.ours == [("write", "written", False)]
+
+
+def test_a_call_that_is_denied_does_not_run_and_the_model_hears_why(
+    bench: Bench, speak: Speak, dialect: str, inbox: Inbox
+) -> None:
+    script = bench.stage.play([WRITE], "Then not.")
+    talk = speak()
+    if isinstance(talk, Responses):
+        turn = talk.decide(talk.ask("Write.").asked[0], approve=False)
+    else:
+        with meanwhile(lambda: inbox.answer(inbox.wait()["id"], "deny")):
+            turn = talk.ask("Write.")
+    assert (turn.text, bench.write.calls) == ("Then not.", [])
+    assert "was not allowed" in results(script, 1)[0]
+
+
+def test_an_approval_is_answered_once(bench: Bench, speak: Speak, dialect: str, inbox: Inbox) -> None:
+    bench.stage.play([WRITE], "It is written.")
+    talk = speak()
+    answers: list[int] = []
+
+    def twice() -> None:
+        id = inbox.wait()["id"]
+        answers.extend([inbox.answer(id, "approve"), inbox.answer(id, "deny")])
+
+    if isinstance(talk, Responses):
+        id = talk.ask("Write.").asked[0]
+        assert talk.decide(id, approve=True).text == "It is written."
+        assert inbox.answer(id, "deny") == 409
+    else:
+        with meanwhile(twice):
+            assert talk.ask("Write.").text == "It is written."
+        assert answers == [200, 409]
+    assert len(bench.write.calls) == 1
+
+
+@pytest.fixture(scope="module")
+def impatient() -> Iterator[Bench]:
+    """A server that does not hold a stream for an answer, and whose questions stand for one second."""
+    bench = Bench()
+    terms = Approvals(hold_seconds=0.05, expiry_seconds=1.0)
+    with on_stage(bench.source, tools=Tools(approvals=terms)) as stage:
+        bench.stage = stage
+        yield bench
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_a_turn_that_waits_too_long_settles_as_pending_and_the_same_request_goes_on(
+    impatient: Bench, dialect: str, stream: bool
+) -> None:
+    """field: E21"""
+    impatient.write.calls.clear()
+    impatient.stage.play([Text("One moment."), WRITE], "It is written.")
+    talk = SPEAKERS[dialect](impatient.stage, "openai_chat", stream, (), tool_execution="auto", use_server_tools=True)
+    inbox = Inbox(impatient.stage)
+    turn = talk.ask("Write.")
+    id = inbox.wait()["id"]
+    assert impatient.write.calls == []
+    if isinstance(talk, Responses):
+        assert (turn.asked, turn.reason) == ([id], "completed")
+        turn = talk.decide(id, approve=True)
+    else:
+        assert inbox.answer(id, "approve") == 200
+        if isinstance(talk, Messages):
+            assert turn.reason == "pause_turn"
+            turn = talk.go_on()
+        else:
+            assert f"waits for approval {id}" in turn.text
+            turn = talk.again()
+    assert turn.text.endswith("It is written.")
+    assert len(impatient.write.calls) == 1
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_an_approval_that_expired_runs_nothing(impatient: Bench, dialect: str, stream: bool) -> None:
+    impatient.write.calls.clear()
+    script = impatient.stage.play([WRITE], "Then not.")
+    talk = SPEAKERS[dialect](impatient.stage, "openai_chat", stream, (), tool_execution="auto", use_server_tools=True)
+    inbox = Inbox(impatient.stage)
+    turn = talk.ask(f"Write now, {dialect} {stream}.")
+    id = inbox.wait()["id"]
+    for _ in range(100):
+        if inbox.waiting():
+            time.sleep(0.05)
+    assert inbox.answer(id, "approve") == 410
+    if isinstance(talk, Responses):
+        with pytest.raises(APIStatusError, match="expired") as failure:
+            talk.decide(id, approve=True)
+        assert failure.value.status_code == 410
+    else:
+        turn = talk.go_on() if isinstance(talk, Messages) else talk.again()
+        assert len(script.requests) in (1, 2)
+    assert impatient.write.calls == []
+    assert turn is not None

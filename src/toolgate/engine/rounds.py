@@ -232,8 +232,11 @@ class Run:
         if theirs:
             await self._journal.finished(self._own, theirs)
             return [*self._teller.waiting(waiting), StepEnd("tool_calls", self._spent.usage)]
-        if waiting:
+        if waiting and (self._manner.asking or self._manner.pausing):
+            await self._journal.finished(self._own, ())  # the client will come back with all of it
+        elif waiting:
             await self._journal.progressed(self._own)
+        if waiting:
             end = StepEnd("pause" if self._manner.pausing else "stop", self._spent.usage)
             return [*self._teller.waiting(waiting), end]
         if any(not self._toolbox.is_repeatable(result.name or "") for result in results):

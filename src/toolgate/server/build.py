@@ -33,7 +33,6 @@ from toolgate.server.openapi import document
 from toolgate.server.origins import Origins
 from toolgate.server.responses import Responses
 from toolgate.server.system import System
-from toolgate.server.tooling import Tooling
 from toolgate.server.workshop import Workshop
 from toolgate.storage.database import Database
 from toolgate.storage.responses import ResponseStore
@@ -150,14 +149,15 @@ class Site:
         builtin: Mapping[str, ports.Model],
         store: ResponseStore,
         traced: Traced,
-        tooling: Tooling | None,
+        workshop: Workshop | None,
     ) -> None:
         self.traced = traced
         self.system = System(traced.render)
         router = Models(config, transport, builtin, traced).router()
         pace = Pace(config.server.first_event_wait, config.server.keepalive_seconds)
-        conversations = Conversations(router, pace, traced, tooling)
+        conversations = Conversations(router, pace, traced, workshop.tooling if workshop else None)
         endpoints = _endpoints(router, conversations, store, self.system)
+        endpoints += workshop.endpoints() if workshop else []
         self.system.document = document(endpoints)
         self.app = App(
             endpoints,
@@ -255,8 +255,7 @@ class Toolgate:
     def _build(self, config: Config) -> Site:
         names = [name for model in config.models for name in model.names]
         self._traced.metrics.know(names, [*config.upstreams, BUILTIN])
-        tooling = self._workshop.tooling if self._workshop else None
-        return Site(config, self._transport, self._builtin, self._store, self._traced, tooling)
+        return Site(config, self._transport, self._builtin, self._store, self._traced, self._workshop)
 
     async def _live(self, receive: Receive, send: Send) -> None:
         while True:

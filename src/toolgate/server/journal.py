@@ -12,10 +12,13 @@ import msgspec
 from msgspec.structs import replace
 
 from toolgate.conversation.ids import mint
-from toolgate.conversation.message import Media, Message, ToolCall, ToolResult, plain_text
+from toolgate.conversation.message import Message, Part, ToolCall, ToolResult, plain_text
 from toolgate.conversation.request import ModelRequest
 from toolgate.engine.rounds import Past
 from toolgate.storage.rounds import KeptRounds, RoundStore
+
+RESUMABLE_SECONDS = 3600.0
+"""For how long the same request goes on with a run that broke off; later it is a new one."""
 
 
 class Memory:
@@ -29,19 +32,20 @@ class Memory:
         """What an earlier attempt at the request of this key did; nothing while that attempt still goes on."""
         if (owner, key) in self._live:
             return Past()
-        kept = (await self._store.find(owner, [key])).get(key)
+        kept = (await self._store.find(owner, [key], within=RESUMABLE_SECONDS)).get(key)
         return Past(kept.messages, kept.started) if kept else Past()
 
-    def journal(self, owner: str, key: str, request: ModelRequest) -> "RunJournal":
+    def journal(self, owner: str, key: str, request: ModelRequest, native: bool) -> "RunJournal":
         """A journal for the run of this key; one that is live already is left alone, and this run is another."""
         is_second = (owner, key) in self._live
-        return RunJournal(self._store, self._live, owner, f"{key}+{mint()}" if is_second else key, request.messages)
+        key = f"{key}+{mint()}" if is_second else key
+        return RunJournal(self._store, self._live, owner, key, request.messages, native)
 
     async def restored(self, owner: str, request: ModelRequest, native: bool, has_ids: bool) -> ModelRequest:
         """The request with all that its client did not see or could not keep."""
         if native:
-            kept = await self._store.find(owner, _result_keys(request.messages))
-            return replace(request, messages=tuple(_with_results(request.messages, kept))) if kept else request
+            kept = await self._store.find(owner, _run_keys(request.messages))
+            return replace(request, messages=tuple(_in_full(request.messages, kept))) if kept else request
         turns = _turns(request.messages, has_ids)
         kept = await self._store.find(owner, turns.values())
         found = {number: kept[key].messages for number, key in turns.items() if key in kept}
@@ -52,9 +56,16 @@ class RunJournal:
     """The journal of one run."""
 
     def __init__(
-        self, store: RoundStore, live: set[tuple[str, str]], owner: str, key: str, asked: Sequence[Message]
+        self,
+        store: RoundStore,
+        live: set[tuple[str, str]],
+        owner: str,
+        key: str,
+        asked: Sequence[Message],
+        native: bool,
     ) -> None:
         self._asked = asked
+        self._native = native
         self._store = store
         self._live = live
         self._owner = owner
@@ -74,7 +85,7 @@ class RunJournal:
     async def finished(self, messages: Sequence[Message], returned: Sequence[ToolCall]) -> None:
         """Keep the turn for when the client comes back, and forget the attempt."""
         keys = [_call_key(returned), _spoken_key(_spoken(self._asked), returned)] if returned else []
-        keys += [f"result:{result.call_id}" for result in _results(messages) if _is_more_than_text(result)]
+        keys += list(_run_keys(messages)) if self._native else []
         if keys or self._kept:
             await self._store.keep(self._owner, keys, messages, forget=[self._key] if self._kept else [])
 
@@ -156,29 +167,31 @@ def _renamed(turn: Sequence[Message], calls: Sequence[ToolCall]) -> Iterator[Mes
         yield replace(message, parts=tuple(parts))
 
 
-def _results(messages: Sequence[Message]) -> Iterator[ToolResult]:
-    return (part for message in messages for part in message.parts if isinstance(part, ToolResult))
-
-
-def _is_more_than_text(result: ToolResult) -> bool:
-    return any(isinstance(piece, Media) for piece in result.content)
-
-
-def _result_keys(messages: Sequence[Message]) -> Iterator[str]:
+def _run_keys(messages: Sequence[Message]) -> Iterator[str]:
+    """The keys of the calls that were run here."""
     return (
-        f"result:{part.id}"
+        f"ran:{part.id}"
         for message in messages
         for part in message.parts
         if isinstance(part, ToolCall) and part.executor == "gateway"
     )
 
 
-def _with_results(messages: Sequence[Message], kept: dict[str, KeptRounds]) -> Iterator[Message]:
-    """The messages with the full results of the server's tools, where a dialect could tell only their words."""
-    whole = {result.call_id: result for rounds in kept.values() for result in _results(rounds.messages)}
+def _in_full(messages: Sequence[Message], kept: Mapping[str, KeptRounds]) -> Iterator[Message]:
+    """The messages with our calls and their results as they were: a dialect may tell a picture in words alone, and some
+    clients lose the arguments of calls that are not theirs."""
+    parts = [part for rounds in kept.values() for message in rounds.messages for part in message.parts]
+    calls = {part.id: part for part in parts if isinstance(part, ToolCall) and part.executor == "gateway"}
+    results = {part.call_id: part for part in parts if isinstance(part, ToolResult) and part.call_id in calls}
+
+    def whole(part: Part) -> Part:
+        match part:
+            case ToolCall(id=id, approval=approval) if id in calls:
+                return replace(calls[id], approval=approval)
+            case ToolResult(call_id=id) if id in results:
+                return results[id]
+            case _:
+                return part
+
     for message in messages:
-        if message.role != "tool":
-            yield message
-            continue
-        parts = [whole.get(part.call_id, part) if isinstance(part, ToolResult) else part for part in message.parts]
-        yield replace(message, parts=tuple(parts))
+        yield replace(message, parts=tuple([whole(part) for part in message.parts]))

@@ -117,7 +117,7 @@ class Tooling:
         hold = 0.0 if dialect.asking else self.terms.hold_seconds
         behalf = Behalf(caller.name, wanted.session or caller.name, mint(), outfit.stances, hold)
         toolbox = RunToolbox(outfit.shelf, outfit.selection, self._runner, self._desk, behalf)
-        journal = self._memory.journal(caller.name, key, request)
+        journal = self._memory.journal(caller.name, key, request, dialect.native)
         model = WithTools(
             route.model,
             toolbox,

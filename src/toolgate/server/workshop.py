@@ -8,6 +8,8 @@ from msgspec.structs import asdict
 from toolgate.config import Config
 from toolgate.config.settings import Tools
 from toolgate.engine.limits import Budget
+from toolgate.server.app import Endpoint
+from toolgate.server.approvals import ApprovalInbox
 from toolgate.server.journal import Memory
 from toolgate.server.tooling import Terms, Tooling
 from toolgate.server.wanted import Wanted
@@ -44,6 +46,10 @@ class Workshop:
             self.desk, Bounds(limits.call_seconds, limits.output), lambda text: traced.log.redact(text), traced.tool_ran
         )
         self.tooling = Tooling(self.registry, runner, self.desk, Memory(RoundStore(database)), _terms(tools))
+
+    def endpoints(self) -> list[Endpoint]:
+        """The paths at which tools are managed."""
+        return ApprovalInbox(self.desk).endpoints()
 
     async def open(self) -> None:
         """Begin to bring tools."""

@@ -46,13 +46,13 @@ class RoundStore:
         self._database = database
         database.needs(_SCHEMA)
 
-    async def find(self, owner: str, keys: Iterable[str]) -> dict[str, KeptRounds]:
-        """What is kept under these keys."""
+    async def find(self, owner: str, keys: Iterable[str], within: float = KEPT_SECONDS) -> dict[str, KeptRounds]:
+        """What was kept under these keys within so many seconds."""
         asked = list(keys)
         if not asked:
             return {}
         query = _SELECT % ", ".join("?" * len(asked))
-        oldest = time.time() - KEPT_SECONDS
+        oldest = time.time() - within
         rows = await self._database.do(lambda db: db.execute(query, (owner, oldest, *asked)).fetchall())
         return {key: KeptRounds(_messages.decode(said), frozenset(_started.decode(begun))) for key, said, begun in rows}
 
@@ -61,12 +61,12 @@ class RoundStore:
     ) -> None:
         """Keep these messages under every key, and nothing any more under those to forget."""
         now, written = time.time(), msgspec.json.encode(messages)
-        kept = [(owner, key, now, written, written) for key in keys]
+        kept = [(owner, key, now, written, written, now) for key in keys]
         dropped = [(owner, key) for key in forget]
 
         def write(db: sqlite3.Connection) -> None:
             db.executemany(
-                "INSERT INTO rounds VALUES (?, ?, ?, ?, '[]') ON CONFLICT (owner, key) DO UPDATE SET messages = ?",
+                "INSERT INTO rounds VALUES (?, ?, ?, ?, '[]') ON CONFLICT (owner, key) DO UPDATE SET messages = ?, created = ?",
                 kept,
             )
             db.executemany("DELETE FROM rounds WHERE owner = ? AND key = ?", dropped)

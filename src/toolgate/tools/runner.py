@@ -190,7 +190,7 @@ def _shortened(text: str, limit: int) -> str:
 
 
 def _denied(tool: Tool, verdict: Verdict) -> str:
-    reason = f": {verdict.reason}" if verdict.reason else ""
+    reason = f": {verdict.reason.rstrip('.')}" if verdict.reason else ""
     return f"The call of {tool.spec.name} was not allowed{reason}. It was not run; do not try it again unchanged."
 
 
