@@ -102,6 +102,14 @@ async def test_a_server_that_heeds_neither_its_input_nor_a_request_is_killed(tmp
         assert source.tools == ()
 
 
+async def test_closing_in_the_middle_of_a_farewell_waits_for_its_end(tmp_path: Path) -> None:
+    source = source_of(mock("deaf", tmp_path), connect_seconds=0.01)
+    await source.open(lambda: None)
+    await eventually(lambda: noted(tmp_path, "pids"))
+    await source.aclose()
+    assert not any(alive(int(pid)) for pid in noted(tmp_path, "pids"))
+
+
 async def test_the_environment_is_what_was_configured_and_nothing_secret(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,6 @@
 """Servers that people use, as they are installed from the package index (R2)."""
 
+import asyncio
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +21,7 @@ async def test_the_time_server_tells_the_time() -> None:
 
 
 async def test_the_git_server_shows_a_repository(tmp_path: Path) -> None:
-    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    await asyncio.to_thread(subprocess.run, ["git", "init", "-q", str(tmp_path)], check=True)
     (tmp_path / "new.txt").write_text("hello")
     server = Stdio((sys.executable, "-m", "mcp_server_git", "--repository", str(tmp_path)), cwd=str(tmp_path))
     async with opened(source_of(server, prefix="")) as source:

@@ -5,7 +5,7 @@ again, and `trouble` says in words what is wrong. Knows nothing of models, appro
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -208,7 +208,7 @@ class McpSource:
             ended = _first(group_of)
         finally:
             self._session = None
-            await session.aclose()
+            await _to_the_end(session.aclose())
         return ended
 
     def _line(self) -> Line:
@@ -294,6 +294,16 @@ class McpSource:
 
 async def _raise_loss(session: Session) -> None:
     raise await session.lost()
+
+
+async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
+    """Wait for it even when cancelled meanwhile: half a farewell would leave a process behind."""
+    task = asyncio.get_running_loop().create_task(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
 
 
 def _first(group: BaseExceptionGroup[Exception]) -> Exception:
