@@ -54,6 +54,13 @@ def open_store(path: Path | None) -> tuple[Database, ApprovalStore[Approval, Gra
     return database, ApprovalStore(database, Approval, Grant)
 
 
+async def opened_store(path: Path) -> tuple[Database, ApprovalStore[Approval, Grant]]:
+    """One that has made its tables: two that do so at the same moment are not what is tested here."""
+    database, store = open_store(path)
+    await store.find("none", NOW)
+    return database, store
+
+
 async def test_a_record_comes_back_as_it_was_given(tmp_path: Path) -> None:
     database, store = open_store(tmp_path / "a.db")
     asked = question(origin="o", title="null", question="true", message="1", arguments='{"a":"\u202e"}')
@@ -70,7 +77,7 @@ async def test_a_record_comes_back_as_it_was_given(tmp_path: Path) -> None:
 @pytest.mark.parametrize("stores", [1, 2])
 async def test_of_many_answers_at_once_exactly_one_wins(tmp_path: Path, stores: int) -> None:
     """Over one connection and over several to one file (fault: M1)."""
-    opened = [open_store(tmp_path / "a.db") for _ in range(stores)]
+    opened = [await opened_store(tmp_path / "a.db") for _ in range(stores)]
     for number in range(20):
         asked = question(f"mcpr_{number}", digest=f"d{number}")
         await opened[0][1].claim(asked, 999, NOW)
@@ -139,7 +146,7 @@ def _race(path: Path) -> dict[str, list[str]]:
 
 
 async def test_of_many_identical_questions_at_once_one_is_kept(tmp_path: Path) -> None:
-    opened = [open_store(tmp_path / "a.db") for _ in range(2)]
+    opened = [await opened_store(tmp_path / "a.db") for _ in range(2)]
     asked = [question(f"mcpr_{number}", digest="same", run=f"r{number}") for number in range(40)]
     settled = await asyncio.gather(*[opened[n % 2][1].claim(one, 9, NOW) for n, one in enumerate(asked)])
     assert len({one.id for one in settled if one is not None}) == 1
