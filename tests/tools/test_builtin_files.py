@@ -4,6 +4,7 @@ import os
 import threading
 from base64 import b64decode
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -149,6 +150,24 @@ def test_a_link_swapped_in_after_the_check_is_not_followed(roots: Roots, top: Pa
     with pytest.raises(ToolFailure), roots.folder(folder_swapped, create=True):
         pytest.fail("the link was followed")
     assert (outside / "main.py").read_text() == "canary"
+
+
+def test_a_link_swapped_in_between_looking_and_opening_is_not_followed(
+    roots: Roots, top: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = os.stat
+
+    def look_then_swap(*names: Any, **more: Any) -> os.stat_result:
+        found = look(*names, **more)
+        if names == ("notes.txt",) and not (top / "notes.txt").is_symlink():
+            (top / "notes.txt").unlink()
+            (top / "notes.txt").symlink_to(top.parent / "secret.txt")
+        return found
+
+    place = roots.place("notes.txt")
+    monkeypatch.setattr(os, "stat", look_then_swap)
+    with pytest.raises(ToolFailure, match="leads through a link"), roots.file(place):
+        pytest.fail("the link was followed")
 
 
 @pytest.mark.parametrize(

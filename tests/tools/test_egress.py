@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import pytest
 import trustme
 
-from tests.upstreams.faulty import Faulty, Peer, answering, client_tls, head, server_tls, whole
-from toolgate.server.egress import DirectCarrier, guarded_http
+from tests.upstreams.faulty import Faulty, Peer, answering, chunk, client_tls, head, server_tls, whole
+from toolgate.server.egress import DirectCarrier, GuardedStreams, guarded_http, guarded_streams
 from toolgate.tools.egress import (
     Allowance,
     GuardedHttp,
@@ -453,3 +453,37 @@ async def test_a_tool_whose_address_the_operator_wrote_may_open_it_and_nothing_e
         with pytest.raises(Refused):
             await trusted.send(HttpRequest(other.url))
     assert other.requests == []
+
+
+async def test_a_stream_is_read_as_it_arrives_over_the_checked_address() -> None:
+    """fault: S4"""
+    more = asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(head("transfer-encoding: chunked"), chunk(b"one"))
+        await more.wait()
+        await peer.send(chunk(b"two"), chunk(b""))
+
+    async with Faulty(script) as server:
+        names = Names(tool_invalid=[["127.0.0.1"], ["10.0.0.1"]])
+        streams = GuardedStreams(DirectCarrier(), Policy(names, LOOPBACK))
+        reply = await streams.send("POST", f"http://tool.invalid:{server.port}/", {"X": "y"}, b"{}")
+        assert await anext(aiter(reply)) == b"one"
+        more.set()
+        assert await reply.read() == b"two"
+        with pytest.raises(Refused):  # the name leads elsewhere now
+            await streams.send("POST", f"http://tool.invalid:{server.port}/", {}, b"")
+    assert (server.requests[0].headers["x"], server.requests[0].body) == ("y", b"{}")
+
+
+async def test_a_stream_follows_no_redirect_and_reaches_only_what_is_trusted() -> None:
+    """fault: S3"""
+    async with Faulty(answering(whole(b"inside"))) as inside, Faulty(answering(redirect(inside.url))) as server:
+        streams = guarded_streams(trusted=[server.url])
+        reply = await streams.send("GET", server.url, {}, b"")
+        assert (reply.status, await reply.read()) == (302, b"")
+        with pytest.raises(Refused):
+            await streams.check(inside.url)
+        await streams.check(server.url)
+    assert inside.peers == []

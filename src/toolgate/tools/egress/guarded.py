@@ -57,9 +57,7 @@ class GuardedHttp:
 
     def trusting(self, url: str) -> "GuardedHttp":
         """The same guard for a tool whose address the operator wrote down: that host is open to it, private or not."""
-        target = read_url(url)
-        host = f"[{target.host}]" if ":" in target.host else target.host
-        return GuardedHttp(self._carrier, self._policy.trusting(f"{host}:{target.port}"), self._budget, self._watch)
+        return GuardedHttp(self._carrier, self._policy.trusting(read_url(url).exact), self._budget, self._watch)
 
     async def send(self, request: HttpRequest) -> HttpAnswer:
         """Make the request and follow where it leads, within its time."""

@@ -90,6 +90,7 @@ class Policy:
             return
         # The address itself stays unsaid: a model must not learn the inside of the network by asking.
         if address is None or not is_public(address):
-            raise Refused(f"{target.host} is a private or reserved address, which tools may not open")
+            why = "tools may not open it unless the operator allows it (tools.reach)"
+            raise Refused(f"{target.host} is a private or reserved address: {why}")
         if target.foreign_port:
             raise Refused(f"port {target.port} of {target.host} is not for HTTP, and tools may not open it")

@@ -34,11 +34,19 @@ class Target(Struct, frozen=True):
         return self.scheme, self.host, self.port
 
     @property
+    def exact(self) -> str:
+        """Host and port, as the operator's list of exceptions names them."""
+        return f"{self._bracketed}:{self.port}"
+
+    @property
     def url(self) -> str:
         """The URL in its one spelling."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
         port = "" if self.port == PORTS[self.scheme] else f":{self.port}"
-        return f"{self.scheme}://{host}{port}{self.rest}"
+        return f"{self.scheme}://{self._bracketed}{port}{self.rest}"
+
+    @property
+    def _bracketed(self) -> str:
+        return f"[{self.host}]" if ":" in self.host else self.host
 
     @property
     def foreign_port(self) -> bool:
