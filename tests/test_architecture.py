@@ -12,7 +12,7 @@ LAYERS: dict[str, set[str]] = {
     "dialects": {"conversation", "wire"},
     "text": {"conversation", "wire"},
     "engine": {"conversation"},
-    "tools": {"conversation"},
+    "tools": {"conversation", "wire"},
     "storage": {"conversation"},
     "telemetry": {"conversation"},
     "upstreams": {"conversation", "wire", "dialects", "text", "engine"},

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from toolgate import __version__
+from toolgate.cli.approvals import app as approvals_app
+from toolgate.cli.tools import app as tools_app
 
 if TYPE_CHECKING:
     from toolgate.config import Config
@@ -91,6 +93,20 @@ def models(
     except Refused as refused:
         _stop(f"{url}: {refused}", 1)
     show(names_table(answer))
+
+
+@app.command()
+def mcp(config: ConfigOption = None) -> None:
+    """Serve the tools as an MCP server over stdin and stdout."""
+    loaded = _load(_find(config))
+    from toolgate.cli.mcp import serve_stdio
+    from toolgate.server.build import opened_door
+
+    raise typer.Exit(serve_stdio(opened_door(loaded)))
+
+
+app.add_typer(tools_app, name="tools")
+app.add_typer(approvals_app, name="approvals")
 
 
 @app.command()

@@ -20,6 +20,8 @@ ToolMode: TypeAlias = Literal["native", "emulated"]
 SystemMode: TypeAlias = Literal["native", "inject"]
 Stance: TypeAlias = Literal["allow", "ask", "deny"]
 ToolExecution: TypeAlias = Literal["none", "auto"]
+McpTrust: TypeAlias = Literal["pinned", "always", "ask_new"]
+McpGrant: TypeAlias = Literal["authorization_code", "client_credentials"]
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -194,13 +196,33 @@ class ModelEntry(Struct, frozen=True, kw_only=True):
     defaults: Annotated[Defaults, about("Parameters used where a request says nothing.")] = Defaults()
 
 
+class McpLogin(Struct, frozen=True, kw_only=True):
+    """How to get a token from an MCP server that wants one."""
+
+    grant: Annotated[McpGrant, about("A person's login in a browser, or a machine's own credentials.")] = (
+        "authorization_code"
+    )
+    client_id: Annotated[str | None, about("Our id there; by default we register ourselves.")] = None
+    client_secret: Annotated[Secret | None, about("Our secret there, best as ${VARIABLE}.")] = None
+    scope: Annotated[str | None, about("What to ask for.")] = None
+    audience: Annotated[str | None, about("Who tokens are made out to, if not to the server's own address.")] = None
+
+
 class McpServer(Struct, frozen=True, kw_only=True):
     """An MCP server that brings tools."""
 
     command: Annotated[tuple[str, ...], about("The command that starts it, for one that speaks over stdio.")] = ()
     env: Annotated[Mapping[str, Secret], about("Environment variables of the command.")] = {}
+    cwd: Annotated[str | None, about("The folder that the command runs in.")] = None
     url: Annotated[str | None, about("Where it is, for one that speaks streamable HTTP.")] = None
     headers: Annotated[Mapping[str, Secret], about("Headers to send to it.")] = {}
+    oauth: Annotated[McpLogin | None, about("How to get a token from it, where it wants one.")] = None
+    prefix: Annotated[str | None, about("What stands before its tools' names; by default its name and _.")] = None
+    trust: Annotated[
+        McpTrust, about("`pinned` puts changed tools aside until accepted, `ask_new` new ones too, `always` none.")
+    ] = "pinned"
+    tags: Annotated[tuple[str, ...], about("Tags that its tools get.")] = ()
+    timeout: Annotated[Annotated[float, Meta(gt=0)] | None, about("Seconds that one call may take.")] = None
 
 
 class HttpTools(Struct, frozen=True, kw_only=True):
@@ -209,6 +231,9 @@ class HttpTools(Struct, frozen=True, kw_only=True):
     openapi: Annotated[str, about("Path or URL of its OpenAPI document.", min_length=1)]
     base_url: Annotated[str | None, about("Where it is, if not where the document says.")] = None
     headers: Annotated[Mapping[str, Secret], about("Headers to send to it.")] = {}
+    include: Annotated[tuple[str, ...], about("Operations to take, by id or as `GET /path`; none means all.")] = ()
+    exclude: Annotated[tuple[str, ...], about("Operations to leave out, in the same words.")] = ()
+    timeout: Annotated[Annotated[float, Meta(gt=0)] | None, about("Seconds that one call may take.")] = None
 
 
 class BuiltinTools(Struct, frozen=True, kw_only=True):
@@ -221,6 +246,18 @@ class BuiltinTools(Struct, frozen=True, kw_only=True):
         False
     )
     disabled: Annotated[tuple[str, ...], about("Built-in tools that are not wanted.")] = ()
+
+
+class Workers(Struct, frozen=True, kw_only=True):
+    """The processes that Python tools run in."""
+
+    count: Annotated[int, about("How many there are at most.", ge=1, le=256)] = 4
+    memory: Annotated[int, about("Bytes of memory that each may use.", ge=64 * MIB)] = 1024 * MIB
+    output: Annotated[int, about("Bytes of output that one call may give.", ge=1 * KIB)] = 8 * MIB
+    cpu_seconds: Annotated[int, about("Processor time of one call.", ge=1)] = 600
+    idle_seconds: Annotated[float, about("After which an unused one ends.", gt=0)] = 60.0
+    environment: Annotated[tuple[str, ...], about("Names of environment variables that tools may see.")] = ()
+    load_seconds: Annotated[float, about("Time that a file may take to load.", gt=0)] = 10.0
 
 
 class RunLimits(Struct, frozen=True, kw_only=True):
@@ -240,7 +277,7 @@ class RunLimits(Struct, frozen=True, kw_only=True):
 class ApprovalRule(Struct, frozen=True, kw_only=True):
     """What holds for the calls that it fits."""
 
-    stance: Annotated[Stance, about("allow, ask or deny.")]
+    stance: Annotated[Stance, about("What happens with calls that fit.")]
     tools: Annotated[tuple[str, ...], about("Names or patterns of tools; none means all.")] = ()
     sources: Annotated[tuple[str, ...], about("Sources such as builtin or mcp/files; none means all.")] = ()
     tags: Annotated[tuple[str, ...], about("Tags of which a tool has one; none means any tool.")] = ()
@@ -267,7 +304,13 @@ class Approvals(Struct, frozen=True, kw_only=True):
     auto_approve_commands: Annotated[
         tuple[tuple[str, ...], ...], about("Beginnings of commands, word by word, that are not asked about.")
     ] = ()
-    self_approval: Annotated[bool, about("Whether a caller may answer for their own calls.")] = True
+    trusted: Annotated[
+        tuple[str, ...], about("Sources that are believed when they say that a tool only reads, or destroys nothing.")
+    ] = ("builtin", "python", "http/*", "mcp/*")
+    self_approval: Annotated[
+        bool | None,
+        about("Whether a caller may answer for their own calls; by default where there is one key at most."),
+    ] = None
     expiry_seconds: Annotated[float, about("How long a question stands.", gt=0)] = 3600.0
     hold_seconds: Annotated[float, about("How long a stream is held for the answer.", ge=0)] = 120.0
     max_pending_per_run: Annotated[int, about("Questions that one run may put.", ge=1)] = 20
@@ -292,7 +335,12 @@ class Tools(Struct, frozen=True, kw_only=True):
     reach: Annotated[
         tuple[str, ...], about("Private hosts, addresses and networks that tools may reach; public ones they may.")
     ] = ()
-    context: Annotated[Mapping[str, str], about("Context keys for the when-clauses of tools.")] = {}
+    context: Annotated[Mapping[str, str | bool | float], about("Context keys for the when-clauses of tools.")] = {}
+    group_above: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        about("Server tools above which they are grouped behind others; by default what the model takes."),
+    ] = None
+    workers: Annotated[Workers, about("The processes that Python tools run in.")] = Workers()
     limits: Annotated[RunLimits, about("What one run may use up.")] = RunLimits()
     approvals: Annotated[Approvals, about("When a person is asked first.")] = Approvals()
 

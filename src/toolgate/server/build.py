@@ -6,7 +6,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from msgspec.structs import asdict
@@ -27,6 +28,8 @@ from toolgate.server.endpoints import Conversations, Pace
 from toolgate.server.exchange import Receive, Scope, Send
 from toolgate.server.head import Limits
 from toolgate.server.listen import run
+from toolgate.server.mcp.door import Door
+from toolgate.server.mcp.http import Mcp
 from toolgate.server.models import ModelLists
 from toolgate.server.ollama import Ollama
 from toolgate.server.openapi import document
@@ -157,7 +160,9 @@ class Site:
         pace = Pace(config.server.first_event_wait, config.server.keepalive_seconds)
         conversations = Conversations(router, pace, traced, workshop.tooling if workshop else None)
         endpoints = _endpoints(router, conversations, store, self.system)
-        endpoints += workshop.endpoints() if workshop else []
+        self.mcp = Mcp(workshop.door, traced, pace) if workshop else None
+        if workshop is not None and self.mcp is not None:
+            endpoints += [*workshop.endpoints(), *_mcp_endpoints(self.mcp)]
         self.system.document = document(endpoints)
         self.app = App(
             endpoints,
@@ -206,6 +211,16 @@ def _endpoints(router: Router, conversations: Conversations, store: ResponseStor
     ]
 
 
+def _mcp_endpoints(mcp: Mcp) -> list[Endpoint]:
+    """The one path at which we are an MCP server."""
+    half = OPENAI_CHAT.server
+    return [
+        Endpoint("POST", "/mcp", mcp.post, half, scope="tools"),
+        Endpoint("GET", "/mcp", mcp.get, half, scope="tools"),
+        Endpoint("DELETE", "/mcp", mcp.delete, half, scope="tools"),
+    ]
+
+
 class Toolgate:
     """A server: the site of the configuration in force, and what is shared when that changes."""
 
@@ -237,6 +252,8 @@ class Toolgate:
     def drain(self) -> None:
         """From now on this server is not ready."""
         self._site.system.draining = True
+        if self._site.mcp is not None:
+            self._site.mcp.close()
 
     def reload(self, path: Path) -> None:
         """Read the configuration again; what can change at run time does, and a bad file changes nothing."""
@@ -271,6 +288,20 @@ class Toolgate:
                 await self._database.aclose()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
+
+
+@asynccontextmanager
+async def opened_door(config: Config) -> AsyncIterator[Door]:
+    """The door to the configuration's tools, for a client that needs no HTTP."""
+    database = Database(_database(config))
+    log = Log(config.log.level, _log_form(config), Redactor(config.secrets()))
+    workshop = Workshop(config, database, Traced(log, Metrics()))
+    await workshop.open()
+    try:
+        yield workshop.door
+    finally:
+        await workshop.aclose()
+        await database.aclose()
 
 
 def serve(config: Config, *, config_path: Path | None) -> int:

@@ -45,6 +45,7 @@ class Terms(Struct, frozen=True):
     parallel: int = 8
     hold_seconds: float = 120.0
     context: Mapping[str, Any] = {}
+    group_above: int | None = None
     servers: Mapping[str, str | None] = {}
     """The MCP servers of the configuration by label, with their URLs."""
 
@@ -93,6 +94,7 @@ class Tooling:
             selection.tools,
             self.registry.search,
             limit=route.max_tools - len(theirs),
+            threshold=self.terms.group_above,
             taken={tool.name for tool in theirs},
             pinned=selection.pinned,
         )
@@ -106,9 +108,8 @@ class Tooling:
         """The model with the tools of the outfit in its hands."""
         request = outfit.request
         if not outfit.runs:
-            offered = tuple(
-                [ToolDef(spec.name, spec.description, spec.input_schema) for spec in outfit.shelf.offered()]
-            )
+            specs = [spec for spec in outfit.shelf.offered() if not outfit.shelf.is_virtual(spec.name)]
+            offered = tuple([ToolDef(spec.name, spec.description, spec.input_schema) for spec in specs])
             return Equipment(route.model, replace(request, tools=(*request.tools, *offered)), outfit.selection.warnings)
         key = request_key(dialect.name.encode(), route.name.encode(), repr(wanted).encode(), encode(body))
         past = await self._memory.past(caller.name, key)

@@ -1,7 +1,6 @@
 """The tool side of a server, made from its configuration: sources, registry, approvals, memory, and their start and stop."""
 
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 
 from msgspec.structs import asdict
 
@@ -10,22 +9,29 @@ from toolgate.config.settings import Tools
 from toolgate.engine.limits import Budget
 from toolgate.server.app import Endpoint
 from toolgate.server.approvals import ApprovalInbox
+from toolgate.server.egress import guarded_http
 from toolgate.server.journal import Memory
+from toolgate.server.sources import Sources
 from toolgate.server.tooling import Terms, Tooling
+from toolgate.server.toolroom import Toolroom
+from toolgate.server.tools import ToolList
 from toolgate.server.wanted import Wanted
+from toolgate.server.webhook import Webhook
 from toolgate.storage.approvals import ApprovalStore
 from toolgate.storage.database import Database
+from toolgate.storage.registrations import RegistrationStore
 from toolgate.storage.rounds import RoundStore
 from toolgate.telemetry.traced import Traced
 from toolgate.tools.approvals.desk import Desk
 from toolgate.tools.approvals.desk import Terms as DeskTerms
 from toolgate.tools.approvals.policy import Policy, Rule
 from toolgate.tools.approvals.record import Approval, Grant
-from toolgate.tools.builtin import BuiltinSource
+from toolgate.tools.egress import HttpRequest
 from toolgate.tools.registry import Registry
 from toolgate.tools.runner import Bounds, Runner
 from toolgate.tools.selection import NOTHING, read_wish
-from toolgate.tools.tool import ToolSource, ToolSpec
+from toolgate.tools.sources.api import ApiSource
+from toolgate.tools.tool import ToolFailure, ToolSource, ToolSpec
 
 
 class Workshop:
@@ -33,23 +39,26 @@ class Workshop:
 
     def __init__(self, config: Config, database: Database, traced: Traced, extra: Iterable[ToolSource] = ()) -> None:
         """`extra` are sources beside those of the configuration."""
-        tools = config.tools
-        self.registry = Registry([*_sources(config), *extra])
+        tools, limits = config.tools, config.tools.limits
+        sources = Sources(config, database)
+        self._registered = ApiSource(RegistrationStore(database), sources.registered)
+        self.registry = Registry([*sources.configured(), *extra, self._registered])
+        self._webhook = _webhook(tools, traced)
         self.desk = Desk(
-            _policy(tools),
+            _policy(config),
             ApprovalStore(database, Approval, Grant),
             terms=_desk_terms(tools),
+            announce=self._webhook.announce if self._webhook else None,
             definition=self._definition,
         )
-        limits = tools.limits
-        runner = Runner(
-            self.desk, Bounds(limits.call_seconds, limits.output), lambda text: traced.log.redact(text), traced.tool_ran
-        )
+        bounds = Bounds(limits.call_seconds, limits.output)
+        runner = Runner(self.desk, bounds, lambda text: traced.log.redact(text), traced.tool_ran)
         self.tooling = Tooling(self.registry, runner, self.desk, Memory(RoundStore(database)), _terms(tools))
+        self.door = Toolroom(self.registry, runner, tools.approvals.hold_seconds, tools.context)
 
     def endpoints(self) -> list[Endpoint]:
         """The paths at which tools are managed."""
-        return ApprovalInbox(self.desk).endpoints()
+        return [*ToolList(self.registry, self._registered).endpoints(), *ApprovalInbox(self.desk).endpoints()]
 
     async def open(self) -> None:
         """Begin to bring tools."""
@@ -58,36 +67,46 @@ class Workshop:
     async def aclose(self) -> None:
         """Let go of all sources."""
         await self.registry.aclose()
+        if self._webhook is not None:
+            await self._webhook.aclose()
 
     def _definition(self, name: str) -> ToolSpec | None:
         tool = self.registry.get(name)
         return tool.spec if tool else None
 
 
-def _sources(config: Config) -> Sequence[ToolSource]:
-    builtin, base = config.tools.builtin, _base(config)
-    roots = [base / root for root in builtin.roots]
-    return [BuiltinSource(roots, allow_commands=builtin.commands, disabled=frozenset(builtin.disabled))]
-
-
-def _base(config: Config) -> Path:
-    """Relative paths in the configuration start at its file."""
-    return config.source.parent if config.source else Path.cwd()
-
-
-def _policy(tools: Tools) -> Policy:
-    asked = tools.approvals
+def _policy(config: Config) -> Policy:
+    asked = config.tools.approvals
     return Policy(
         rules=tuple([Rule(**asdict(rule)) for rule in asked.rules]),
         default=asked.default,
         read_only=asked.read_only,
         open_world=asked.open_world,
+        trusted=asked.trusted,
         never_auto=asked.never_auto,
         auto_approve=asked.auto_approve,
         auto_approve_urls=asked.auto_approve_urls,
         auto_approve_commands=asked.auto_approve_commands,
-        self_approval=asked.self_approval,
+        self_approval=len(config.keys) <= 1 if asked.self_approval is None else asked.self_approval,
     )
+
+
+def _webhook(tools: Tools, traced: Traced) -> Webhook | None:
+    hook = tools.approvals.webhook
+    if hook is None:
+        return None
+    http = guarded_http(tools.reach).trusting(hook.url)
+
+    async def post(url: str, headers: Mapping[str, str], body: bytes) -> int:
+        try:
+            return (await http.send(HttpRequest(url, "POST", headers, body, seconds=30.0, redirects=0))).status
+        except ToolFailure as failure:
+            raise OSError(str(failure)) from None
+
+    def complain(what: str) -> None:
+        traced.log.warning("webhook", problem=what)
+
+    return Webhook(hook.url, hook.secret.reveal() if hook.secret else "", post, complain=complain)
 
 
 def _desk_terms(tools: Tools) -> DeskTerms:
@@ -106,4 +125,5 @@ def _terms(tools: Tools) -> Terms:
     wish = read_wish(list(tools.offer), "tools.offer") if tools.offer else NOTHING
     wanted = Wanted(tools.execution, wish) if wish or tools.execution == "auto" else None
     servers = {name: server.url for name, server in tools.mcp.items()}
-    return Terms(wanted, budget, limits.parallel, tools.approvals.hold_seconds, tools.context, servers)
+    hold = tools.approvals.hold_seconds
+    return Terms(wanted, budget, limits.parallel, hold, tools.context, tools.group_above, servers)

@@ -6,6 +6,7 @@ the event loop never waits for the disk; other processes may use the same file, 
 
 import asyncio
 import sqlite3
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -66,9 +67,24 @@ class Database:
         if self._path is not None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
         connection = sqlite3.connect(self._path or ":memory:", isolation_level=None, check_same_thread=False)
-        connection.execute("PRAGMA busy_timeout = 5000")
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")
-        for schema in self._schemas:
-            connection.executescript(schema)
+        try:
+            connection.execute("PRAGMA busy_timeout = 5000")
+            _use_wal(connection)
+            connection.execute("PRAGMA synchronous = FULL")
+            for schema in self._schemas:
+                connection.executescript(schema)
+        except sqlite3.Error:
+            connection.close()
+            raise
         return connection
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """Two that make the same file at the same moment may find it locked here, whatever the busy timeout says."""
+    for _ in range(50):
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError:
+            time.sleep(0.1)
+    connection.execute("PRAGMA journal_mode = WAL")

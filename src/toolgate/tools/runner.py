@@ -121,7 +121,7 @@ class Runner:
         self, tool: Tool, invocation: Invocation, consent: Consent, on_wait: Callable[[float], None] | None
     ) -> Verdict:
         preparation = await self._prepared(tool, invocation)
-        asked = Asked(tool.spec, invocation, consent.run, preparation, consent.stance)
+        asked = Asked(tool.spec, invocation, consent.run, preparation, consent.stance, consent.tainted)
         verdict = await self._approvals.decide(asked)
         if verdict.stance != "pending" or verdict.approval is None or not consent.hold_seconds:
             return verdict

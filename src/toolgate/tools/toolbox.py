@@ -64,6 +64,7 @@ class RunToolbox:
         self._approvals = approvals
         self._behalf = behalf
         self._waited = 0.0
+        self._tainted = False  # strangers may have written what the model has read
 
     def offered(self) -> tuple[ToolDef, ...]:
         """What the model is offered now."""
@@ -106,8 +107,9 @@ class RunToolbox:
 
         behalf = self._behalf
         asked = invocation(call.id, call.arguments, behalf.caller, behalf.session, report)
-        consent = Consent(behalf.run, behalf.stance(call.name), behalf.hold_seconds)
+        consent = Consent(behalf.run, behalf.stance(call.name), behalf.hold_seconds, self._tainted)
         outcome = await self._runner.run(tool, asked, consent, starting, self._note_wait)
+        self._tainted = self._tainted or tool.spec.annotations.open_world
         if isinstance(outcome, Waiting):
             return ApprovalRequest(outcome.approval, call)
         return result(call, outcome)

@@ -1,0 +1,142 @@
+"""The sources of server tools that a configuration names, and those that are registered while the server runs.
+
+What is not configured is not imported: each kind of source brings its own weight.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from toolgate.config import Config, Secret
+from toolgate.config.settings import HttpTools, McpLogin, McpServer
+from toolgate.conversation.errors import InvalidRequest
+from toolgate.server.egress import guarded_http, resolve
+from toolgate.storage.database import Database
+from toolgate.storage.pins import PinStore
+from toolgate.tools.builtin import BuiltinSource
+from toolgate.tools.egress import Refused
+from toolgate.tools.egress.policy import Policy as Reach
+from toolgate.tools.egress.url import read_url
+from toolgate.tools.sources.api import Registration
+from toolgate.tools.tool import ToolSource, ToolSpec
+
+
+class Sources:
+    """Makes the sources of a configuration, and those that are registered at run time."""
+
+    def __init__(self, config: Config, database: Database) -> None:
+        self._config = config
+        self._base = config.source.parent if config.source else Path.cwd()
+        self._http = guarded_http(config.tools.reach)
+        self._reach = Reach(resolve, config.tools.reach)
+        self._pins = PinStore(database)
+
+    def configured(self) -> Iterable[ToolSource]:
+        """Those of the configuration, in its order."""
+        tools = self._config.tools
+        yield self._builtin()
+        if tools.python:
+            yield self._python()
+        for name, server in tools.mcp.items():
+            yield self._mcp(name, server, self._reach.trusting(_host(server.url)) if server.url else self._reach)
+        for name, service in tools.http.items():
+            yield self._service(name, service)
+
+    def registered(self, registration: Registration) -> ToolSource:
+        """The source of a registration; InvalidRequest if its address could never be opened."""
+        try:
+            read_url(registration.url)
+        except Refused as refused:
+            raise InvalidRequest(f"url: {refused}", param="url") from None
+        if registration.type == "mcp":
+            server = McpServer(
+                url=registration.url, headers={name: Secret(value) for name, value in registration.headers.items()}
+            )
+            return self._mcp(registration.name, server, self._reach)
+        return self._callback(registration)
+
+    def _callback(self, registration: Registration) -> ToolSource:
+        from toolgate.tools.sources.callback import CallbackTool
+        from toolgate.tools.sources.fixed import FixedSource
+
+        spec = ToolSpec(
+            source="api",
+            **{name: getattr(registration, name) for name in ToolSpec.__struct_fields__ if hasattr(registration, name)},
+        )
+        return FixedSource("api", [CallbackTool(spec, registration.url, registration.headers, self._http)])
+
+    def _builtin(self) -> ToolSource:
+        builtin = self._config.tools.builtin
+        protected = [self._base / "toolgate.db", *([self._config.source] if self._config.source else [])]
+        return BuiltinSource(
+            [self._base / root for root in builtin.roots],
+            http=self._http,
+            allow_commands=builtin.commands,
+            disabled=frozenset(builtin.disabled),
+            protected=protected,
+        )
+
+    def _python(self) -> ToolSource:
+        from toolgate.tools.sources.python import PythonSource
+        from toolgate.tools.workers.worker import Limits
+
+        tools, workers = self._config.tools, self._config.tools.workers
+        limits = Limits(
+            workers=workers.count,
+            memory=workers.memory,
+            output=workers.output,
+            cpu=workers.cpu_seconds,
+            idle=workers.idle_seconds,
+            environment=workers.environment,
+        )
+        return PythonSource(tools.python, self._base, limits=limits, load_seconds=workers.load_seconds)
+
+    def _mcp(self, name: str, server: McpServer, reach: Reach) -> ToolSource:
+        from toolgate.server.remote import RemoteHttp
+        from toolgate.tools.sources.mcp import McpSource, OAuth, Remote, Stdio
+        from toolgate.tools.sources.mcp.oauth.tokens import TokenFile
+
+        login, place = server.oauth or McpLogin(), self._base / (server.cwd or ".")
+        secret = login.client_secret.reveal() if login.client_secret else None
+        oauth = OAuth(login.grant, login.client_id, secret, login.scope, login.audience)
+        at = (
+            Remote(server.url, _revealed(server.headers), oauth)
+            if server.url
+            else Stdio(server.command, _revealed(server.env), str(place))
+        )
+        return McpSource(
+            name,
+            at,
+            pins=self._pins,
+            http=RemoteHttp(reach),
+            tokens=TokenFile(self._base / "toolgate-logins.json"),
+            prefix=server.prefix,
+            trust=server.trust,
+            tags=server.tags,
+            timeout=server.timeout,
+        )
+
+    def _service(self, name: str, service: HttpTools) -> ToolSource:
+        from toolgate.tools.sources.openapi import OpenApiSource
+
+        return OpenApiSource(
+            name,
+            self._document(service.openapi),
+            self._http,
+            base_url=service.base_url,
+            headers=_revealed(service.headers),
+            include=service.include,
+            exclude=service.exclude,
+            timeout=service.timeout,
+        )
+
+    def _document(self, place: str) -> str:
+        return place if place.startswith(("http://", "https://")) else str(self._base / place)
+
+
+def _host(url: str) -> str:
+    target = read_url(url)
+    return f"[{target.host}]:{target.port}" if ":" in target.host else f"{target.host}:{target.port}"
+
+
+def _revealed(secrets: Mapping[str, Secret]) -> dict[str, str]:
+    return {name: secret.reveal() for name, secret in secrets.items()}
