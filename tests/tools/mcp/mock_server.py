@@ -95,6 +95,8 @@ def call(message: dict[str, Any]) -> dict[str, Any]:
             sys.stderr.write("noise " * 500_000)
         case "long_line":
             write("x" * (5 * 1024 * 1024))
+        case "enormous":
+            return said("x" * (5 * 1024 * 1024))
         case "logs":
             for number in range(5000):
                 write({"method": "notifications/message", "params": {"level": "info", "data": "x" * 100 + str(number)}})

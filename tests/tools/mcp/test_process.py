@@ -10,10 +10,13 @@ from pathlib import Path
 import psutil
 import pytest
 import uvloop
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.tools.mcp.staging import calling, eventually, mock, noted, opened, source_of, tool
 from toolgate.conversation.message import Text
 from toolgate.tools.sources.mcp import Stdio
+from toolgate.tools.sources.mcp.pieces import Lines
 from toolgate.tools.tool import Progress, ToolFailure
 
 
@@ -110,6 +113,18 @@ async def test_closing_in_the_middle_of_a_farewell_waits_for_its_end(tmp_path: P
     assert not any(alive(int(pid)) for pid in noted(tmp_path, "pids"))
 
 
+@pytest.mark.parametrize("ticks", range(6))
+async def test_closing_at_the_moment_of_a_loss_ends_all_the_same(ticks: int, tmp_path: Path) -> None:
+    source = source_of(mock("plain", tmp_path))
+    await source.open(lambda: None)
+    await source.settled()
+    source._session._line.lose("died")  # type: ignore[union-attr]  # it is connected, to a process
+    for _ in range(ticks):
+        await asyncio.sleep(0)
+    async with asyncio.timeout(5):
+        await source.aclose()
+
+
 async def test_the_environment_is_what_was_configured_and_nothing_secret(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,6 +141,22 @@ async def test_noise_around_an_answer_does_not_hide_it(mode: str, tmp_path: Path
     async with opened(source_of(mock(mode, tmp_path))) as source:
         for number in range(2):
             assert words(await tool(source).invoke(calling({"n": number}))) == f'{{"n": {number}}}'
+
+
+async def test_an_answer_that_is_too_large_fails_its_call_at_once(tmp_path: Path) -> None:
+    async with opened(source_of(mock("enormous", tmp_path))) as source:
+        with pytest.raises(ToolFailure, match="larger than 4 MiB"):
+            await tool(source).invoke(calling())
+        assert source.tools
+
+
+@given(st.lists(st.binary(max_size=12), max_size=12), st.integers(1, 20))
+def test_where_bytes_are_split_makes_no_difference_to_lines(pieces: list[bytes], longest: int) -> None:
+    lines = Lines(longest)
+    found = [line for piece in [*pieces, b"\n"] for line in lines.feed(piece)]
+    expected = [line for line in b"".join(pieces).split(b"\n") if len(line) > longest or line.strip()]
+    assert [type(line) is bytes for line in found] == [len(line) <= longest for line in expected]
+    assert [line for line in found if type(line) is bytes] == [b.strip() for b in expected if len(b) <= longest]
 
 
 async def test_a_server_that_writes_only_garbage_is_given_up_for_a_while(tmp_path: Path) -> None:
@@ -182,9 +213,11 @@ async def test_a_list_that_goes_round_in_circles_ends(tmp_path: Path) -> None:
 
 async def test_a_storm_of_changes_is_listed_once_a_second(tmp_path: Path) -> None:
     """fault: T7; field: E37"""
+    clock = asyncio.get_running_loop().time
     async with opened(source_of(mock("storm", tmp_path))) as source:
-        before = psutil.Process().cpu_times().user
+        since, before = clock(), psutil.Process().cpu_times().user
         await eventually(lambda: len(noted(tmp_path, "lists")) >= 2)
+        assert clock() - since > 0.9
         assert len(noted(tmp_path, "lists")) == 2
         assert psutil.Process().cpu_times().user - before < 0.8
         assert source.trouble is None

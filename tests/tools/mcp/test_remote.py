@@ -248,3 +248,12 @@ async def test_a_stream_of_news_that_ends_at_once_is_not_opened_again_and_again(
         await eventually(lambda: any(asked.method == "GET" for asked in web.asked))
         await asyncio.sleep(0.3)
         assert sum(asked.method == "GET" for asked in web.asked) == 1
+
+
+async def test_a_defect_of_ours_leaves_no_tools_on_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["message"]))
+    monkeypatch.setattr("toolgate.tools.sources.mcp.source.judge", lambda *_: 1 / 0)
+    async with serving(handshaking) as web, opened(remote(web.url)) as source:
+        assert "a defect in Toolgate: ZeroDivisionError" in (source.trouble or "")
+        assert told == ["the source mcp/box stopped"]

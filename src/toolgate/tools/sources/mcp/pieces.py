@@ -1,44 +1,54 @@
 """A byte stream cut into lines, within bounds, and a measure for those who say too much. Reads nothing itself."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 LONGEST_LINE = 4 * 1024 * 1024
 _PER_SECOND = 10_000
 _TAIL = 4096
+_ENDS = 128
+
+
+class Overlong(NamedTuple):
+    """A line that was too long to keep: how it began and how it ended."""
+
+    head: bytes
+    tail: bytes
 
 
 class Lines:
-    """Cuts bytes into lines; one that is too long is left out and counted."""
+    """Cuts bytes into lines; of one that is too long only the ends are kept."""
 
     def __init__(self, longest: int = LONGEST_LINE) -> None:
-        self.left_out = 0
         self._longest = longest
         self._pending: list[bytes] = []
         self._size = 0
-        self._skipping = False
+        self._overlong: Overlong | None = None
 
-    def feed(self, chunk: bytes) -> list[bytes]:
+    def feed(self, chunk: bytes) -> list[bytes | Overlong]:
         """The lines that this chunk completes, without their ends and without empty ones."""
         *ended, rest = chunk.split(b"\n")
-        found: list[bytes] = []
+        found: list[bytes | Overlong] = []
         for piece in ended:
             self._take(piece)
-            line = b"".join(self._pending).strip()
-            if line and not self._skipping:
+            line = self._overlong or b"".join(self._pending).strip()
+            if line:
                 found.append(line)
             self._pending.clear()
-            self._size, self._skipping = 0, False
+            self._size, self._overlong = 0, None
         if rest:
             self._take(rest)
         return found
 
     def _take(self, piece: bytes) -> None:
         self._size += len(piece)
-        if self._size > self._longest:
-            self.left_out += not self._skipping
-            self._skipping = True
+        if self._overlong is not None:
+            self._overlong = Overlong(self._overlong.head, (self._overlong.tail + piece)[-_ENDS:])
+        elif self._size > self._longest:
+            whole = b"".join([*self._pending, piece])
+            self._overlong = Overlong(whole[:_ENDS], whole[-_ENDS:])
             self._pending.clear()
-        elif not self._skipping:
+        else:
             self._pending.append(piece)
 
 

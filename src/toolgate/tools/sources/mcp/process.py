@@ -6,6 +6,7 @@ for the end; what it writes to stdout and is no message is counted, and too much
 
 import asyncio
 import os
+import re
 import signal
 from collections.abc import Mapping
 from contextlib import suppress
@@ -13,8 +14,8 @@ from typing import Any, cast
 
 from toolgate.conversation.errors import Garbled
 from toolgate.tools.sources.mcp.line import Hear, Lost, Refused
-from toolgate.tools.sources.mcp.messages import Failure, Message, Notice, Request, Success, read
-from toolgate.tools.sources.mcp.pieces import Lines, Measure, Tail, printable
+from toolgate.tools.sources.mcp.messages import INTERNAL_ERROR, Failure, Message, Notice, Request, Success, read
+from toolgate.tools.sources.mcp.pieces import LONGEST_LINE, Lines, Measure, Overlong, Tail, printable
 from toolgate.tools.sources.mcp.servers import Stdio
 
 _INHERITED = ("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER")
@@ -22,6 +23,8 @@ _NEVER_CANCELLED = ("initialize", "server/discover")
 _MOST_UNREAD = 16 * 1024 * 1024
 _MOST_GARBAGE = 1000
 _FULL_CHUNK = 64 * 1024
+_ID_FIRST = re.compile(rb'\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*([0-9]{1,15})\s*,')
+_ID_LAST = re.compile(rb'"id"\s*:\s*([0-9]{1,15})\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$')
 
 
 class ProcessLine:
@@ -169,7 +172,7 @@ class _Pipes(asyncio.SubprocessProtocol):
         heard = 0
         for line in self._lines.feed(data):
             heard += self._read(line)
-        if self._garbage + self._lines.left_out > _MOST_GARBAGE:
+        if self._garbage > _MOST_GARBAGE:
             self._line.lose("writes to its output what is no JSON-RPC: more than a thousand lines of it")
         if (seconds := self._measure.pause(heard)) > 0:
             self._pause(fd, seconds)
@@ -201,12 +204,9 @@ class _Pipes(asyncio.SubprocessProtocol):
         await asyncio.wait([self._exited], timeout=seconds)
         await asyncio.wait([self._closed], timeout=seconds)
 
-    def _read(self, line: bytes) -> int:
-        try:
-            messages = read(line)
-        except Garbled:
-            messages = []
-        self._garbage += not messages
+    def _read(self, line: bytes | Overlong) -> int:
+        messages = [_too_much(line)] if isinstance(line, Overlong) else _messages(line)
+        self._garbage += not messages or isinstance(line, Overlong)
         for message in messages:
             self._line.heard(message)
         return max(1, len(messages))
@@ -227,6 +227,20 @@ class _Pipes(asyncio.SubprocessProtocol):
         pipe = cast(asyncio.ReadTransport | None, self._transport.get_pipe_transport(fd))
         if pipe is not None and not pipe.is_closing():
             pipe.resume_reading()
+
+
+def _messages(line: bytes) -> list[Message]:
+    try:
+        return read(line)
+    except Garbled:
+        return []
+
+
+def _too_much(line: Overlong) -> Message:
+    """What to tell whoever waits for an answer that is too long: its id stands at one of its ends, if it is one."""
+    found = _ID_FIRST.match(line.head) or _ID_LAST.search(line.tail)
+    words = f"the answer is larger than {LONGEST_LINE // 1024**2} MiB"
+    return Failure(int(found.group(1)) if found else None, INTERNAL_ERROR, words)
 
 
 def environment(given: Mapping[str, str]) -> dict[str, str]:

@@ -69,7 +69,7 @@ class RemoteLine:
             finally:
                 await answer.aclose()
         except asyncio.CancelledError:
-            if self._session is not None and request.method not in ("initialize", "server/discover"):
+            if self._version not in (None, STATELESS):
                 self._in_passing(self.say(Notice("notifications/cancelled", {"requestId": request.id}).encode()))
             raise
         except ToolgateError as error:

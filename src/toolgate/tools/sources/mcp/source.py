@@ -17,6 +17,7 @@ from toolgate.tools.sources.mcp.naming import public_names
 from toolgate.tools.sources.mcp.oauth.bearer import Bearer
 from toolgate.tools.sources.mcp.oauth.tokens import Tokens
 from toolgate.tools.sources.mcp.offers import Offer, Unusable, read_offer
+from toolgate.tools.sources.mcp.pieces import printable
 from toolgate.tools.sources.mcp.pinning import Pins, Quarantined, Trust, digest, judge
 from toolgate.tools.sources.mcp.process import ProcessLine
 from toolgate.tools.sources.mcp.remote import RemoteLine, header_value
@@ -122,7 +123,7 @@ class McpSource:
             return f"The MCP server {self._short} {self._trouble}."
         notes = [f"{len(self._left_out)} left out ({'; '.join(self._left_out[:5])})"] if self._left_out else []
         if self._waiting:
-            names = ", ".join(tool.name for tool in self._waiting[:5])
+            names = ", ".join(printable(tool.name) for tool in self._waiting[:5])
             notes.append(f"{len(self._waiting)} changed or new, waiting to be accepted ({names})")
         return f"Tools of the MCP server {self._short}: {'; '.join(notes)}." if notes else None
 
@@ -130,6 +131,7 @@ class McpSource:
         """Begin to connect, in the background."""
         self._on_change = on_change
         self._keeper = asyncio.get_running_loop().create_task(self._keep(), name=self.name)
+        self._keeper.add_done_callback(self._stopped)
 
     async def settled(self) -> None:
         """Wait until the first try to connect has come to its end, good or bad."""
@@ -189,6 +191,16 @@ class McpSource:
             self._tried.set()
             await asyncio.sleep(backoff.seconds())
 
+    def _stopped(self, keeper: asyncio.Task[None]) -> None:
+        """A defect of ours must not leave tools on show that nobody looks after."""
+        if keeper.cancelled() or (defect := keeper.exception()) is None:
+            return
+        self._trouble = f"is given up because of a defect in Toolgate: {type(defect).__name__}"
+        self._tried.set()
+        self._show(())
+        words = f"the source {self.name} stopped"
+        keeper.get_loop().call_exception_handler({"message": words, "exception": defect, "task": keeper})
+
     async def _live(self) -> Exception:
         """Connect and stay connected; how that ended."""
         session = Session(self._line(), self._changed.set)
@@ -245,7 +257,7 @@ class McpSource:
                 left_out.append(str(reason))
                 continue
             if offer.name in offers:
-                left_out.append(f"{offer.name}: it is listed twice")
+                left_out.append(f"{printable(offer.name)}: it is listed twice")
             else:
                 offers[offer.name] = offer
         return tuple(offers.values()), left_out
@@ -289,7 +301,7 @@ class McpSource:
             if self._bearer.failure is not None:
                 return f"{loss}: {self._bearer.failure}"
             return f"{loss}: run `toolgate mcp login {self._short}`"
-        return str(loss)
+        return printable(str(loss), 500)
 
 
 async def _raise_loss(session: Session) -> None:
