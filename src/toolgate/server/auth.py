@@ -5,7 +5,6 @@ look-up; how long that takes tells nothing about the keys, for nobody can choose
 Knows headers and keys. It must not know routes, dialects or models beyond their names.
 """
 
-import hmac
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from hashlib import sha256
@@ -19,7 +18,8 @@ from toolgate.upstreams.router import no_such_model
 LONGEST = 4096
 """Bytes of a credential that are worth a look."""
 
-_BARE_HEADERS = frozenset((b"x-api-key", b"api-key", b"x-goog-api-key"))
+_HEADERS = frozenset((b"authorization", b"x-api-key", b"api-key", b"x-goog-api-key"))
+_BEARER = b"Bearer "
 
 
 class Caller(Struct, frozen=True):
@@ -63,7 +63,7 @@ class Keys:
 
     def __init__(self, keys: Iterable[Key], models: Iterable[Model] = ()) -> None:
         known = tuple(models)
-        self._callers = {digest: (digest, _caller(key, known)) for key in keys if (digest := _digest_of(key))}
+        self._callers = {digest: _caller(key, known) for key in keys if (digest := _digest_of(key))}
 
     @property
     def open(self) -> bool:
@@ -76,10 +76,9 @@ class Keys:
             return ANONYMOUS
         credential = _credential(headers)
         if credential and len(credential) <= LONGEST:
-            digest = sha256(credential).digest()
-            found = self._callers.get(digest)
-            if found is not None and hmac.compare_digest(digest, found[0]):
-                return found[1]
+            caller = self._callers.get(sha256(credential).digest())
+            if caller is not None:
+                return caller
         raise Unauthenticated("No valid API key was given: send one as `Authorization: Bearer …` or `x-api-key`.")
 
 
@@ -87,12 +86,9 @@ def _credential(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     """The one credential among the headers, empty if there is none; two that differ are the client's mistake."""
     found = b""
     for name, value in headers:
-        if name == b"authorization":
-            given = _bearer(value)
-        elif name in _BARE_HEADERS:
-            given = value.strip()
-        else:
+        if name not in _HEADERS:
             continue
+        given = _bearer(value) if name == b"authorization" else value.strip()
         if given and found and given != found:
             raise InvalidRequest(
                 "The request carries two different credentials; send one.", code="conflicting_credentials"
@@ -103,6 +99,8 @@ def _credential(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
 
 def _bearer(value: bytes) -> bytes:
     """The token of an Authorization header; of another scheme something that differs by its value and is no key."""
+    if value.startswith(_BEARER):
+        return value[len(_BEARER) :].strip()
     scheme, _, token = value.strip().partition(b" ")
     if scheme.lower() == b"bearer" or not scheme:
         return token.strip()

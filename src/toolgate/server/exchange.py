@@ -36,6 +36,7 @@ class Exchange:
         "extra_headers",
         "headers",
         "method",
+        "named",
         "path",
         "received",
         "sent",
@@ -46,6 +47,7 @@ class Exchange:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self.headers: list[Header] = scope["headers"]
+        self.named = dict(reversed(self.headers))  # the first of each name
         self.started = False
         self.received = self.sent = 0  # bytes of bodies
         self.extra_headers: list[Header] = []  # sent with every answer
@@ -62,10 +64,8 @@ class Exchange:
 
     def header(self, name: bytes) -> str | None:
         """The first header of this lower-case name."""
-        for key, value in self.headers:
-            if key == name:
-                return value.decode("latin-1")
-        return None
+        value = self.named.get(name)
+        return None if value is None else value.decode("latin-1")
 
     async def body(self) -> bytes:
         """The whole body; its size is limited below ASGI."""

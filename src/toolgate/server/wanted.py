@@ -15,7 +15,6 @@ Execution: TypeAlias = Literal["none", "auto"]
 Status: TypeAlias = Literal["off", "text", "events"]
 
 FIELDS = frozenset(("tool_execution", "use_server_tools", "use_vscode_tools", "max_tool_rounds", "tool_status"))
-_PREFIX = b"x-toolgate-"
 _HEADERS = {
     b"x-toolgate-tools": "use_server_tools",
     b"x-toolgate-tool-execution": "tool_execution",
@@ -39,10 +38,9 @@ class Wanted(Struct, frozen=True):
 def read_wanted(body: Any, exchange: Exchange, default: Wanted | None = None) -> tuple[Any, Wanted | None]:
     """The body without our words, and what they say; None when nothing is said and nothing is the default."""
     said: dict[str, Any] = {}
-    for name, value in exchange.headers:
-        if name.startswith(_PREFIX) and name in _HEADERS:
-            said[_HEADERS[name]] = value.decode("latin-1").strip()
-    from_headers = bool(said)
+    from_headers = not _HEADERS.keys().isdisjoint(exchange.named)
+    if from_headers:
+        said = {word: value.strip() for name, word in _HEADERS.items() if (value := exchange.header(name)) is not None}
     if type(body) is dict and not FIELDS.isdisjoint(body):
         said |= {name: body[name] for name in FIELDS if name in body}
         body = {name: value for name, value in body.items() if name not in FIELDS}

@@ -97,7 +97,7 @@ class Traced:
             served.first.add(first)
         if record.usage is not None:
             served.spend(record.usage)
-        level = _level(record)
+        level: Level = "info" if record.status < 500 else "error" if record.status == 500 else "warning"
         if self.log.writes(level):
             self.log.write(level, "request", _ours(record, seconds, first), _said(record))
 
@@ -127,12 +127,6 @@ class Traced:
         """The metrics, as Prometheus reads them."""
         self.metrics.lines_dropped = self.log.dropped
         return self.metrics.render()
-
-
-def _level(record: RequestRecord) -> Level:
-    if record.status == 500:
-        return "error"
-    return "warning" if record.status > 500 else "info"
 
 
 def _ours(record: RequestRecord, seconds: float, first: float | None) -> dict[str, object]:
