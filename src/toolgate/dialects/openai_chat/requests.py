@@ -231,12 +231,23 @@ def _tools(fields: Fields) -> tuple[ToolDef, ...]:
     if "tools" not in fields.rest and "functions" not in fields.rest:
         return ()
     values = fields.items("tools") or []
-    tools = [_tool_def(Fields(value, f"tools[{number}]")) for number, value in enumerate(values)]
+    tools = [_plain_tool(value) or _tool_def(Fields(value, f"tools[{n}]")) for n, value in enumerate(values)]
     functions = fields.items("functions")
     if functions is not None:
         fields.rest[_LEGACY] = True
         tools += [_function(Fields(value, f"functions[{number}]"), {}) for number, value in enumerate(functions)]
     return tuple(tools)
+
+
+def _plain_tool(value: Any) -> ToolDef | None:
+    """The commonest kind of tool, a function with a name, a description and a schema; any other is read field by field."""
+    function = value.get("function") if type(value) is dict and len(value) == 2 else None
+    if type(function) is not dict or len(function) != 3 or value.get("type") != "function":
+        return None
+    name, description, schema = function.get("name"), function.get("description"), function.get("parameters")
+    if type(name) is not str or not name or type(description) is not str or type(schema) is not dict:
+        return None
+    return ToolDef(name, description, schema)
 
 
 def _tool_def(fields: Fields) -> ToolDef:
