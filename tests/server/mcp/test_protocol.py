@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -11,19 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.server.mcp.conformance import AUDIO, IMAGE
-from tests.server.mcp.doors import FakeDoor, tool
+from tests.server.mcp.doors import FakeDoor, says, tool
 from toolgate.conversation.message import Media, Text
 from toolgate.server.auth import Caller
 from toolgate.server.mcp.changes import Changes
-from toolgate.server.mcp.jsonrpc import RpcError
+from toolgate.server.mcp.jsonrpc import Request, RpcError
 from toolgate.server.mcp.listing import describe, page
 from toolgate.server.mcp.outbox import LIMIT, Outbox
 from toolgate.server.mcp.peer import Peer
 from toolgate.server.mcp.results import encode_output
 from toolgate.server.mcp.revisions import LEGACY, MODERN
+from toolgate.server.mcp.service import Service
 from toolgate.server.mcp.sessions import Sessions
 from toolgate.server.mcp.telling import Telling
-from toolgate.tools.tool import Output, Progress, ToolSpec
+from toolgate.tools.tool import Output, Progress, Tell, ToolSpec
 
 REVISIONS = (MODERN, *LEGACY)
 
@@ -184,3 +186,18 @@ def test_a_session_follows_what_its_caller_may_do_now() -> None:
     now = Caller("me", frozenset(("tools",)))
     assert id is not None
     assert sessions.find(id, now).caller is now
+
+
+async def test_a_tool_that_goes_on_telling_after_its_end_is_not_heard() -> None:
+    tells: list[Tell] = []
+
+    async def lingers(arguments: Mapping[str, Any], tell: Tell) -> Output:
+        tells.append(tell)
+        return says("done")
+
+    door, heard = FakeDoor(tool("lingers", lingers)), []
+    service = Service(door, Changes(door.subscribe))
+    request = Request(1, "tools/call", {"name": "lingers", "_meta": {"progressToken": 1}})
+    await service.reply(request, Peer(Caller("me", frozenset())), heard.append, lambda defect: None)
+    tells[0](Progress("still here"))
+    assert heard == []
