@@ -223,6 +223,10 @@ class McpServer(Struct, frozen=True, kw_only=True):
     ] = "pinned"
     tags: Annotated[tuple[str, ...], about("Tags that its tools get.")] = ()
     timeout: Annotated[Annotated[float, Meta(gt=0)] | None, about("Seconds that one call may take.")] = None
+    connect_timeout: Annotated[
+        float, about("Seconds that connecting may take; a command that installs itself first needs more.", gt=0)
+    ] = 10.0
+    handshake: Annotated[bool, about("Try the older handshake first, for a server that keeps a session.")] = False
 
 
 class HttpTools(Struct, frozen=True, kw_only=True):

@@ -11,7 +11,16 @@ from typing import Any, Literal, Protocol, TypeAlias
 from msgspec import Struct
 
 from toolgate.conversation.errors import ToolgateError, UpstreamFault
-from toolgate.conversation.events import FinishReason, ModelResponse, RunEvent, StepEvent, Usage
+from toolgate.conversation.events import (
+    FinishReason,
+    ModelResponse,
+    PartEnd,
+    RunEvent,
+    StepEvent,
+    ToolProgress,
+    Usage,
+)
+from toolgate.conversation.message import ToolCall, ToolResult, plain_text
 from toolgate.conversation.request import ModelRequest, ToolServer
 from toolgate.wire.frames import Frame, FrameDecoder
 from toolgate.wire.ndjson import NdjsonDecoder
@@ -21,11 +30,37 @@ Framing: TypeAlias = Literal["sse", "ndjson"]
 
 
 class Reply(Struct, frozen=True):
-    """How our answer presents itself: its id, the second it was created and the model's public name."""
+    """How our answer presents itself: its id, the second it was created and the model's public name.
+
+    `tool_events` asks a dialect that has no words for the server's tools to tell of them in fields of our own.
+    """
 
     id: str
     created: int
     model: str
+    tool_events: bool = False
+
+
+def tool_event(event: RunEvent) -> dict[str, Any] | None:
+    """What is told of the server's tools where a dialect has no words for them, if this event is about them."""
+    match event:
+        case PartEnd(ToolCall(executor="gateway") as call):
+            return {"type": "tool_call", "id": call.id, "name": call.name, "arguments": call.arguments}
+        case PartEnd(ToolResult() as result):
+            text = plain_text(result.content)
+            return {"type": "tool_result", "id": result.call_id, "is_error": bool(result.is_error), "text": text}
+        case ToolProgress(call_id, message, done, total):
+            return {"type": "tool_progress", "id": call_id, "message": message, "done": done, "total": total}
+        case _:
+            return None
+
+
+def tool_events(response: ModelResponse, reply: Reply) -> dict[str, Any]:
+    """The same for a whole answer, as a field of its own, if it is wanted and there is anything to tell."""
+    if not reply.tool_events:
+        return {}
+    told = [event for part in response.parts if (event := tool_event(PartEnd(part)))]
+    return {"toolgate": told} if told else {}
 
 
 class Quirks(Struct, frozen=True, forbid_unknown_fields=True):

@@ -178,6 +178,8 @@ class Run:
         for task in tasks:
             task.add_done_callback(lambda _: news.put_nowait(None))
         try:
+            if status := self._teller.calling(calls):
+                yield status
             while len(outcomes) < len(tasks):
                 progress = await news.get()
                 batch: list[StepEvent] = [] if progress is None else [progress]

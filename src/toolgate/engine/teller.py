@@ -17,18 +17,21 @@ from toolgate.conversation.request import ModelRequest
 from toolgate.engine.ports import Toolbox
 
 _BLANK_LINE = "\n\n"
+_SHOWN = 200
 
 
 class Manner(Struct, frozen=True):
     """How a run is told.
 
     A `native` dialect shows the gateway's calls; elsewhere rounds are set apart by a blank line. An `asking` one shows
-    approvals as questions and ends there; a `pausing` one has a word for a turn that is to be gone on with.
+    approvals as questions and ends there; a `pausing` one has a word for a turn that is to be gone on with. With `status`,
+    a dialect that is not native tells of our calls in lines of text.
     """
 
     native: bool = False
     asking: bool = False
     pausing: bool = False
+    status: bool = False
 
 
 class Step:
@@ -93,6 +96,15 @@ class Teller:
                 if not isinstance(part, ToolCall) or part.id not in waiting:
                     told += self._whole(part)
             self._apart = self._spoke
+        return told
+
+    def calling(self, calls: Sequence[ToolCall]) -> list[StepEvent]:
+        """A line of text for each call that is about to run, if the client wants to know and would not otherwise."""
+        if self._manner.native or not self._manner.status:
+            return []
+        lines = "\n".join([f"[{call.name} {call.arguments[:_SHOWN]}]" for call in calls])
+        told = self._whole(Text(lines))
+        self._apart = self._spoke
         return told
 
     def outcome(self, call: ToolCall, outcome: ToolResult | ApprovalRequest) -> list[StepEvent]:

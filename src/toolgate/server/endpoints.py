@@ -101,7 +101,8 @@ class Conversations:
             model = route.model
         else:
             request, asked, model = await self._equipped(call, request, route, wanted or Wanted(), dialect, body)
-        reply = Reply(half.reply_id(), int(time.time()), request.model)
+        events = wanted is not None and wanted.status == "events"
+        reply = Reply(half.reply_id(), int(time.time()), request.model, events)
         return Question(call.exchange, dialect, half, request, model, asked, reply, record, whole)
 
     async def _equipped(

@@ -30,7 +30,6 @@ _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}")
 _HEADER_VALUE = re.compile(r"[\x20-\x7e\t]{0,8192}")
 _OURS = frozenset(("host", "content-length", "transfer-encoding", "connection", "upgrade", "te", "trailer", "expect"))
 _STARTS_PROGRAMS = ("command", "args", "env", "cwd")
-_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 _MAX_TAGS = 32
 _MAX_TEXT = 16 * 1024
 _MAX_HEADERS = 64
@@ -71,7 +70,7 @@ def _http(fields: Fields, name: str, url: str, headers: Mapping[str, str]) -> Re
         name=name,
         url=url,
         headers=headers,
-        method=fields.one_of("method", *_METHODS) or "POST",
+        secret=_text(fields, "secret"),
         description=_bounded(fields, "description", fields.required_text("description")) or "",
         input_schema=fields.mapping("inputSchema") or NO_INPUT,
         output_schema=fields.mapping("outputSchema"),
@@ -90,7 +89,7 @@ def _http(fields: Fields, name: str, url: str, headers: Mapping[str, str]) -> Re
 
 
 _FIELDS = (
-    *("type", "name", "url", "headers", "method", "description", "inputSchema", "outputSchema", "displayName"),
+    *("type", "name", "url", "headers", "secret", "description", "inputSchema", "outputSchema", "displayName"),
     *("referenceName", "userDescription", "icon", "tags", "when", "private", "annotations", "approval", "timeout"),
     "cacheSeconds",
 )

@@ -9,15 +9,17 @@ from pathlib import Path
 from toolgate.config import Config, Secret
 from toolgate.config.settings import HttpTools, McpLogin, McpServer
 from toolgate.conversation.errors import InvalidRequest
-from toolgate.server.egress import guarded_http, resolve
+from toolgate.server.egress import guarded_http, guarded_streams
 from toolgate.storage.database import Database
 from toolgate.storage.pins import PinStore
 from toolgate.tools.builtin import BuiltinSource
 from toolgate.tools.egress import Refused
-from toolgate.tools.egress.policy import Policy as Reach
 from toolgate.tools.egress.url import read_url
 from toolgate.tools.sources.api import Registration
 from toolgate.tools.tool import ToolSource, ToolSpec
+
+LOGINS = "toolgate-logins.json"
+"""Where logins to MCP servers are kept, beside the configuration."""
 
 
 class Sources:
@@ -27,7 +29,7 @@ class Sources:
         self._config = config
         self._base = config.source.parent if config.source else Path.cwd()
         self._http = guarded_http(config.tools.reach)
-        self._reach = Reach(resolve, config.tools.reach)
+        self._database = database.path
         self._pins = PinStore(database)
 
     def configured(self) -> Iterable[ToolSource]:
@@ -37,7 +39,7 @@ class Sources:
         if tools.python:
             yield self._python()
         for name, server in tools.mcp.items():
-            yield self._mcp(name, server, self._reach.trusting(_host(server.url)) if server.url else self._reach)
+            yield self._mcp(name, server, trusted=True)
         for name, service in tools.http.items():
             yield self._service(name, service)
 
@@ -51,7 +53,7 @@ class Sources:
             server = McpServer(
                 url=registration.url, headers={name: Secret(value) for name, value in registration.headers.items()}
             )
-            return self._mcp(registration.name, server, self._reach)
+            return self._mcp(registration.name, server, trusted=False)
         return self._callback(registration)
 
     def _callback(self, registration: Registration) -> ToolSource:
@@ -62,11 +64,13 @@ class Sources:
             source="api",
             **{name: getattr(registration, name) for name in ToolSpec.__struct_fields__ if hasattr(registration, name)},
         )
-        return FixedSource("api", [CallbackTool(spec, registration.url, registration.headers, self._http)])
+        tool = CallbackTool(spec, registration.url, registration.headers, self._http, registration.secret)
+        return FixedSource("api", [tool])
 
     def _builtin(self) -> ToolSource:
         builtin = self._config.tools.builtin
-        protected = [self._base / "toolgate.db", *([self._config.source] if self._config.source else [])]
+        own = [self._base / LOGINS, *[self._base / place for place in self._config.tools.python]]
+        protected = [path for path in (*own, self._config.source, self._database) if path]
         return BuiltinSource(
             [self._base / root for root in builtin.roots],
             http=self._http,
@@ -90,8 +94,7 @@ class Sources:
         )
         return PythonSource(tools.python, self._base, limits=limits, load_seconds=workers.load_seconds)
 
-    def _mcp(self, name: str, server: McpServer, reach: Reach) -> ToolSource:
-        from toolgate.server.remote import RemoteHttp
+    def _mcp(self, name: str, server: McpServer, trusted: bool) -> ToolSource:
         from toolgate.tools.sources.mcp import McpSource, OAuth, Remote, Stdio
         from toolgate.tools.sources.mcp.oauth.tokens import TokenFile
 
@@ -99,7 +102,7 @@ class Sources:
         secret = login.client_secret.reveal() if login.client_secret else None
         oauth = OAuth(login.grant, login.client_id, secret, login.scope, login.audience)
         at = (
-            Remote(server.url, _revealed(server.headers), oauth)
+            Remote(server.url, _revealed(server.headers), oauth, server.handshake)
             if server.url
             else Stdio(server.command, _revealed(server.env), str(place))
         )
@@ -107,12 +110,13 @@ class Sources:
             name,
             at,
             pins=self._pins,
-            http=RemoteHttp(reach),
-            tokens=TokenFile(self._base / "toolgate-logins.json"),
+            http=guarded_streams(self._config.tools.reach, [server.url] if server.url and trusted else []),
+            tokens=TokenFile(self._base / LOGINS),
             prefix=server.prefix,
             trust=server.trust,
             tags=server.tags,
             timeout=server.timeout,
+            connect_seconds=server.connect_timeout,
         )
 
     def _service(self, name: str, service: HttpTools) -> ToolSource:
@@ -131,11 +135,6 @@ class Sources:
 
     def _document(self, place: str) -> str:
         return place if place.startswith(("http://", "https://")) else str(self._base / place)
-
-
-def _host(url: str) -> str:
-    target = read_url(url)
-    return f"[{target.host}]:{target.port}" if ":" in target.host else f"{target.host}:{target.port}"
 
 
 def _revealed(secrets: Mapping[str, Secret]) -> dict[str, str]:

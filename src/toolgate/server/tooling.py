@@ -123,7 +123,7 @@ class Tooling:
             route.model,
             toolbox,
             journal,
-            Manner(dialect.native, dialect.asking, dialect.pausing),
+            Manner(dialect.native, dialect.asking, dialect.pausing, wanted.status == "text"),
             self._budget(wanted),
             route.price,
             self.terms.parallel,

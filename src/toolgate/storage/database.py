@@ -21,7 +21,7 @@ class Database:
     """A database with these tables, opened lazily at the first use; without a path everything stays in memory."""
 
     def __init__(self, path: Path | None) -> None:
-        self._path = path
+        self.path = path
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="toolgate-storage")
         self._connection: sqlite3.Connection | None = None
         self._schemas: list[str] = []
@@ -64,9 +64,9 @@ class Database:
         return work(self._connection)
 
     def _open(self) -> sqlite3.Connection:
-        if self._path is not None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-        connection = sqlite3.connect(self._path or ":memory:", isolation_level=None, check_same_thread=False)
+        if self.path is not None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        connection = sqlite3.connect(self.path or ":memory:", isolation_level=None, check_same_thread=False)
         try:
             connection.execute("PRAGMA busy_timeout = 5000")
             _use_wal(connection)

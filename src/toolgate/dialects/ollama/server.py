@@ -9,10 +9,10 @@ from typing import Any, TypeAlias
 
 from toolgate.conversation import ids
 from toolgate.conversation.errors import ToolgateError
-from toolgate.conversation.events import Delta, Finish, ModelResponse, PartEnd, PartStart, RunEvent, Usage
+from toolgate.conversation.events import Delta, Finish, ModelResponse, PartEnd, PartStart, RunEvent, ToolProgress, Usage
 from toolgate.conversation.message import Media, Part, Reasoning, Refusal, Text, ToolCall
 from toolgate.conversation.request import ModelRequest
-from toolgate.dialects.dialect import Encoder, Reply
+from toolgate.dialects.dialect import Encoder, Reply, tool_event, tool_events
 from toolgate.dialects.ollama.requests import decode_request
 from toolgate.dialects.ollama.words import (
     NAME,
@@ -83,6 +83,7 @@ class LineEncoder:
     def __init__(self, reply: Reply, said: Said) -> None:
         self._head = encode_line(_head(reply))[:-1] + b","
         self._said = said
+        self._tool_events = reply.tool_events
         self._calls = 0
         self._open_delta = (b"", b"")  # what stands around the text of a delta of the open part
 
@@ -94,6 +95,8 @@ class LineEncoder:
                 return before + encode_line(text) + after if before else b""
             case PartStart(part):
                 return self._start(part)
+            case PartEnd() | ToolProgress() if self._tool_events and (told := tool_event(event)):
+                return self._line({**self._said(), "toolgate": told})
             case PartEnd(ToolCall() as call) if is_shown(call):
                 self._calls += 1
                 return self._line(self._said(tool_calls=[write_call(call, call.id, self._calls - 1)]))
@@ -136,7 +139,7 @@ def whole(response: ModelResponse, reply: Reply, said: Said) -> bytes:
         more["thinking"] = thought
     if calls:
         more["tool_calls"] = [write_call(call, call.id, number) for number, call in enumerate(calls)]
-    return encode_line({**_head(reply), **said(text, **more), **ending(response)})
+    return encode_line({**_head(reply), **said(text, **more), **tool_events(response, reply), **ending(response)})
 
 
 def load(body: Any, reply: Reply, said: Said) -> bytes:

@@ -21,7 +21,7 @@ from toolgate.conversation.media import data_url
 from toolgate.conversation.message import Media, Part, Reasoning, Refusal, Text, ToolCall
 from toolgate.conversation.request import ModelRequest
 from toolgate.conversation.seals import enclose
-from toolgate.dialects.dialect import Encoder, Reply
+from toolgate.dialects.dialect import Encoder, Reply, tool_event, tool_events
 from toolgate.dialects.openai_chat.requests import decode_request, uses_legacy_functions, wants_usage
 from toolgate.dialects.openai_chat.words import NAME, write_reason, write_usage
 from toolgate.wire.jsontext import encode
@@ -54,6 +54,7 @@ class ChatEncoder:
         self._delta_tail = b',"logprobs":null,"finish_reason":null}' + self._tail
         self._usage = usage
         self._legacy = legacy
+        self._tool_events = reply.tool_events
         self._calls = -1
         self._open_delta = (b"", b"")  # what stands around the text of a delta of the open part
         self._began = False
@@ -67,17 +68,22 @@ class ChatEncoder:
             case PartStart(part):
                 return self._begin() + self._start(part)
             case PartEnd(part):
-                return self._end(part)
+                return self._end(part) + self._tool_event(event)
             case StepStart():
                 return self._begin()
             case Finish():
                 return self._begin() + self._finish(event)
             case _:
-                return b""
+                return self._tool_event(event)
 
     def error(self, error: ToolgateError) -> bytes:
         """The error as an event, then the terminator."""
         return encode_stream_error(error)
+
+    def _tool_event(self, event: RunEvent) -> bytes:
+        """Our own field in a chunk without choices, which clients pass over."""
+        told = tool_event(event) if self._tool_events else None
+        return self._head + b'],"toolgate":' + encode(told) + b"}\n\n" if told else b""
 
     def _begin(self) -> bytes:
         if self._began:
@@ -154,6 +160,7 @@ def encode_response(response: ModelResponse, request: ModelRequest, reply: Reply
         "model": reply.model,
         "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": reason}],
         "usage": write_usage(response.usage or Usage()),
+        **tool_events(response, reply),
     }
     return encode(body)
 

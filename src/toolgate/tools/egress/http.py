@@ -5,7 +5,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from toolgate.tools.tool import Invocation, ToolFailure
+from toolgate.tools.tool import Invocation, ToolFailure, TransientFailure
 
 MIB = 1024 * 1024
 
@@ -14,7 +14,7 @@ class Refused(ToolFailure):
     """The request may not be made; nothing was sent to wherever it would have gone."""
 
 
-class Unanswered(ToolFailure):
+class Unanswered(TransientFailure):
     """The request was made, as far as it went, and no answer came back."""
 
 

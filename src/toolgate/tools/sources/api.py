@@ -19,13 +19,13 @@ NAME = "api"
 
 
 class Registration(Struct, frozen=True, kw_only=True):
-    """What was registered; of an MCP server only name, url and headers say something."""
+    """What was registered; of an MCP server only name, url and headers say something. `secret` signs calls."""
 
     type: Literal["http", "mcp"]
     name: str
     url: str
     headers: Mapping[str, str] = {}
-    method: str = "POST"
+    secret: str | None = None
     description: str = ""
     input_schema: Mapping[str, Any] = msgspec.field(default_factory=lambda: NO_INPUT)
     output_schema: Mapping[str, Any] | None = None
