@@ -1,6 +1,7 @@
 """A server on stdin and stdout for tests: the tools of the conformance suite, some that print, and one that waits."""
 
 import asyncio
+import os
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -15,7 +16,9 @@ from toolgate.tools.tool import Output, Tell
 async def prints(arguments: Mapping[str, Any], tell: Tell) -> Output:
     print("this must not reach the client", flush=True)
     await (await asyncio.create_subprocess_shell("echo nor this; cat")).wait()
-    return says("printed")
+    with open(os.devnull) as nothing:  # noqa: ASYNC230
+        silent = os.path.sameopenfile(0, nothing.fileno())
+    return says(f"printed, and stdin is {'empty' if silent else 'somebody else’s'}")
 
 
 async def was_cancelled(arguments: Mapping[str, Any], tell: Tell) -> Output:

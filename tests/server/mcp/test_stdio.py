@@ -54,13 +54,6 @@ async def test_the_sdk_client_finds_over_stdio_what_it_finds_over_http(era: str)
     assert heard == [(0, 100), (50, 100), (100, 100)]
 
 
-async def test_a_tool_that_prints_does_not_disturb_the_protocol() -> None:
-    async with started("auto") as client:
-        assert client.protocol_version == "2026-07-28"
-        for _ in range(2):
-            assert (await client.call_tool("prints", {})).content[0].text == "printed"
-
-
 @ERAS
 async def test_a_client_cancels_a_call_by_saying_so(era: str) -> None:
     async with started(era) as client:
@@ -120,6 +113,12 @@ async def test_both_eras_may_be_spoken_on_one_line_and_what_was_asked_is_answere
     assert (told[4], told[5]) == (-32601, -32602)
     assert told[6]["content"][0]["text"] == "counted"
     assert errors == "closed\n"
+
+
+async def test_a_tool_that_prints_or_reads_does_not_disturb_the_protocol() -> None:
+    messages, errors = await said(line("tools/call", 1, name="prints"))
+    assert [one["result"]["content"][0]["text"] for one in messages] == ["printed, and stdin is empty"]
+    assert "this must not reach the client\nnor this\n" in errors
 
 
 async def test_lines_that_are_no_messages_are_answered_and_do_no_harm() -> None:
