@@ -16,9 +16,7 @@ from toolgate.tools.tool import Output, Tell
 async def prints(arguments: Mapping[str, Any], tell: Tell) -> Output:
     print("this must not reach the client", flush=True)
     await (await asyncio.create_subprocess_shell("echo nor this; cat")).wait()
-    with open(os.devnull) as nothing:  # noqa: ASYNC230
-        silent = os.path.sameopenfile(0, nothing.fileno())
-    return says(f"printed, and stdin is {'empty' if silent else 'somebody else’s'}")
+    return says(f"printed, and stdin is {'empty' if os.read(0, 1) == b'' else 'not'}")
 
 
 async def was_cancelled(arguments: Mapping[str, Any], tell: Tell) -> Output:

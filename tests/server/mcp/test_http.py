@@ -204,6 +204,7 @@ PLACE = {
         ({"city": "Bonn"}, ("MCP-Param-CITY:   Bonn ",), True),
         ({"city": "Köln"}, ("mcp-param-city: =?base64?S8O2bG4=?=",), True),
         ({"city": "Köln"}, ("mcp-param-city: =?base64?S8O2bG4?=",), False),
+        ({"city": "Köln"}, ("mcp-param-city: =?base64?S8O2bG5=?=",), False),
         ({"city": "Köln"}, ("mcp-param-city: =?base64?!!?=",), False),
         ({"city": "Bonn"}, (), False),
         ({"city": "Bonn"}, ("mcp-param-city: Köln",), False),
