@@ -109,6 +109,17 @@ async def test_when_the_client_leaves_the_upstream_is_left_too(client: str, phas
         await asyncio.wait_for(upstream.peers[0].left.wait(), 1)
 
 
+async def test_when_the_client_leaves_after_a_large_request_the_upstream_is_left_too() -> None:
+    """fault: C1; all of the request may be here before anybody asks for it, and reading paused"""
+    large = body("openai_chat", "m", stream=False, text="x" * 120_000)
+    async with gateway(hold_before_answer) as (url, (upstream,)), Caller(url) as caller:
+        await caller.post(PATHS["openai_chat"], large)
+        while not upstream.requests:  # noqa: ASYNC110  # the upstream only keeps a list
+            await asyncio.sleep(0.01)
+        caller.hang_up()
+        await asyncio.wait_for(upstream.peers[0].left.wait(), 1)
+
+
 @every_client
 async def test_a_slow_first_byte_is_bridged_by_a_comment(client: str) -> None:
     """fault: U3; field: G4"""

@@ -173,6 +173,8 @@ class Answer:
         """Return the request's body if all of it is here; otherwise `receive` has it piece by piece."""
         if self.more_body or self.disconnected:
             return None
+        if self._flow.read_paused:
+            self._flow.resume_reading()  # or the client's departure would not be seen
         body, self._body = bytes(self._body), b""
         return body
 

@@ -84,7 +84,7 @@ class App:
         record = RequestRecord(self._request_ids.mint(), exchange.method, exchange.path)
         exchange.extra_headers.append((b"x-request-id", record.request_id.encode()))
         try:
-            await self._dispatch(exchange, record)
+            await self._admit(exchange, record)
         except ToolgateError as error:
             await self._refuse(exchange, record, error)
         except ClientLeft:
@@ -101,10 +101,10 @@ class App:
             record.bytes_in, record.bytes_out = exchange.received, exchange.sent
             self._traced.finish(record)
 
-    async def _dispatch(self, exchange: Exchange, record: RequestRecord) -> None:
+    def _admit(self, exchange: Exchange, record: RequestRecord) -> Awaitable[None]:
+        """What answers the request, once it is clear that it may be."""
         if exchange.method == "OPTIONS":
-            await exchange.respond(204, b"", self._origins.preflight(exchange.headers))
-            return
+            return exchange.respond(204, b"", self._origins.preflight(exchange.headers))
         endpoint, arguments = self._find(exchange)
         record.endpoint = endpoint.path
         exchange.extra_headers += self._origins.check(exchange.headers)
@@ -112,7 +112,7 @@ class App:
         if endpoint.scope:
             caller.require(endpoint.scope)
         record.caller = caller.name
-        await endpoint.handler(Call(exchange, caller, record, arguments))
+        return endpoint.handler(Call(exchange, caller, record, arguments))
 
     def _find(self, exchange: Exchange) -> tuple[Endpoint, tuple[str, ...]]:
         method = "GET" if exchange.method == "HEAD" else exchange.method

@@ -4,7 +4,7 @@ import re
 
 from toolgate.conversation.errors import InvalidRequest
 from toolgate.conversation.history import settle
-from toolgate.conversation.request import ModelRequest, ToolDef
+from toolgate.conversation.request import ModelRequest, ToolChoice, ToolDef
 from toolgate.tools.schema import SchemaCheck
 from toolgate.upstreams.router import Route
 
@@ -23,8 +23,10 @@ class RequestCheck:
         """The request, ready to be asked of this route's model; `ours` are the server's tools, if it has any part in it."""
         if len(request.messages) > MAX_MESSAGES:
             raise InvalidRequest(f"messages may hold at most {MAX_MESSAGES} messages.", param="messages")
-        self._check_tools(request.tools, route)
-        self._check_choice(request, ours or frozenset())
+        if request.tools:
+            self._check_tools(request.tools, route)
+        if request.tool_choice is not None:
+            self._check_choice(request.tool_choice, request.tools, ours or frozenset())
         request = settle(request, strict=route.strict, resumable=ours is not None)
         return route.with_defaults(request)
 
@@ -47,11 +49,8 @@ class RequestCheck:
             if tool.input_schema and (complaint := self._schemas.complaint(tool.input_schema)):
                 raise _bad_tool(number, f"the schema of {tool.name!r} {complaint}")
 
-    def _check_choice(self, request: ModelRequest, ours: frozenset[str]) -> None:
-        choice = request.tool_choice
-        if choice is None or not choice.names:
-            return
-        offered = {tool.name for tool in request.tools} | ours
+    def _check_choice(self, choice: ToolChoice, tools: tuple[ToolDef, ...], ours: frozenset[str]) -> None:
+        offered = {tool.name for tool in tools} | ours
         for name in choice.names:
             if name not in offered:
                 raise InvalidRequest(f"tool_choice names {name!r}, which is not in tools.", param="tool_choice")

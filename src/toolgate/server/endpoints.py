@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, Protocol, cast
 
@@ -96,7 +96,7 @@ class Conversations:
         whole = route.whole_arguments or call.exchange.header(b"x-toolgate-arguments") == "whole"
         if whole:
             request = replace(request, relay=False)
-        if wanted is None and not any(tool.kind == "hosted" for tool in request.tools):
+        if wanted is None and not (request.tools and any(tool.kind == "hosted" for tool in request.tools)):
             request = asked = self._check.check(request, route)
             model = route.model
         else:
@@ -122,13 +122,10 @@ class Conversations:
         request = replace(request, warnings=(*asked.warnings, *outfit.selection.warnings))
         return request, equipment.request, equipment.model
 
-    async def answer(self, question: Question, keeper: Keeper | None = None) -> None:
+    def answer(self, question: Question, keeper: Keeper | None = None) -> Awaitable[None]:
         """Ask the model and tell the client, whole or streamed as it wants."""
         question.exchange.cancel_when_client_leaves()
-        if question.request.stream:
-            await self._stream(question, keeper)
-        else:
-            await self._tell_whole(question, keeper)
+        return (self._stream if question.request.stream else self._tell_whole)(question, keeper)
 
     async def _tell_whole(self, question: Question, keeper: Keeper | None) -> None:
         answer = await question.model.ask(question.asked)

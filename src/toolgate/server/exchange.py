@@ -69,9 +69,8 @@ class Exchange:
 
     async def body(self) -> bytes:
         """The whole body; its size is limited below ASGI."""
-        whole = self._answer.whole_body()
+        whole = self._whole_body()
         if whole is not None:
-            self.received = len(whole)
             return whole
         pieces: list[bytes] = []
         while True:
@@ -84,12 +83,18 @@ class Exchange:
                 return b"".join([*pieces, piece]) if pieces else piece
             pieces.append(piece)
 
+    def _whole_body(self) -> bytes | None:
+        whole = self._answer.whole_body()
+        if whole is not None:
+            self.received += len(whole)
+        return whole
+
     async def json(self) -> Any:
         """The body as JSON, refused if it claims to be anything else."""
         content_type = self.header(b"content-type")
         if content_type is not None and content_type != "application/json" and not _is_json(content_type):
             raise WrongMediaType(f"The content type must be application/json in UTF-8, not {content_type[:80]!r}.")
-        body = await self.body()
+        body = self._whole_body() or await self.body()
         if not body:
             raise InvalidRequest("The body is empty: a JSON object was expected.", code="invalid_json")
         return decode_body(body)

@@ -66,7 +66,7 @@ class Transport:
         """Send a request and return when status and headers are here; a redirect is an answer like any other."""
         route = self._routes.get(url) or self._route(url)
         head = self._composer.head(method, route.start, headers, len(body))
-        total_at = asyncio.get_running_loop().time() + timeouts.total
+        total_at = route.pool.now() + timeouts.total
         connection = route.pool.ready() or await _acquire(route.pool, timeouts, total_at, fresh=False)
         while True:
             incoming = connection.send(head, body, timeouts, total_at, self._caps.head)

@@ -20,6 +20,7 @@ class Pool:
         self, loop: asyncio.AbstractEventLoop, upstream: str, dial: Dial, limit: int, keepalive: float
     ) -> None:
         self._loop = loop
+        self.now = loop.time
         self.upstream = upstream
         self._dial = dial
         self._limit = limit
@@ -36,7 +37,7 @@ class Pool:
         """An idle connection at once, if there is one and nobody has to wait."""
         if self._busy >= self._limit:
             return None
-        connection = self._take_idle()
+        connection = self._take_idle() if self._idle else None
         if connection is not None:
             self._busy += 1
         return connection
