@@ -73,6 +73,28 @@ def gateway_config(upstream_url: str, **changes: Any) -> Config:
 
 
 @contextmanager
+def served(gate: Toolgate) -> Iterator[str]:
+    """The server in a thread of its own, so that blocking clients can be used; its URL."""
+    started, opened = threading.Event(), dict[str, Any]()
+
+    async def serve() -> None:
+        stop = asyncio.Event()
+        async with listening(gate) as url:
+            opened.update(url=url, stop=stop, loop=asyncio.get_running_loop())
+            started.set()
+            await stop.wait()
+
+    thread = threading.Thread(target=lambda: uvloop.run(serve()), daemon=True)
+    thread.start()
+    assert started.wait(10), "the server did not open"
+    try:
+        yield opened["url"]
+    finally:
+        opened["loop"].call_soon_threadsafe(opened["stop"].set)
+        thread.join(10)
+
+
+@contextmanager
 def on_stage(*sources: ToolSource, **changes: Any) -> Iterator[Stage]:
     """Serve gateway and upstream in a thread of their own, so that blocking clients can be used.
 

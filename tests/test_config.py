@@ -535,7 +535,7 @@ class TestReload:
                 ("server.host", "server.port"),
             ),
             ("server: {limits: {headers: 9}}", (), ("server.limits",)),
-            ("storage: sqlite:///x\nredis: redis://h\ntools: {python: [x]}", (), ("tools", "storage", "redis")),
+            ("storage: sqlite:///x\nredis: redis://h\ntools: {python: [x]}", (), ("tools.python", "storage", "redis")),
         ],
     )
     def test_changes_are_sorted(self, written: Any, text: str, live: tuple[str, ...], restart: tuple[str, ...]) -> None:

@@ -95,15 +95,37 @@ def models(
     show(names_table(answer))
 
 
-@app.command()
-def mcp(config: ConfigOption = None) -> None:
-    """Serve the tools as an MCP server over stdin and stdout."""
+mcp_app = typer.Typer(invoke_without_command=True)
+
+
+@mcp_app.callback()
+def mcp(context: typer.Context, config: ConfigOption = None) -> None:
+    """Serve the tools as an MCP server over stdin and stdout, or log in to another."""
+    if context.invoked_subcommand is not None:
+        return
     loaded = _load(_find(config))
     from toolgate.cli.mcp import serve_stdio
     from toolgate.server.build import opened_door
 
     raise typer.Exit(serve_stdio(opened_door(loaded)))
 
+
+@mcp_app.command()
+def login(
+    name: Annotated[str, typer.Argument(help="The MCP server, as the configuration calls it.")],
+    config: ConfigOption = None,
+) -> None:
+    """Grant this server access to a remote MCP server, in a browser."""
+    loaded = _load(_find(config))
+    from toolgate.cli.login import log_in
+
+    wrong = log_in(loaded, name)
+    if wrong:
+        _stop(wrong, 1)
+    _say(f"Logged in to {name}. A running server notices within a minute.")
+
+
+app.add_typer(mcp_app, name="mcp")
 
 app.add_typer(tools_app, name="tools")
 app.add_typer(approvals_app, name="approvals")

@@ -10,6 +10,7 @@ from toolgate.config.problems import Problems
 from toolgate.config.resolve import check_bind
 from toolgate.config.values import Config
 
+_LIVE_TOOLS = ("execution", "offer", "context", "group_above", "limits", "approvals")
 _LIVE_SERVER = ("hosts", "origins", "keepalive_seconds", "first_event_wait", "drain_seconds")
 
 
@@ -41,17 +42,22 @@ def diff(old: Config, new: Config) -> Changes:
     live += ["log.level"] * (old.log.level != new.log.level)
     restart = [f"server.{name}" for name in server if name not in _LIVE_SERVER]
     restart += ["log.format"] * (old.log.format != new.log.format)
-    restart += [name for name in ("tools", "storage", "redis") if getattr(old, name) != getattr(new, name)]
+    tools = _differing(msgspec.structs.asdict(old.tools), msgspec.structs.asdict(new.tools))
+    live += [f"tools.{name}" for name in tools if name in _LIVE_TOOLS]
+    restart += [f"tools.{name}" for name in tools if name not in _LIVE_TOOLS]
+    restart += ["tools.approvals.webhook"] * (old.tools.approvals.webhook != new.tools.approvals.webhook)
+    restart += [name for name in ("storage", "redis") if getattr(old, name) != getattr(new, name)]
     return Changes(tuple(live), tuple(restart), running)
 
 
 def _running(old: Config, new: Config) -> Config:
     kept = {name: getattr(new.server, name) for name in _LIVE_SERVER}
+    tools = {name: getattr(new.tools, name) for name in _LIVE_TOOLS}
     return msgspec.structs.replace(
         new,
         server=msgspec.structs.replace(old.server, **kept),
         log=msgspec.structs.replace(new.log, format=old.log.format),
-        tools=old.tools,
+        tools=msgspec.structs.replace(old.tools, **tools),
         storage=old.storage,
         redis=old.redis,
     )

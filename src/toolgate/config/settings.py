@@ -344,6 +344,10 @@ class Tools(Struct, frozen=True, kw_only=True):
         Annotated[int, Meta(ge=1)] | None,
         about("Server tools above which they are grouped behind others; by default what the model takes."),
     ] = None
+    mcp_sessions: Annotated[
+        int, about("Sessions that one key may have with our own MCP server; 0 for none, with several nodes.", ge=0)
+    ] = 1000
+    mcp_session_seconds: Annotated[float, about("After which an unused session ends.", gt=0)] = 3600.0
     workers: Annotated[Workers, about("The processes that Python tools run in.")] = Workers()
     limits: Annotated[RunLimits, about("What one run may use up.")] = RunLimits()
     approvals: Annotated[Approvals, about("When a person is asked first.")] = Approvals()

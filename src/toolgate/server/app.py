@@ -3,13 +3,12 @@
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from msgspec import Struct
 
 from toolgate.conversation import ids
 from toolgate.conversation.errors import ClientFault, GatewayFault, NotFound, Overloaded, ToolgateError
-from toolgate.dialects.dialect import ServerHalf
 from toolgate.server.auth import Caller, Keys
 from toolgate.server.exchange import ClientLeft, Exchange, Header, Receive, Scope, Send
 from toolgate.server.origins import Origins
@@ -44,6 +43,13 @@ class RequestIds:
         return self._ready.pop()
 
 
+class Words(Protocol):
+    """The words in which an error is told."""
+
+    def encode_error(self, error: ToolgateError) -> bytes:
+        """The body of an error response."""
+
+
 Handler: TypeAlias = Callable[[Call], Awaitable[None]]
 
 
@@ -53,7 +59,7 @@ class Endpoint(Struct, frozen=True):
     method: str
     path: str
     handler: Handler
-    half: ServerHalf
+    half: Words
     scope: str | None = "chat"
 
 
@@ -63,7 +69,7 @@ class App:
     def __init__(
         self,
         endpoints: Sequence[Endpoint],
-        halves: Mapping[str, ServerHalf],
+        halves: Mapping[str, Words],
         keys: Keys,
         origins: Origins,
         traced: Traced,
@@ -126,7 +132,7 @@ class App:
             raise ClientFault(f"{exchange.path} does not take {method}.", status=405, code="method_not_allowed")
         raise NotFound(f"There is no {exchange.path[:200]!r} here.", code="unknown_url")
 
-    def half_for(self, path: str) -> ServerHalf:
+    def half_for(self, path: str) -> Words:
         """The dialect whose words an error on this path takes."""
         return next(half for prefix, half in self._halves if path.startswith(prefix))
 

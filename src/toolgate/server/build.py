@@ -28,8 +28,8 @@ from toolgate.server.endpoints import Conversations, Pace
 from toolgate.server.exchange import Receive, Scope, Send
 from toolgate.server.head import Limits
 from toolgate.server.listen import run
+from toolgate.server.mcp import words
 from toolgate.server.mcp.door import Door
-from toolgate.server.mcp.http import Mcp
 from toolgate.server.models import ModelLists
 from toolgate.server.ollama import Ollama
 from toolgate.server.openapi import document
@@ -160,13 +160,11 @@ class Site:
         pace = Pace(config.server.first_event_wait, config.server.keepalive_seconds)
         conversations = Conversations(router, pace, traced, workshop.tooling if workshop else None)
         endpoints = _endpoints(router, conversations, store, self.system)
-        self.mcp = Mcp(workshop.door, traced, pace) if workshop else None
-        if workshop is not None and self.mcp is not None:
-            endpoints += [*workshop.endpoints(), *_mcp_endpoints(self.mcp)]
+        endpoints += workshop.endpoints() if workshop else []
         self.system.document = document(endpoints)
         self.app = App(
             endpoints,
-            {"/": OPENAI_CHAT.server, "/v1/messages": ANTHROPIC.server, "/api/": OLLAMA.server},
+            {"/": OPENAI_CHAT.server, "/v1/messages": ANTHROPIC.server, "/api/": OLLAMA.server, "/mcp": words},
             Keys(config.keys, config.models),
             Origins(config),
             traced,
@@ -211,16 +209,6 @@ def _endpoints(router: Router, conversations: Conversations, store: ResponseStor
     ]
 
 
-def _mcp_endpoints(mcp: Mcp) -> list[Endpoint]:
-    """The one path at which we are an MCP server."""
-    half = OPENAI_CHAT.server
-    return [
-        Endpoint("POST", "/mcp", mcp.post, half, scope="tools"),
-        Endpoint("GET", "/mcp", mcp.get, half, scope="tools"),
-        Endpoint("DELETE", "/mcp", mcp.delete, half, scope="tools"),
-    ]
-
-
 class Toolgate:
     """A server: the site of the configuration in force, and what is shared when that changes."""
 
@@ -252,8 +240,8 @@ class Toolgate:
     def drain(self) -> None:
         """From now on this server is not ready."""
         self._site.system.draining = True
-        if self._site.mcp is not None:
-            self._site.mcp.close()
+        if self._workshop is not None:
+            self._workshop.mcp.close()
 
     def reload(self, path: Path) -> None:
         """Read the configuration again; what can change at run time does, and a bad file changes nothing."""
@@ -265,6 +253,8 @@ class Toolgate:
             log.error("reload refused", problems=[str(problem) for problem in error.problems])
             return
         self.config = changes.config
+        if self._workshop is not None:
+            self._workshop.renew(changes.config)
         self._site = self._build(changes.config)
         log.level, log.redact = changes.config.log.level, Redactor(changes.config.secrets())
         log.info("reloaded", changed=changes.live, needs_restart=changes.restart)

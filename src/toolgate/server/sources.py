@@ -5,6 +5,7 @@ What is not configured is not imported: each kind of source brings its own weigh
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from toolgate.config import Config, Secret
 from toolgate.config.settings import HttpTools, McpLogin, McpServer
@@ -18,6 +19,11 @@ from toolgate.tools.egress.url import read_url
 from toolgate.tools.sources.api import Registration
 from toolgate.tools.tool import ToolSource, ToolSpec
 
+if TYPE_CHECKING:
+    from toolgate.server.egress import GuardedStreams
+    from toolgate.tools.sources.mcp import Remote
+    from toolgate.tools.sources.mcp.oauth.tokens import TokenFile
+
 LOGINS = "toolgate-logins.json"
 """Where logins to MCP servers are kept, beside the configuration."""
 
@@ -27,7 +33,7 @@ class Sources:
 
     def __init__(self, config: Config, database: Database) -> None:
         self._config = config
-        self._base = config.source.parent if config.source else Path.cwd()
+        self._base = base_of(config)
         self._http = guarded_http(config.tools.reach)
         self._database = database.path
         self._pins = PinStore(database)
@@ -95,23 +101,16 @@ class Sources:
         return PythonSource(tools.python, self._base, limits=limits, load_seconds=workers.load_seconds)
 
     def _mcp(self, name: str, server: McpServer, trusted: bool) -> ToolSource:
-        from toolgate.tools.sources.mcp import McpSource, OAuth, Remote, Stdio
-        from toolgate.tools.sources.mcp.oauth.tokens import TokenFile
+        from toolgate.tools.sources.mcp import McpSource, Stdio
 
-        login, place = server.oauth or McpLogin(), self._base / (server.cwd or ".")
-        secret = login.client_secret.reveal() if login.client_secret else None
-        oauth = OAuth(login.grant, login.client_id, secret, login.scope, login.audience)
-        at = (
-            Remote(server.url, _revealed(server.headers), oauth, server.handshake)
-            if server.url
-            else Stdio(server.command, _revealed(server.env), str(place))
-        )
+        place = self._base / (server.cwd or ".")
+        at, http, tokens = remote(self._config, server, trusted)
         return McpSource(
             name,
-            at,
+            at if server.url else Stdio(server.command, _revealed(server.env), str(place)),
             pins=self._pins,
-            http=guarded_streams(self._config.tools.reach, [server.url] if server.url and trusted else []),
-            tokens=TokenFile(self._base / LOGINS),
+            http=http,
+            tokens=tokens,
             prefix=server.prefix,
             trust=server.trust,
             tags=server.tags,
@@ -135,6 +134,27 @@ class Sources:
 
     def _document(self, place: str) -> str:
         return place if place.startswith(("http://", "https://")) else str(self._base / place)
+
+
+def remote(config: Config, server: McpServer, trusted: bool = True) -> "tuple[Remote, GuardedStreams, TokenFile]":
+    """An MCP server that is elsewhere, the HTTP to reach it by, and where its logins are kept.
+
+    The address of a `trusted` one was written by the operator, and may be private.
+    """
+    from toolgate.tools.sources.mcp import OAuth, Remote
+    from toolgate.tools.sources.mcp.oauth.tokens import TokenFile
+
+    login = server.oauth or McpLogin()
+    secret = login.client_secret.reveal() if login.client_secret else None
+    oauth = OAuth(login.grant, login.client_id, secret, login.scope, login.audience)
+    at = Remote(server.url or "", _revealed(server.headers), oauth, server.handshake)
+    http = guarded_streams(config.tools.reach, [server.url] if server.url and trusted else [])
+    return at, http, TokenFile(base_of(config) / LOGINS)
+
+
+def base_of(config: Config) -> Path:
+    """Where relative paths of the configuration start: at its file."""
+    return config.source.parent if config.source else Path.cwd()
 
 
 def _revealed(secrets: Mapping[str, Secret]) -> dict[str, str]:

@@ -6,6 +6,7 @@ from typing import Any
 from toolgate.conversation.errors import NotFound
 from toolgate.conversation.ids import new_call_id
 from toolgate.server.auth import Caller
+from toolgate.server.tooling import Tooling
 from toolgate.tools.registry import Registry
 from toolgate.tools.runner import Consent, Runner, Waiting, invocation
 from toolgate.tools.selection import EVERYTHING, NOTHING, Rights, Selection
@@ -15,11 +16,11 @@ from toolgate.tools.tool import OnChange, Output, Tell, Tool, ToolFailure, ToolS
 class Toolroom:
     """The tools as callers of the MCP server see them."""
 
-    def __init__(self, registry: Registry, runner: Runner, hold_seconds: float, context: Mapping[str, Any]) -> None:
+    def __init__(self, registry: Registry, runner: Runner, tooling: Tooling) -> None:
+        """`tooling` holds the terms in force."""
         self._registry = registry
         self._runner = runner
-        self._hold_seconds = hold_seconds
-        self._context = {**context, "dialect": "mcp"}
+        self._tooling = tooling
 
     def tools(self, caller: Caller) -> Sequence[ToolSpec]:
         """Every tool the caller may use now."""
@@ -38,7 +39,9 @@ class Toolroom:
         if tool is None:
             raise NotFound(f"There is no tool {name[:100]!r}.", param="name", code="unknown_tool")
         asked = invocation(new_call_id(), text, caller.name, session or caller.name, tell)
-        outcome = await self._runner.run(tool, asked, Consent(asked.call_id, hold_seconds=self._hold_seconds))
+        outcome = await self._runner.run(
+            tool, asked, Consent(asked.call_id, hold_seconds=self._tooling.terms.hold_seconds)
+        )
         if isinstance(outcome, Waiting):
             raise ToolFailure(
                 f"The call of {name} waits for approval {outcome.approval} and was not run. "
@@ -55,7 +58,7 @@ class Toolroom:
         return tool if tool is not None and self._selection(caller, name).permits(name) else None
 
     def _selection(self, caller: Caller, name: str = "") -> Selection:
-        context = {**self._context, "caller": caller.name}
+        context = {**self._tooling.terms.context, "dialect": "mcp", "caller": caller.name}
         rights = [Rights(caller.allow_tools, caller.block_tools)]
         if name:
             return Selection(self._registry, NOTHING, context, rights, [name])

@@ -10,7 +10,11 @@ from toolgate.engine.limits import Budget
 from toolgate.server.app import Endpoint
 from toolgate.server.approvals import ApprovalInbox
 from toolgate.server.egress import guarded_http
+from toolgate.server.endpoints import Pace
 from toolgate.server.journal import Memory
+from toolgate.server.mcp import words
+from toolgate.server.mcp.http import Mcp
+from toolgate.server.mcp.sessions import Sessions
 from toolgate.server.sources import Sources
 from toolgate.server.tooling import Terms, Tooling
 from toolgate.server.toolroom import Toolroom
@@ -39,7 +43,7 @@ class Workshop:
 
     def __init__(self, config: Config, database: Database, traced: Traced, extra: Iterable[ToolSource] = ()) -> None:
         """`extra` are sources beside those of the configuration."""
-        tools, limits = config.tools, config.tools.limits
+        tools = config.tools
         sources = Sources(config, database)
         self._registered = ApiSource(RegistrationStore(database), sources.registered)
         self.registry = Registry([*sources.configured(), *extra, self._registered])
@@ -51,14 +55,27 @@ class Workshop:
             announce=self._webhook.announce if self._webhook else None,
             definition=self._definition,
         )
-        bounds = Bounds(limits.call_seconds, limits.output)
-        runner = Runner(self.desk, bounds, lambda text: traced.log.redact(text), traced.tool_ran)
+        runner = Runner(self.desk, _bounds(tools), lambda text: traced.log.redact(text), traced.tool_ran)
+        self._runner = runner
         self.tooling = Tooling(self.registry, runner, self.desk, Memory(RoundStore(database)), _terms(tools))
-        self.door = Toolroom(self.registry, runner, tools.approvals.hold_seconds, tools.context)
+        self.door = Toolroom(self.registry, runner, self.tooling)
+        pace = Pace(config.server.first_event_wait, config.server.keepalive_seconds)
+        self.mcp = Mcp(self.door, traced, pace, Sessions(tools.mcp_sessions, tools.mcp_session_seconds))
 
     def endpoints(self) -> list[Endpoint]:
         """The paths at which tools are managed."""
-        return [*ToolList(self.registry, self._registered).endpoints(), *ApprovalInbox(self.desk).endpoints()]
+        mcp = [
+            Endpoint("POST", "/mcp", self.mcp.post, words, scope="tools"),
+            Endpoint("GET", "/mcp", self.mcp.get, words, scope="tools"),
+            Endpoint("DELETE", "/mcp", self.mcp.delete, words, scope="tools"),
+        ]
+        return [*ToolList(self.registry, self._registered).endpoints(), *ApprovalInbox(self.desk).endpoints(), *mcp]
+
+    def renew(self, config: Config) -> None:
+        """From now on the policy, limits and defaults of this configuration hold; its sources need a restart."""
+        self.desk.renew(_policy(config), _desk_terms(config.tools))
+        self.tooling.terms = _terms(config.tools)
+        self._runner.bounds = _bounds(config.tools)
 
     async def open(self) -> None:
         """Begin to bring tools."""
@@ -117,6 +134,10 @@ def _desk_terms(tools: Tools) -> DeskTerms:
         max_pending_per_run=asked.max_pending_per_run,
         workspace=asked.workspace,
     )
+
+
+def _bounds(tools: Tools) -> Bounds:
+    return Bounds(tools.limits.call_seconds, tools.limits.output)
 
 
 def _terms(tools: Tools) -> Terms:

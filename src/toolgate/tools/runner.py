@@ -81,7 +81,7 @@ class Runner:
         self._approvals = approvals
         self._check = ArgumentCheck()
         self._cache = OutputCache()
-        self._bounds = bounds
+        self.bounds = bounds
         self._redact = redact
         self._ran = ran
 
@@ -147,7 +147,7 @@ class Runner:
         if spec.cache_seconds and (known := self._cache.get(spec, invocation)):
             return known
         await starting()
-        attempts = self._bounds.attempts if spec.annotations.repeatable else 1
+        attempts = self.bounds.attempts if spec.annotations.repeatable else 1
         for attempt in range(attempts):
             try:
                 output = await self._once(tool, invocation)
@@ -160,7 +160,7 @@ class Runner:
         return output
 
     async def _once(self, tool: Tool, invocation: Invocation) -> Output:
-        seconds = tool.spec.timeout or self._bounds.seconds
+        seconds = tool.spec.timeout or self.bounds.seconds
         try:
             async with asyncio.timeout(seconds):
                 return await tool.invoke(invocation)
@@ -173,7 +173,7 @@ class Runner:
 
     def _bounded(self, output: Output) -> Output:
         """No more than the model should read, and no secret of ours in it; what is left out is said."""
-        left = self._bounds.output
+        left = self.bounds.output
         content: list[Text | Media] = []
         for piece in output.content:
             if isinstance(piece, Text):

@@ -1,7 +1,8 @@
 """The built-in `echo` model: no intelligence, no network, so that every endpoint answers the moment the server runs.
 
 It says what it is and repeats the user. Told `call get_weather {"city": "Paris"}` it calls that tool if it is on offer,
-several such lines make several calls, and given the results it reports them. It exists to try out clients and tools.
+several such lines make several calls, a line `then` puts what follows into a further round, and given the last results it
+reports them all. It exists to try out clients and tools.
 """
 
 import re
@@ -18,6 +19,7 @@ from toolgate.engine.ports import Answer
 _INSTRUCTION = re.compile(
     r"\bcall\s+(?:the\s+)?(?:tool\s+)?[`\"']?([\w.-]+)[`\"']?\s*(?:with\s*)?(\{.*\})?\s*$", re.IGNORECASE
 )
+_THEN = re.compile(r"^\s*then\s*$", re.IGNORECASE | re.MULTILINE)
 _ABOUT = "I am echo, Toolgate's built-in test model. I only repeat what you say"
 
 
@@ -55,25 +57,32 @@ class EchoAnswer:
 
 def respond(request: ModelRequest) -> ModelResponse:
     """What echo says to this request."""
-    last = request.messages[-1]
-    results = _latest_results(request.messages)
-    if results:
-        parts: tuple[Part, ...] = (Text(_report(results)),)
-    elif calls := _wanted_calls(last, request):
-        parts = tuple(calls)
+    last = _last_words(request.messages)
+    rounds, results = _since(request.messages)
+    if calls := _wanted_calls(last, rounds, request):
+        parts: tuple[Part, ...] = tuple(calls)
+    elif results:
+        parts = (Text(_report(results)),)
     else:
         parts = (Text(_repeat(last, request)),)
     usage = Usage(_words(message.parts for message in request.messages), _words([parts]), estimated=True)
     return ModelResponse(parts, "tool_calls" if isinstance(parts[0], ToolCall) else "stop", usage)
 
 
-def _latest_results(messages: tuple[Message, ...]) -> list[ToolResult]:
-    results: list[ToolResult] = []
+def _last_words(messages: tuple[Message, ...]) -> Message:
+    """The user's last message; for want of one the last of all."""
+    return next((message for message in reversed(messages) if message.role == "user"), messages[-1])
+
+
+def _since(messages: tuple[Message, ...]) -> tuple[int, list[ToolResult]]:
+    """The rounds of calls since the user's last words, and their results."""
+    rounds, results = 0, list[ToolResult]()
     for message in reversed(messages):
-        if message.role != "tool":
+        if message.role == "user":
             break
+        rounds += message.role == "assistant" and any(isinstance(part, ToolCall) for part in message.parts)
         results = [part for part in message.parts if isinstance(part, ToolResult)] + results
-    return results
+    return rounds, results
 
 
 def _report(results: list[ToolResult]) -> str:
@@ -85,15 +94,16 @@ def _outcome(result: ToolResult) -> str:
     return "failed" if result.is_error else "returned"
 
 
-def _wanted_calls(message: Message, request: ModelRequest) -> list[ToolCall]:
-    """The calls that the user's last words ask for, of tools on offer; a forced choice is obeyed without words."""
+def _wanted_calls(message: Message, rounds: int, request: ModelRequest) -> list[ToolCall]:
+    """The calls that the user's last words ask for in this round, of tools on offer; a forced choice needs no words."""
     offered = {tool.name for tool in request.tools if tool.kind != "hosted"}
     choice = request.tool_choice
     if not offered or (choice and choice.mode == "none") or message.role != "user":
         return []
-    found = [_INSTRUCTION.search(line) for line in plain_text(message.parts).splitlines()]
+    wanted = _THEN.split(plain_text(message.parts))[rounds : rounds + 1]
+    found = [_INSTRUCTION.search(line) for line in "".join(wanted).splitlines()]
     calls = [_call(match[1], match[2]) for match in found if match and match[1] in offered]
-    if not calls and choice and choice.mode == "required":
+    if not calls and not rounds and choice and choice.mode == "required":
         name = choice.names[0] if choice.names else sorted(offered)[0]
         return [_call(name, None)]
     return calls[:1] if choice and choice.parallel is False else calls
