@@ -11,21 +11,16 @@ from typing import Any
 import jsonschema_rs
 import msgspec
 
+from toolgate.tools.schema import DRAFT_7, DRAFTS
 from toolgate.tools.tool import ToolFailure, ToolSpec
 
 LONGEST = 256 * 1024
 _REMEMBERED = 8192
 _SHOWN = 5
-_OPENING = (
-    "additionalProperties",
-    "unevaluatedProperties",
-    "patternProperties",
-    "allOf",
-    "anyOf",
-    "oneOf",
-    "$ref",
-    "if",
-)
+_BACKTRACKS = 10_000
+_SAID = ("additionalProperties", "unevaluatedProperties")
+_ELSEWHERE = ("allOf", "anyOf", "oneOf", "$ref", "$dynamicRef", "if", "dependentSchemas")
+"""Where fields may be declared beside `properties`."""
 
 
 class ArgumentCheck:
@@ -52,18 +47,29 @@ class ArgumentCheck:
         key = id(schema)
         found = self._compiled.get(key)
         if found is None or found[0] is not schema:
-            found = self._compiled[key] = (schema, _compile(schema))
+            found = self._compiled[key] = (schema, _compile(spec))
             if len(self._compiled) > _REMEMBERED:
                 self._compiled.popitem(last=False)
         return found[1]
 
 
-def _compile(schema: Mapping[str, Any]) -> jsonschema_rs.Validator:
-    """A validator that matches in linear time and opens nothing; fields that nobody declared are refused."""
-    closed = dict(schema)
-    if "properties" in closed and not any(word in closed for word in _OPENING):
-        closed["additionalProperties"] = False
-    return jsonschema_rs.validator_for(closed, pattern_options=jsonschema_rs.RegexOptions(), offline=True)
+def _compile(spec: ToolSpec) -> jsonschema_rs.Validator:
+    """A validator that opens nothing and takes no long thought; fields that nobody declared are refused."""
+    closed = {name: value for name, value in spec.input_schema.items() if name != "$schema" or value in DRAFTS}
+    if not any(word in closed for word in _SAID):
+        if not any(word in closed for word in _ELSEWHERE):
+            closed |= {"additionalProperties": False} if "properties" in closed else {}
+        elif b'"properties":' in msgspec.json.encode(closed):  # where no field is declared at all, any is welcome
+            closed["unevaluatedProperties"] = False
+    failure = ""
+    # Patterns that look around cannot be matched in linear time: they give up soon instead.
+    for patterns in (jsonschema_rs.RegexOptions(), jsonschema_rs.FancyRegexOptions(backtrack_limit=_BACKTRACKS)):
+        for draft in ({}, {"$schema": DRAFT_7}) if "$schema" not in closed else ({},):
+            try:
+                return jsonschema_rs.validator_for({**closed, **draft}, pattern_options=patterns, offline=True)
+            except (ValueError, jsonschema_rs.ReferencingError) as error:
+                failure = failure or str(error).partition("\n")[0][:200]
+    raise ToolFailure(f"{spec.name} cannot be called: its schema cannot be checked ({failure}); nothing was run.")
 
 
 def _object(spec: ToolSpec, text: str) -> dict[str, Any]:

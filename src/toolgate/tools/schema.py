@@ -14,10 +14,10 @@ import msgspec
 MAX_BYTES = 64 * 1024
 MAX_DEPTH = 64
 _REMEMBERED = 4096
-_DRAFT_7 = "http://json-schema.org/draft-07/schema#"
-_DRAFTS = frozenset(
+DRAFT_7 = "http://json-schema.org/draft-07/schema#"
+DRAFTS = frozenset(
     {
-        _DRAFT_7,
+        DRAFT_7,
         "http://json-schema.org/draft-04/schema#",
         "http://json-schema.org/draft-06/schema#",
         "https://json-schema.org/draft/2019-09/schema",
@@ -49,10 +49,10 @@ def _complaint(schema: Mapping[str, Any]) -> str | None:
         return f"is nested deeper than {MAX_DEPTH} levels"
     if schema.get("type", "object") != "object":
         return f"must describe an object, not {schema['type']!r}"
-    plain = {name: value for name, value in schema.items() if name != "$schema" or value in _DRAFTS}
+    plain = {name: value for name, value in schema.items() if name != "$schema" or value in DRAFTS}
     first = _invalid(plain)
     # Without a word about the draft, what either of the two in use accepts is good.
-    return first if first is None or "$schema" in plain or _invalid({**plain, "$schema": _DRAFT_7}) else None
+    return first if first is None or "$schema" in plain or _invalid({**plain, "$schema": DRAFT_7}) else None
 
 
 def _invalid(schema: Mapping[str, Any]) -> str | None:

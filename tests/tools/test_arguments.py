@@ -1,0 +1,106 @@
+"""Arguments are read and checked before anything runs, whatever the schema and whatever the model wrote: R6."""
+
+import time
+from typing import Any
+
+import pytest
+
+from toolgate.tools.arguments import LONGEST, ArgumentCheck
+from toolgate.tools.tool import ToolFailure, ToolSpec
+
+PATH = {"type": "string"}
+
+
+def read(schema: dict[str, Any], text: str) -> dict[str, Any]:
+    return ArgumentCheck().read(ToolSpec(name="t", description="T.", source="python", input_schema=schema), text)
+
+
+NEEDY: dict[str, Any] = {"type": "object", "properties": {"path": PATH}, "required": ["path"]}
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "not valid JSON"),
+        ("{", "not valid JSON"),
+        ('{"path":"a"', "not valid JSON"),
+        ('{"path":"a"}{"path":"b"}', "not valid JSON"),
+        ("{'path':'a'}", "not valid JSON"),
+        ('{"path":NaN}', "not valid JSON"),
+        ("null", "must be one JSON object"),
+        ('["a"]', "must be one JSON object"),
+        ('"{}"', "must be one JSON object"),
+        ("{}", '"path" is a required property'),
+        ('{"path":1}', "path: 1 is not of type"),
+        ('{"path":"a","more":2}', "more"),
+        ("[" * 100_000, "not valid JSON"),
+        (f'{{"path":"{"a" * LONGEST}"}}', "longer than"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_precise_words(text: str, why: str) -> None:
+    """field: E7"""
+    with pytest.raises(ToolFailure, match="nothing was run") as failure:
+        read(NEEDY, text)
+    assert why in str(failure.value)
+
+
+def test_numbers_of_any_size_are_kept_as_they_are() -> None:
+    assert read({"type": "object"}, f'{{"n":{10**30}}}') == {"n": 10**30}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {"a": {}}},
+        {"properties": {"a": {}}, "patternProperties": {"^x-": {}}},
+        {"properties": {"a": {}}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
+        {"allOf": [{"properties": {"a": {}}}]},
+        {"$ref": "#/$defs/A", "$defs": {"A": {"type": "object", "properties": {"a": {}}}}},
+        {"oneOf": [{"properties": {"a": {}}, "required": ["a"]}, {"properties": {"b": {}}, "required": ["b"]}]},
+    ],
+)
+def test_a_field_that_nobody_declared_is_refused_wherever_fields_are_declared(schema: dict[str, Any]) -> None:
+    assert read({"type": "object", **schema}, '{"a":1}') == {"a": 1}
+    with pytest.raises(ToolFailure, match="extra"):
+        read({"type": "object", **schema}, '{"a":1,"extra":2}')
+
+
+def test_where_no_field_is_declared_any_is_welcome() -> None:
+    schema = {"type": "object", "anyOf": [{"required": ["a"]}, {"required": ["b"]}]}
+    assert read(schema, '{"a":1,"c":2}') == {"a": 1, "c": 2}
+
+
+@pytest.mark.parametrize("said", [{"additionalProperties": True}, {"unevaluatedProperties": True}])
+def test_an_author_who_wants_more_fields_gets_them(said: dict[str, Any]) -> None:
+    assert read({"type": "object", "properties": {"a": {}}, **said}, '{"a":1,"b":2}') == {"a": 1, "b": 2}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$schema": "https://example.com/own", "properties": {"a": PATH}},
+        {"$schema": "http://json-schema.org/draft-07/schema#", "properties": {"a": PATH}},
+        {"properties": {"a": {"type": "string", "pattern": "^(?!y)x"}}},
+        {"properties": {"a": PATH, "pair": {"type": "array", "items": [PATH, PATH]}}},
+    ],
+)
+def test_every_schema_that_the_registry_accepts_can_be_checked(schema: dict[str, Any]) -> None:
+    assert read({"type": "object", **schema}, '{"a":"x"}') == {"a": "x"}
+    with pytest.raises(ToolFailure, match="do not fit"):
+        read({"type": "object", **schema}, '{"a":1}')
+
+
+@pytest.mark.parametrize("reference", ["#/definitions/nowhere", "http://127.0.0.1:9/x", "file:///etc/passwd"])
+def test_a_schema_that_leads_nowhere_fails_its_own_call_alone(reference: str) -> None:
+    """fault: J2"""
+    with pytest.raises(ToolFailure, match="cannot be checked"):
+        read({"type": "object", "properties": {"a": {"$ref": reference}}}, '{"a":"x"}')
+
+
+def test_a_pattern_that_would_take_for_ever_gives_up() -> None:
+    """fault: J3"""
+    schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^(?=x)(x+x+)+y$"}}}
+    began = time.perf_counter()
+    with pytest.raises(ToolFailure):
+        read(schema, f'{{"a":"{"x" * 200_000}"}}')
+    assert time.perf_counter() - began < 1.0
