@@ -12,8 +12,10 @@ from typing import Any, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from toolgate.conversation.message import Media, Text
+from toolgate.conversation.message import Text
 from toolgate.tools.arguments import ArgumentCheck
+from toolgate.tools.bounding import Bounds as Bounds
+from toolgate.tools.bounding import bounded
 from toolgate.tools.cache import OutputCache
 from toolgate.tools.tool import (
     Approvals,
@@ -21,6 +23,7 @@ from toolgate.tools.tool import (
     Invocation,
     Output,
     Preparation,
+    Progress,
     Stance,
     Tell,
     Tool,
@@ -31,15 +34,7 @@ from toolgate.tools.tool import (
 )
 
 _PREPARATION_SECONDS = 5.0
-_DECISION_SECONDS = 5.0
-
-
-class Bounds(Struct, frozen=True):
-    """What a call may take unless its tool says otherwise: seconds, and characters of output that reach the model."""
-
-    seconds: float = 10.0
-    output: int = 256 * 1024
-    attempts: int = 2
+_LONGEST_WORD = 2000
 
 
 class Ran(Protocol):
@@ -99,7 +94,8 @@ class Runner:
         """
         began = time.monotonic()
         try:
-            invocation = replace(asked, arguments=self._check.read(tool.spec, asked.text))
+            arguments = self._check.read(tool.spec, asked.text)
+            invocation = replace(asked, arguments=arguments, tell=self._discreet(asked.tell))
             verdict = await self._verdict(tool, invocation, consent, on_wait)
             if verdict.stance == "pending":
                 return Waiting(verdict.approval or "")
@@ -115,7 +111,16 @@ class Runner:
         if self._ran is not None:
             outcome = "error" if output.is_error else outcome
             self._ran(tool.spec.name, time.monotonic() - began, outcome, asked.text, consent.run)
-        return self._bounded(output)
+        return bounded(output, self.bounds, self._redact)
+
+    def _discreet(self, tell: Tell) -> Tell:
+        """The same, with no secret of ours in what is told."""
+
+        def told(progress: Progress) -> None:
+            message = progress.message
+            tell(progress if message is None else replace(progress, message=self._redact(message[:_LONGEST_WORD])))
+
+        return told
 
     async def _verdict(
         self, tool: Tool, invocation: Invocation, consent: Consent, on_wait: Callable[[float], None] | None
@@ -135,6 +140,10 @@ class Runner:
         try:
             async with asyncio.timeout(_PREPARATION_SECONDS):
                 return await tool.prepare(invocation)
+        except asyncio.CancelledError:
+            if _is_cancelled():
+                raise
+            raise ToolFailure(f"{tool.spec.name} was cancelled from within.") from None
         except TimeoutError:
             raise ToolFailure(f"{tool.spec.name} took too long to prepare the call; nothing was run.") from None
         except ToolFailure:
@@ -164,6 +173,10 @@ class Runner:
         try:
             async with asyncio.timeout(seconds):
                 return await tool.invoke(invocation)
+        except asyncio.CancelledError:
+            if _is_cancelled():
+                raise
+            raise ToolFailure(f"{tool.spec.name} was cancelled from within.") from None
         except TimeoutError:
             raise ToolFailure(f"{tool.spec.name} did not answer within {seconds:g} seconds and was stopped.") from None
         except ToolFailure:
@@ -171,22 +184,11 @@ class Runner:
         except Exception as error:  # noqa: BLE001  # the tool boundary: whatever a tool raises is its own failure
             raise ToolFailure(f"{tool.spec.name} failed: {_said(error)}") from None
 
-    def _bounded(self, output: Output) -> Output:
-        """No more than the model should read, and no secret of ours in it; what is left out is said."""
-        left = self.bounds.output
-        content: list[Text | Media] = []
-        for piece in output.content:
-            if isinstance(piece, Text):
-                piece = Text(_shortened(self._redact(piece.text), left), piece.extra)
-                left = max(0, left - len(piece.text))
-            content.append(piece)
-        return replace(output, content=tuple(content))
 
-
-def _shortened(text: str, limit: int) -> str:
-    if len(text) <= limit:
-        return text
-    return f"{text[:limit]}\n[truncated: {len(text) - limit} of {len(text)} characters are left out]"
+def _is_cancelled() -> bool:
+    """Whether somebody wants us to stop; a cancellation that nobody asked for is the tool's own failure."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _denied(tool: Tool, verdict: Verdict) -> str:
