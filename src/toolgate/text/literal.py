@@ -4,7 +4,8 @@ What is JSON passes untouched, blanks and spelling of numbers included. What is 
 on the way and noted in `fixes`: Python's `True`, `None`, tuples and quotes, keys without quotes, a comma too many, line
 breaks and lone backslashes in strings. Anything else is no value, and the caller is told so.
 
-Runs of simple members are copied by one regular expression (possessive, hence linear); the rest goes token by token.
+What is well-formed and not nested deeply is copied by one regular expression (possessive, hence linear); the rest goes token
+by token.
 """
 
 import re
@@ -16,9 +17,22 @@ from toolgate.text.strings import escaped
 
 _CLEAN = r'[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*+'
 _NUMBER = r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?"
-_SIMPLE = rf'(?:"{_CLEAN}"|{_NUMBER}|true|false|null)'
-_ITEMS = re.compile(rf"(?:\s*+{_SIMPLE}\s*+,(?=\s*+[^\s\])}}]))++")
-_MEMBERS = re.compile(rf'(?:\s*+"{_CLEAN}"\s*+:\s*+{_SIMPLE}\s*+,(?=\s*+[^\s\])}}]))++')
+_BLANK = r"[ \t\r\n]*+"
+_PAIR = rf'"{_CLEAN}"{_BLANK}:{_BLANK}'
+
+
+def _around(value: str) -> str:
+    """The pattern of a scalar, or of a container of such values."""
+    members = rf"(?:{_PAIR}{value}{_BLANK}(?:,{_BLANK}(?=\")|(?=\}})))*+"
+    items = rf"(?:{value}{_BLANK}(?:,{_BLANK}(?=[^\]])|(?=\])))*+"
+    return rf"(?:{_SCALAR}|\{{{_BLANK}{members}\}}|\[{_BLANK}{items}\])"
+
+
+_SCALAR = rf'(?:"{_CLEAN}"|{_NUMBER}|true|false|null)'
+_SIMPLE = _around(_around(_SCALAR))  # deeper ones go token by token at their outer levels
+_CONTAINER = re.compile(rf"(?=[\[{{]){_around(_SIMPLE)}")
+_ITEMS = re.compile(rf"(?:{_BLANK}{_SIMPLE}{_BLANK},(?={_BLANK}[^ \t\r\n\])}}]))++")
+_MEMBERS = re.compile(rf"(?:{_BLANK}{_PAIR}{_SIMPLE}{_BLANK},(?={_BLANK}[^ \t\r\n\])}}]))++")
 _INSIDE = {'"': re.compile(_CLEAN), "'": re.compile(r"[^'\"\\\x00-\x1f]*+")}
 _TOKEN = re.compile(r"[-+.\w]*")
 _BARE_KEY = re.compile(r"[^\s:,{}\[\]()\"'<>]*")
@@ -52,7 +66,8 @@ class Literal:
 
     def __init__(self, source: Source, out: Out, *, python: bool = False, fence: str = "") -> None:
         self.fixes: list[str] = []
-        self.open: list[str] = []
+        self.open: list[str] = []  # what would close the containers that are open
+        self.past_value = False  # whether the last thing read was a whole value
         self._source = source
         self._out = out
         self._python = python
@@ -64,6 +79,7 @@ class Literal:
         self.open = []
         state: _State = "value"
         while state != "broken":
+            self.past_value = state == "after"
             if state == "value":
                 state = yield from self._value()
             elif not self.open:
@@ -73,10 +89,15 @@ class Literal:
         return False
 
     def _value(self) -> Steps[_State]:
-        self._out((yield from self._source.blanks()))
+        blanks = yield from self._source.blanks()
+        if self.open:
+            self._out(blanks)
         char = yield from self._source.peek()
         if char not in _CLOSERS:
             return "after" if (yield from self._scalar(char)) else "broken"
+        if whole := _CONTAINER.match(self._source.text, self._source.at):
+            self._out(self._source.take(len(whole[0])))
+            return "after"
         self._source.take(1)
         if char == "(":
             self._fixed(TUPLES_FIX)
@@ -108,6 +129,7 @@ class Literal:
         if not (yield from self._source.word(",")):
             self._out(blanks)
             return "broken"
+        self.past_value = False
         more = yield from self._source.blanks()
         if (yield from self._source.word(self.open[-1])):
             self._fixed(COMMA_FIX)

@@ -21,12 +21,13 @@ class Openers:
         self._line = _Set([opener for opener in openers if opener.at != "start"])
         self._start = _Set(openers)
         lines = _firsts([opener for opener in openers if opener.at == "line"])
-        ticks = rf"`|\n[ \t]*+(?=[{lines}])|" if lines else "`|"
-        self.search = re.compile(ticks + self._anywhere.pattern if anywhere else ticks[:-1]).search
+        # Every branch begins with a plain character: only then does `re` skip text without trying them.
+        ticks = ["`", *([rf"\n[ \t]*+(?=[{lines}])"] if lines else [])]
+        self.search = re.compile("|".join([*ticks, *self._anywhere.branches])).search
 
     def opened(self, found: re.Match[str]) -> Opener | None:
         """The opener that `search` found; None if it found a backtick or the beginning of a line."""
-        return self._anywhere.opener(found)
+        return self._anywhere.opener(found[0], found.string, found.start())
 
     def at_line(self, text: str, at: int, fresh: bool) -> tuple[Opener, str] | None:
         """The opener at this place, where a line begins; `fresh` if a message does."""
@@ -45,13 +46,11 @@ class _Set:
     """Openers that count in the same place."""
 
     def __init__(self, openers: Sequence[Opener]) -> None:
-        self._openers = list(openers)
-        ordered = sorted(enumerate(openers), key=lambda pair: -len(pair[1].word))
-        self.pattern = "|".join(
-            [f"(?P<o{number}>{re.escape(opener.word) or opener.pattern})" for number, opener in ordered]
-        )
-        self._match = re.compile(self.pattern or r"(?!)").match
-        words = [opener.word for opener in openers]
+        words = sorted([opener.word for opener in openers if opener.word], key=len, reverse=True)
+        self._words = {opener.word: opener for opener in openers if opener.word}
+        self._patterns = [(re.compile(opener.pattern).match, opener) for opener in openers if opener.pattern]
+        self.branches = [re.escape(word) for word in words] + [opener.pattern for opener in openers if opener.pattern]
+        self._match = re.compile("|".join(self.branches) or r"(?!)").match
         self._beginnings = frozenset([word[:size] for word in words for size in range(1, len(word))])
         partials = "|".join([opener.partial for opener in openers if opener.partial])
         self._partial = re.compile(partials or r"(?!)").fullmatch
@@ -59,13 +58,14 @@ class _Set:
         longest = max([len(word) for word in words], default=0)
         self._reach = _LONGEST_PATTERN if partials else longest
 
-    def opener(self, found: re.Match[str]) -> Opener | None:
-        group = found.lastgroup
-        return self._openers[int(group[1:])] if group else None
+    def opener(self, found: str, text: str, at: int) -> Opener | None:
+        if opener := self._words.get(found):
+            return opener
+        return next((opener for match, opener in self._patterns if match(text, at)), None)
 
     def at(self, text: str, at: int) -> tuple[Opener, str] | None:
         found = self._match(text, at)
-        opener = self.opener(found) if found else None
+        opener = self.opener(found[0], text, at) if found else None
         return (opener, found[0]) if found and opener else None
 
     def begins(self, rest: str) -> bool:

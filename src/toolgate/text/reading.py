@@ -200,8 +200,9 @@ class ToolCallText:
         self.raw("}" if self._keys else "{}")
 
     def end(self) -> None:
-        """The call is over."""
-        self._assembler.end_call(self._number)
+        """The call is over; where the text is, too, what was said of it decides whether it is whole."""
+        if not self._reading.source.over:
+            self._assembler.end_call(self._number)
         self._reading.resume()
 
 
@@ -234,6 +235,7 @@ class Answer:
     def end(self) -> None:
         """The answer is over."""
         self._reading.text(_strings(settled("".join(self._pieces))) if self._pieces else "")
+        self._reading.fresh = True  # blanks behind the mark are layout
         self._reading.resume()
 
 

@@ -6,6 +6,7 @@ and where lines begin. Knows no syntax beyond the openers it is given.
 
 from collections.abc import Sequence
 
+from toolgate.text.bodies.plain import between
 from toolgate.text.openers import Openers
 from toolgate.text.reading import Found, Reading
 from toolgate.text.source import Out, Source, Steps, words
@@ -36,7 +37,8 @@ class Scanner:
         self._calls = calls
         marks = [Opener(self._thinker(close), opening, at="start") for opening, close in thinks]
         if reading.answer:
-            marks.append(Opener(_answer_tag, f"<{reading.answer}>"))
+            closing = f"</{reading.answer}>"
+            marks.append(Opener(lambda reading, _: between(reading, closing), f"<{reading.answer}>"))
         self._plain = self._scene = Scene([*calls, *marks], reading.text)
         self._line_start = True
         self.calls_end_thinking = False
@@ -228,13 +230,3 @@ class _Trimmed:
         self._out(self._blanks + kept)
         self._blanks = piece[len(piece.rstrip()) :]
 
-
-def _answer_tag(reading: Reading, opened: str) -> Steps[None]:
-    """Reads an answer between tags: its text is plain text."""
-    reading.drop()
-    reading.source.held = None
-    close = f"</{opened[1:]}"
-    framed = yield from reading.source.one_of("\r\n", "\n")
-    stops = words(f"\r\n{close}", f"\n{close}", close) if framed else words(close)
-    stop = yield from reading.source.until(stops, reading.text)
-    reading.source.take(len(stop))

@@ -66,14 +66,14 @@ class Value:
 
     def _undecided(self) -> bool:
         """Whether the text so far may be something other than a string."""
-        if self._container or self._size > _LONGEST_SCALAR:
-            return self._container
+        if self._container:
+            return True
         text = "".join(self._waiting or ()).strip()
         self._container = text[:1] in ("{", "[") and bool(self._allowed & {ARRAY, OBJECT})
-        return (
-            self._container
-            or any(word.startswith(text) for word, kind in _WORDS.items() if kind in self._allowed)
-            or (bool(self._allowed & {NUMBER, INTEGER}) and _NUMERIC.fullmatch(text) is not None)
+        if self._container or self._size > _LONGEST_SCALAR:
+            return self._container
+        return any(word.startswith(text) for word, kind in _WORDS.items() if kind in self._allowed) or (
+            bool(self._allowed & {NUMBER, INTEGER}) and _NUMERIC.fullmatch(text) is not None
         )
 
 

@@ -95,8 +95,7 @@ def _call(reading: Reading, wordy: bool, closers: tuple[str, ...]) -> Steps[bool
         if not whole or (wordy and state.early is None) or not state.begin() or state.call is None:
             return False
         state.call.raw("".join(state.early or ()))
-    if whole or not reading.source.over:
-        state.call.end()
+    state.call.end()
     return True
 
 

@@ -11,3 +11,4 @@ def between(reading: Reading, close: str) -> Steps[None]:
     framing = yield from reading.source.one_of("\r\n", "\n")
     stop = yield from reading.source.until(words(framing + close, close), reading.text)
     reading.source.take(len(stop))
+    reading.fresh = True  # blanks behind the mark are layout

@@ -56,8 +56,7 @@ def call(reading: Reading, *closers: str) -> Steps[bool]:
         key = (yield from _next_key(reading)) if whole else None
         if key is None:
             yield from reading.broken(begun, name, _NOT_PYTHON, *closers)
-            if not source.over:
-                begun.end()
+            begun.end()
             return True
     begun.end_members()
     begun.end()

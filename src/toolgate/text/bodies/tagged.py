@@ -35,7 +35,7 @@ _CDATA, _CDATA_END = "<![CDATA[", "]]>"
 _ATTRIBUTE = re.compile(r"""([\w:.-]+)\s*=\s*("[^"]*"|'[^']*'|[^\s"'>]+)""")
 _HEADER = re.compile(r"[^<>]*")
 _NOT_JSON = "the value of a parameter is not valid JSON"
-_MALFORMED = "a parameter could not be made out"
+MALFORMED = "a parameter could not be made out"
 
 
 class Form(Struct, frozen=True):
@@ -76,7 +76,7 @@ def parameters(reading: Reading, call: Call, name: str, form: Form) -> Steps[Non
             return None
         opened = yield from form.key(reading)
         if opened is None:
-            yield from reading.broken(call, name, _MALFORMED, *form.ends)
+            yield from reading.broken(call, name, MALFORMED, *form.ends)
             return call.end() if (yield from source.one_of(*form.ends)) else None
         yield from _parameter(reading, call, name, form, *opened)
 

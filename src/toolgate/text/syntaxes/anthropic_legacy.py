@@ -47,8 +47,11 @@ def call(reading: Reading) -> Steps[bool]:
     yield from source.blanks()
     if (yield from source.word("<parameters>")):
         yield from tagged.parameters(reading, begun, name, _FORM)
-    elif not source.over:
-        begun.end_members()
+    else:
+        if (yield from source.sees("</invoke>")):
+            begun.end_members()
+        else:
+            yield from reading.broken(begun, name, tagged.MALFORMED, "</invoke>")
         begun.end()
     yield from reading.close("</invoke>")
     return True

@@ -45,8 +45,8 @@ def function(reading: Reading, closer: str = "") -> Steps[bool]:
         return True
     yield from json_calls.argument_object(reading, begun, name, _END)
     yield from reading.source.blanks()
-    if (yield from reading.source.word(_END)) or not reading.source.over:
-        begun.end()
+    yield from reading.source.word(_END)
+    begun.end()
     return True
 
 

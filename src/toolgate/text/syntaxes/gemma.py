@@ -38,8 +38,7 @@ def _read4(reading: Reading, _: str) -> Steps[None]:
     begun, name = head
     if not (yield from Literal(reading.source, begun.raw, fence=_QUOTE).copy()):
         yield from reading.broken(begun, name, _BROKEN, _CLOSING4)
-    if not reading.source.over:
-        begun.end()
+    begun.end()
     yield from reading.close(_CLOSING4)
 
 
@@ -51,8 +50,7 @@ def _read(reading: Reading, _: str) -> Steps[None]:
     reading.source.take(1)
     if not (yield from _pairs(reading, begun, name)):
         yield from reading.broken(begun, name, _BROKEN, _CLOSING)
-    if not reading.source.over:
-        begun.end()
+    begun.end()
     yield from reading.close(_CLOSING)
 
 

@@ -33,7 +33,7 @@ def _read(reading: Reading, opened: str) -> Steps[None]:
     if recipient and channel != "final":
         yield from json_calls.arguments(reading, recipient[1], None, *_ENDS)
         return
-    if recipient or (not channel and "assistant" not in header):
+    if not channel and "assistant" not in header:
         return
     out: Out = reading.reasoning if channel == "analysis" else reading.text
     reading.drop()

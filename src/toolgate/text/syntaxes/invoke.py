@@ -111,8 +111,8 @@ def _call(reading: Reading, marks: tagged.Form) -> Steps[bool]:
         return True
     yield from json_calls.argument_object(reading, begun, name, *marks.ends)
     yield from reading.source.blanks()
-    if (yield from reading.source.one_of(*marks.ends)) or not reading.source.over:
-        begun.end()
+    yield from reading.source.one_of(*marks.ends)
+    begun.end()
     return True
 
 

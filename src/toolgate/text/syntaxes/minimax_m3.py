@@ -36,8 +36,7 @@ def _read(reading: Reading, opened: str) -> Steps[None]:
         if not whole:
             yield from reading.broken(begun, name, _BROKEN, _INVOKE_END)
             yield from source.word(_INVOKE_END)
-        if whole or not source.over:
-            begun.end()
+        begun.end()
         yield from source.blanks()
     yield from reading.close(_CALLS_END)
 
@@ -90,7 +89,8 @@ class _Members:
 
     def _value(self, schema: Any, end: str) -> Steps[bool]:
         allowed = kinds(schema, self._root)
-        nested = (yield from self._source.followed(0, (_NS,))) and not (yield from self._source.sees(end))
+        nested = yield from self._source.followed(0, (f"{_NS}<",))
+        nested = nested and not (yield from self._source.followed(0, (f"{_NS}</",)))
         if nested or (STRING not in allowed and allowed <= {ARRAY, OBJECT}):
             is_array = yield from self._is_array(allowed)
             yield from self._source.blanks()

@@ -40,5 +40,5 @@ def _written(call: ToolCall, tools: Tools) -> str:
 
 
 SYNTAXES = (
-    Syntax("muse_glimmer", always(Opener(_read, _TO, at="start"), Opener(_read, _NEXT), *invoke.OPENERS(())), _render),
+    Syntax("muse_glimmer", always(Opener(_read, _TO, at="line"), Opener(_read, _NEXT), *invoke.OPENERS(())), _render),
 )

@@ -1,0 +1,117 @@
+"""The laws of text syntaxes, held against every syntax there is: a new file is tested as soon as it is there."""
+
+import itertools
+import json
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.text.reading import NOW, TOOLS, events, parts, tool, well_formed
+from tests.text.strategies import called, law, rendered, scraps
+from toolgate.conversation.message import Text, ToolCall
+from toolgate.text.syntax import Syntax
+from toolgate.text.syntaxes import syntaxes
+
+every_syntax = pytest.mark.parametrize("syntax", list(syntaxes().values()), ids=list(syntaxes()))
+SINGLE_TOOL = (tool("now", x="string"), tool("x1", k9="integer"))
+
+
+def split(text: str, sizes: list[int]) -> list[str]:
+    """The text in pieces of these sizes, over and over."""
+    pieces, position = [], 0
+    for size in itertools.cycle(sizes):
+        if position >= len(text):
+            return pieces
+        pieces.append(text[position : position + size])
+        position += size
+    raise AssertionError("sizes never run out")
+
+
+sizes = st.lists(st.integers(1, 40), min_size=1, max_size=5) | st.just([1])
+
+
+def exactly(text: str) -> object:
+    """Arguments as they mean, numbers as they are spelt."""
+    return json.loads(text, parse_int=str, parse_float=str)
+
+
+@law(120)
+@given(called())
+def test_1_what_a_syntax_writes_it_reads_back_exactly(example):
+    tools, calls = example
+    wanted = [(call.name, exactly(call.arguments), True) for call in calls]
+    for name, text in rendered(calls, tools).items():
+        found = parts(text, name, tools)
+        assert [type(part) for part in found] == [ToolCall] * len(calls), (name, text, found)
+        assert [(part.name, exactly(part.arguments), part.complete) for part in found] == wanted, (name, text)
+
+
+@law(50)
+@given(
+    called(2), st.sampled_from(["", "Let me see.\n", "<think>Hm.</think>\n\n"]), st.sampled_from(["", "\nDone."]), sizes
+)
+def test_2_where_a_text_is_split_changes_nothing(example, before, after, sizes):
+    """field: F1"""
+    tools, calls = example
+    for name, text in rendered(calls, tools).items():
+        text = before + text + after
+        assert parts(split(text, sizes), name, tools) == parts(text, name, tools), (name, text)
+
+
+@law(120)
+@given(scraps, sizes)
+def test_3_where_nonsense_is_split_changes_nothing_either(text, sizes):
+    for name in syntaxes():
+        assert parts(split(text, sizes), name, SINGLE_TOOL) == parts(text, name, SINGLE_TOOL), name
+
+
+@law(60)
+@given(scraps, sizes)
+def test_4_one_part_is_open_at_a_time(text, sizes):
+    for name in syntaxes():
+        well_formed(events(split(text, sizes), name, SINGLE_TOOL))
+
+
+@law(60)
+@given(scraps, sizes)
+def test_5_without_tools_every_character_is_text(text, sizes):
+    """Marks around reasoning and answers apart, and the channels of harmony, which are no text."""
+    text = re.sub(r"</?(?:think|final_answer|response)>|<\|(?:channel|end|start|call|return)\|>|>>>", "", text)
+    for name in syntaxes():
+        assert parts(split(text, sizes), name, ()) == ([Text(text)] if text else []), name
+
+
+@law(50)
+@given(called(1), st.floats(0, 1, exclude_max=True))
+def test_6_a_call_that_is_cut_off_is_not_taken_for_another(example, where):
+    tools, calls = example
+    for name, text in rendered(calls, tools).items():
+        for part in parts(text[: int(len(text) * where)], name, tools, cut=True):
+            if isinstance(part, ToolCall) and part.complete:
+                assert exactly(part.arguments) == exactly(calls[0].arguments), (name, text)
+
+
+@every_syntax
+def test_7_text_between_calls_stays_in_place(syntax: Syntax):
+    """field: F27"""
+    call = syntax.render([ToolCall("call_000000000000000000000000", "now", "{}")], {"now": NOW})
+    found = parts(f"One.\n{call}\nTwo.\n{call}\nThree.", syntax.name, TOOLS)
+    assert [part.text.strip() if isinstance(part, Text) else part.name for part in found] == [
+        "One.",
+        "now",
+        "Two.",
+        "now",
+        "Three.",
+    ]
+
+
+@every_syntax
+def test_8_calls_in_code_are_text(syntax: Syntax):
+    if "```" in (call := syntax.render([ToolCall("call_000000000000000000000000", "now", "{}")], {"now": NOW})):
+        pytest.skip("the syntax is itself a fence")
+    text = f"Write this:\n```\n{call}\n```\nor `{call.strip()}`."
+    if "\n" in call.strip():
+        text = f"Write this:\n```\n{call}\n```\n"
+    assert parts(text, syntax.name, TOOLS) == [Text(text)]

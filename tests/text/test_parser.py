@@ -1,0 +1,156 @@
+"""The rules of reading that no field case names: answers, reasoning, repairs on the way, where values end."""
+
+import pytest
+
+from tests.text.reading import TOOLS, told, tool
+from tests.text.test_field_cases import PARIS, both
+from toolgate.conversation.events import Delta
+from toolgate.text.parser import Parser
+from toolgate.text.syntaxes import syntax
+
+
+def test_a_final_answer_is_text_and_no_tool() -> None:
+    """T5"""
+    assert both('<invoke name="final_answer"><parameter name="answer">It is 21 °C.</parameter></invoke>') == [
+        "It is 21 °C."
+    ]
+    assert both("<final_answer>\nIt is 21 °C.\n</final_answer>") == ["It is 21 °C."]
+    assert both('<tool_call>{"name": "final_answer", "arguments": {"answer": "Yes."}}</tool_call>', "hermes") == [
+        "Yes."
+    ]
+
+
+def test_a_final_answer_streams() -> None:
+    """T5"""
+    parser = Parser(syntax("invoke"), TOOLS)
+    parser.feed('<invoke name="final_answer"><parameter name="answer">')
+    assert Delta("It is") in parser.feed("It is")
+
+
+def test_an_answer_and_calls_beside_it_both_reach_the_client() -> None:
+    """T5"""
+    text = f"<final_answer>Look:</final_answer>\n{PARIS}"
+    assert both(text) == ["Look:", ("get_weather", {"city": "Paris"})]
+
+
+def test_a_tool_that_is_called_final_answer_is_a_tool() -> None:
+    """T5"""
+    tools = [tool("final_answer", answer="string")]
+    text = '<invoke name="final_answer"><parameter name="answer">x</parameter></invoke>'
+    assert both(text, tools=tools) == [("final_answer", {"answer": "x"})]
+
+
+def test_reasoning_is_known_by_its_mark_at_the_beginning_alone() -> None:
+    assert both("<think>\nHm.\n</think>\n\nYes.") == [("reasoning", "Hm."), "Yes."]
+    assert both("Write <think> first.") == ["Write <think> first."]
+    assert both("[THINK]Hm.[/THINK]Yes.") == [("reasoning", "Hm."), "Yes."]
+    assert both("<think></think>Yes.") == ["Yes."]
+
+
+def test_a_text_may_begin_inside_reasoning() -> None:
+    assert both("Hm.\n</think>\nYes.", thinking=True) == [("reasoning", "Hm."), "Yes."]
+
+
+def test_a_value_with_a_reasoning_mark_is_a_value() -> None:
+    text = '<invoke name="get_weather"><parameter name="city"><think>x</think></parameter></invoke>'
+    assert both(text) == [("get_weather", {"city": "<think>x</think>"})]
+
+
+@pytest.mark.parametrize(
+    ("value", "read"),
+    [
+        ("a\nb", "a\nb"),
+        ("\na\nb\n", "a\nb"),
+        ("  a\n", "  a\n"),
+        ("\n    indented\n", "    indented"),
+        ("\n", ""),
+        ("", ""),
+    ],
+)
+def test_one_framing_line_break_belongs_to_the_layout(value: str, read: str) -> None:
+    text = f'<invoke name="get_weather"><parameter name="city">{value}</parameter></invoke>'
+    assert both(text) == [("get_weather", {"city": read})]
+
+
+@pytest.mark.parametrize(
+    ("body", "read"),
+    [
+        ('{"city": "Paris",}', {"city": "Paris"}),
+        ("{'city': 'it\\'s'}", {"city": "it's"}),
+        ('{city: "Paris", metric: True}', {"city": "Paris", "metric": True}),
+        ('{"city": "a\nb\\d"}', {"city": "a\nb\\d"}),
+        ('{"city": "\\u00e9\\ud83d\\ude00"}', {"city": "é😀"}),
+        ('"{\\"city\\": \\"Paris\\"}"', {"city": "Paris"}),
+        ("null", {}),
+        ("{}", {}),
+    ],
+)
+def test_json_that_can_mean_only_one_thing_is_mended_on_the_way(body: str, read: object) -> None:
+    """T6"""
+    assert both(f'<tool_call>{{"name": "get_weather", "arguments": {body}}}</tool_call>', "hermes") == [
+        ("get_weather", read)
+    ]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"arguments": {"city": "Paris"}, "name": "get_weather"}',
+        '{"tool_name": "get_weather", "parameters": {"city": "Paris"}}',
+        '{"name": "functions.get_weather", "args": {"city": "Paris"}}',
+        '{"type": "function", "function": {"name": "get_weather", "arguments": {"city": "Paris"}}}',
+        '{"id": "x", "name": "get_weather", "input": {"city": "Paris"}, "more": [1, {"a": 2}]}',
+        '[{"name": "get_weather", "arguments": {"city": "Paris"}}]',
+    ],
+)
+def test_the_keys_of_a_call_go_by_many_names(body: str) -> None:
+    assert both(f"<tool_call>{body}</tool_call>", "hermes") == [("get_weather", {"city": "Paris"})]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "<invoke name='get_weather'><parameter name='city'>Paris</parameter></invoke>",
+        "<invoke name=get_weather><parameter name=city>Paris</parameter></invoke>",
+        '<invoke  name = "get_weather" >\n  <parameter  name = "city" >Paris</parameter>\n</invoke>',
+        '<invoke name="get_weather">{"city": "Paris"}</invoke>',
+        '<function_calls>\n<invoke name="get_weather"><parameter name="city">Paris</parameter></function_calls>',
+        '<invoke name="get_weather"><parameter name="city">Paris</parameter></invoke>\n</function_calls>',
+    ],
+)
+def test_invoke_is_read_however_it_is_quoted_and_laid_out(call: str) -> None:
+    """T3"""
+    assert both(call) == [("get_weather", {"city": "Paris"})]
+
+
+def test_a_parameter_may_close_itself() -> None:
+    text = '<invoke name="get_weather"><parameter name="city"/><parameter name="days">2</parameter></invoke>'
+    assert both(text) == [("get_weather", {"city": "", "days": 2})]
+
+
+def test_positional_arguments_are_not_guessed_at() -> None:
+    assert both('[get_weather("Paris")]', "pythonic") == ['[get_weather("Paris")]']
+
+
+def test_a_parameter_that_is_given_twice_is_told_of() -> None:
+    parser = Parser(syntax("invoke"), TOOLS)
+    parser.feed(PARIS.replace("</invoke>", '<parameter name="city">Rome</parameter></invoke>'))
+    parser.end()
+    assert [problem.reason for problem in parser.problems] == ["the parameter 'city' is given twice"]
+
+
+def test_an_unknown_syntax_is_refused_with_those_there_are() -> None:
+    with pytest.raises(ValueError, match=r"no syntax is called 'xml'; there are .*hermes.*invoke"):
+        syntax("xml")
+
+
+def test_a_stray_tick_hides_no_call() -> None:
+    assert told(f"it`s here:\n{PARIS}") == ["it`s here:\n", ("get_weather", {"city": "Paris"})]
+
+
+def test_text_is_told_as_it_comes() -> None:
+    parser = Parser(syntax("auto"), TOOLS)
+    told_so_far = ""
+    for char in "Plain words, 1 < 2, [x], {y} and `z`.":
+        told_so_far += "".join([event.text for event in parser.feed(char) if isinstance(event, Delta)])
+    assert told_so_far == "Plain words, 1 < 2, [x], {y} and `z`."
