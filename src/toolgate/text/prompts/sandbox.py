@@ -1,0 +1,122 @@
+"""Templates that can do nothing but put given words together.
+
+A template may name the values it is given, look into them, choose, loop and use a handful of filters. It cannot call
+anything, multiply, assign or include, and loops nest no deeper than two: so the time it takes is bounded by its input, and
+what could be dear is refused before it is compiled. Output has a limit of its own.
+
+Words of users, tools and models are values here and never templates.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from jinja2 import StrictUndefined, Template, TemplateError, nodes
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+MOST = 64 * 1024 * 1024
+"""Characters that one prompt may have; no model reads as many."""
+
+_WIDEST_INDENT = 16
+_DEEPEST_LOOP = 2
+_ALLOWED: tuple[type[nodes.Node], ...] = (
+    nodes.Template,
+    nodes.Output,
+    nodes.TemplateData,
+    nodes.Name,
+    nodes.Const,
+    nodes.Getattr,
+    nodes.Getitem,
+    nodes.For,
+    nodes.If,
+    nodes.CondExpr,
+    nodes.Compare,
+    nodes.Operand,
+    nodes.And,
+    nodes.Or,
+    nodes.Not,
+    nodes.Concat,
+    nodes.Filter,
+    nodes.Keyword,
+)
+
+
+class Broken(ValueError):
+    """A template that cannot be used, and the line in it where that shows."""
+
+    def __init__(self, line: int, reason: str) -> None:
+        super().__init__(reason)
+        self.line = line
+        self.reason = reason
+
+
+def compiled(source: str, variables: Collection[str]) -> Template:
+    """The template, ready to be given these variables; `Broken` if it is wrong or asks for more than it may."""
+    environment = _environment()
+    try:
+        tree = environment.parse(source)
+        _check(tree, variables)
+        return environment.from_string(source)
+    except TemplateError as error:
+        raise Broken(getattr(error, "lineno", None) or 1, error.message or str(error)) from None
+
+
+def rendered(template: Template, values: Mapping[str, Any]) -> str:
+    """The template's text; `Broken` if a value it names is not there."""
+    pieces: list[str] = []
+    size = 0
+    try:
+        for piece in template.generate(**values):
+            size += len(piece)
+            if size > MOST:
+                raise Broken(1, f"the text grows beyond {MOST} characters")
+            pieces.append(piece)
+    except (TemplateError, TypeError, ValueError, ArithmeticError) as error:
+        if isinstance(error, Broken):
+            raise
+        raise Broken(_line(error), str(error)) from None
+    return "".join(pieces)
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
+        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=False, autoescape=False
+    )
+    environment.globals.clear()
+    environment.tests.clear()
+    environment.filters = {"indent": _indent, "join": _join, "trim": str.strip, "upper": str.upper, "length": len}
+    return environment
+
+
+def _indent(text: str, width: int = 2) -> str:
+    return text.replace("\n", "\n" + " " * min(width, _WIDEST_INDENT))
+
+
+def _join(items: Collection[str], between: str = "") -> str:
+    return between.join([str(item) for item in items])
+
+
+def _check(tree: nodes.Node, variables: Collection[str], bound: frozenset[str] = frozenset(), loops: int = 0) -> None:
+    """Refuses what a template may not do; `bound` are the names of the loops around."""
+    if not isinstance(tree, _ALLOWED):
+        raise Broken(tree.lineno, f"{type(tree).__name__.lower()} is not allowed in a prompt template")
+    if isinstance(tree, nodes.Name) and tree.ctx == "load" and tree.name not in (*variables, *bound):
+        raise Broken(tree.lineno, f"there is no variable {tree.name!r} here; there are {', '.join(sorted(variables))}")
+    if isinstance(tree, nodes.For):
+        if loops == _DEEPEST_LOOP:
+            raise Broken(tree.lineno, f"loops may nest no deeper than {_DEEPEST_LOOP}")
+        loops += 1
+        bound |= {name.name for name in tree.target.find_all(nodes.Name)} | {"loop"}
+        if isinstance(tree.target, nodes.Name):
+            bound |= {tree.target.name}
+    for child in tree.iter_child_nodes():
+        _check(child, variables, bound, loops)
+
+
+def _line(error: BaseException) -> int:
+    """The line of the template in which an error was raised."""
+    line, trace = 1, error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename in ("<template>", "<unknown>"):
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return line

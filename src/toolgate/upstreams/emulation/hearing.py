@@ -1,0 +1,227 @@
+"""One answer of a model that only writes text, heard while it comes: its words go through the parser, the rest as it is.
+
+Where nothing may be told too early, events are held; then a bad answer can still be taken back and asked for again.
+`problems` says, in words for the model, what is wrong with an answer. Knows no upstream.
+"""
+
+from collections.abc import Sequence
+
+from toolgate.conversation.events import Delta, PartEnd, PartStart, StepEnd, StepEvent, StepStart
+from toolgate.conversation.fold import unfold_part
+from toolgate.conversation.message import Part, Reasoning, Text, ToolCall
+from toolgate.text.parser import Parser
+from toolgate.text.prompts.wording import CALL_MARK
+from toolgate.text.repair import complaint
+from toolgate.text.syntax import Syntax
+from toolgate.upstreams.emulation.notes import Note, Noted
+from toolgate.upstreams.emulation.plan import Plan
+from toolgate.upstreams.emulation.sieve import Sieve, is_broken, mended
+
+
+class Ear:
+    """How a model's text is read; the options are the parser's own."""
+
+    def __init__(
+        self,
+        syntax: Syntax,
+        *,
+        answer: str | None = "final_answer",
+        thinking: bool = False,
+        calls_end_thinking: bool = False,
+    ) -> None:
+        self.syntax = syntax
+        self._answer = answer
+        self._thinking = thinking
+        self._calls_end_thinking = calls_end_thinking
+
+    def parser(self, plan: Plan, first: bool = True, any_tool: bool = False) -> Parser:
+        """A parser for one answer, or for what follows something other than text in it."""
+        return Parser(
+            self.syntax,
+            plan.tools,
+            answer=self._answer,
+            thinking=self._thinking and first,
+            calls_end_thinking=self._calls_end_thinking,
+            any_tool=any_tool,
+        )
+
+
+class Hearing:
+    """Hears one answer."""
+
+    def __init__(self, plan: Plan, ear: Ear, noted: Noted, lead: str = "") -> None:
+        self.start: StepStart | None = None
+        self.stop: StepEnd | None = None
+        self.thought: list[Part] = []
+        self._plan = plan
+        self._ear = ear
+        self._noted = noted
+        single = plan.choice.parallel is False
+        self._sieve = Sieve([tool.name for tool in plan.tools], plan.allowed, single, noted, lead)
+        self._parser: Parser | None = ear.parser(plan)
+        self._said: list[str] = []
+        self._in_text = False
+        self._heard_delta = False
+        self._held: list[StepEvent] | None = [] if plan.held else None
+        self._spoilt: dict[str, str] = {}  # tools whose calls the parser could not read, and why
+        self._tools = {tool.name: tool for tool in plan.tools}
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more of the answer is wanted."""
+        return self._sieve.over
+
+    @property
+    def said(self) -> str:
+        """The model's text, as it wrote it."""
+        return "".join(self._said)
+
+    @property
+    def calls(self) -> Sequence[ToolCall]:
+        """The calls that it made."""
+        return self._sieve.calls
+
+    @property
+    def spoke(self) -> bool:
+        """Whether the client has been told some text."""
+        return self._sieve.spoke and self._held is None
+
+    def hear(self, batch: Sequence[StepEvent]) -> list[StepEvent]:
+        """The events to tell, now that these have come."""
+        told: list[StepEvent] = []
+        for event in batch:
+            match event:
+                case Delta(text) if self._in_text:
+                    self._heard_delta = True
+                    told += self._read(text)
+                case PartStart(Text()):
+                    self._in_text, self._heard_delta = True, False
+                case PartEnd(Text(text)):
+                    told += [] if self._heard_delta else self._read(text)
+                    self._in_text = False
+                case StepStart():
+                    self.start = event
+                case StepEnd():
+                    self.stop = event
+                case _:
+                    told += self._pass(event)
+        return self._tell(told)
+
+    def only_end(self, batch: Sequence[StepEvent]) -> list[StepEvent]:
+        """Nothing to tell: of an answer that is not wanted any more, only how it ends is heard."""
+        self.stop = next((event for event in batch if isinstance(event, StepEnd)), self.stop)
+        return []
+
+    def end(self) -> list[StepEvent]:
+        """The last events, unless they are held."""
+        cut = self.stop is not None and self.stop.reason in ("length", "content_filter")
+        return self._tell([*self._finish(cut), *self._sieve.end()])
+
+    def problems(self) -> list[str]:
+        """What is wrong with the answer and has not been told yet, in words for the model."""
+        if self.stop is not None and self.stop.reason in ("length", "content_filter"):
+            return []
+        found = self._broken() if self._held is not None else []
+        found += [self._complaint(name, arguments) for name, arguments in self._sieve.unread]
+        if self._sieve.refused and not self.calls and (not self._sieve.spoke or self._plan.choice.mode == "required"):
+            found += [self._refusal(name) for name in dict.fromkeys(self._sieve.refused)]
+        if found or self.calls:
+            return found
+        if self._held is not None and (unknown := self._unknown()):
+            return [f"There is no tool called {name!r}." for name in unknown]
+        return [self._insisting()] if self._plan.choice.mode == "required" else []
+
+    def rest(self, problems: Sequence[str]) -> list[StepEvent]:
+        """What was not told yet, as it is told in the end: what cannot be used is plain text."""
+        held, self._held = self._held or [], None
+        if not problems:
+            return held
+        parts = [event.part for event in held if isinstance(event, PartEnd)]
+        lines = [Text(f"{CALL_MARK}{name}({arguments})") for name, arguments in self._sieve.unread]
+        spoilt = [call for call in self.calls if self._is_spoilt(call)]
+        self._sieve.calls[:] = [call for call in self.calls if call not in spoilt]
+        told: list[Part] = [*[_as_text(part) if part in spoilt else part for part in parts], *lines]
+        if not self._sieve.spoke and not self.calls and self.said and not self.thought:
+            told = [*[part for part in parts if not isinstance(part, ToolCall)], Text(self.said)]
+        return [event for part in told for event in unfold_part(part)]
+
+    def _read(self, text: str) -> list[StepEvent]:
+        self._said.append(text)
+        if self._parser is None:
+            self._parser = self._ear.parser(self._plan, first=False)
+        return self._sieve.sift(self._parser.feed(text))
+
+    def _pass(self, event: StepEvent) -> list[StepEvent]:
+        """Something other than text: the text before it is over."""
+        before = self._finish(cut=False) if isinstance(event, PartStart) else []
+        if isinstance(event, PartEnd) and isinstance(event.part, Reasoning):
+            self.thought.append(event.part)
+        return [*before, *self._sieve.sift([event])]
+
+    def _finish(self, cut: bool) -> list[StepEvent]:
+        parser, self._parser = self._parser, None
+        if parser is None:
+            return []
+        told = self._sieve.sift(parser.end(cut=cut))
+        for problem in parser.problems:
+            self._spoilt[problem.name] = problem.reason
+            self._noted(Note("broken_call", problem.reason, problem.name))
+        return told
+
+    def _tell(self, events: list[StepEvent]) -> list[StepEvent]:
+        """The events, or nothing while they are held; a call that is wanted ends the waiting of a stream."""
+        if self._held is None:
+            return events
+        self._held += events
+        if not self._plan.asked.stream or not any(_is_call(event) for event in events):
+            return []
+        held, self._held = self._held, None
+        return held
+
+    def _broken(self) -> list[str]:
+        """The calls that cannot be read even when mended; those that can be are mended."""
+        self._held = [self._mended(event) for event in self._held or ()]
+        self._sieve.calls[:] = _calls(self._held)
+        return [self._complaint(call.name, call.arguments) for call in self.calls if self._is_spoilt(call)]
+
+    def _mended(self, event: StepEvent) -> StepEvent:
+        match event:
+            case PartEnd(ToolCall() as call):
+                return PartEnd(mended(call, self._tools.get(call.name), self._noted))
+            case _:
+                return event
+
+    def _is_spoilt(self, call: ToolCall) -> bool:
+        """Whether it is broken, or the parser's complaint can only be about it: a parameter given twice, say."""
+        broken = {one.name for one in self.calls if is_broken(one)}
+        return is_broken(call) or call.name in self._spoilt.keys() - broken
+
+    def _complaint(self, name: str, arguments: str) -> str:
+        return complaint(name, arguments, self._tools.get(name), self._spoilt.get(name, ""))
+
+    def _refusal(self, name: str) -> str:
+        if not self._plan.allowed:
+            return "No tool may be called now."
+        return f"The tool {name} may not be called now; call {' or '.join(sorted(self._plan.allowed))}."
+
+    def _insisting(self) -> str:
+        names = " or ".join(self._plan.choice.names)
+        return f"It calls no tool. You must call {names or 'one of the tools'} now."
+
+    def _unknown(self) -> list[str]:
+        """Names of tools that are not on offer, in calls that were taken for text."""
+        parser = self._ear.parser(self._plan, any_tool=True)
+        calls = _calls([*parser.feed(self.said), *parser.end(cut=False)])
+        return [call.name for call in calls if call.name not in self._tools]
+
+
+def _calls(events: Sequence[StepEvent]) -> list[ToolCall]:
+    return [event.part for event in events if isinstance(event, PartEnd) and isinstance(event.part, ToolCall)]
+
+
+def _as_text(part: Part) -> Part:
+    return Text(f"{part.name} {part.arguments}") if isinstance(part, ToolCall) else part
+
+
+def _is_call(event: StepEvent) -> bool:
+    return isinstance(event, PartStart) and isinstance(event.part, ToolCall)

@@ -1,0 +1,80 @@
+"""Blocks of results that a model writes itself, found in its text while it comes.
+
+A model that has read `Tool Call: f({…})` and `Result [SUCCESS]` may go on in that manner: it makes up results, or writes the
+line in place of a call. Lines that begin so are held back until it is clear which; whatever follows a made-up result is no
+answer. Knows no events.
+"""
+
+import re
+from collections.abc import Collection
+
+from toolgate.text.prompts.wording import CALL_MARK, RESULT_MARKS
+
+_LINES = re.compile(r"[^\n]*\n|[^\n]+")
+_CALL = re.compile(rf"{re.escape(CALL_MARK)}([^\s(]+)\((.*)\)[ \t]*\n?", re.DOTALL)
+_BETWEEN = ("", "---")
+_LONGEST = 1 << 18
+
+
+class Imitations:
+    """Reads one answer's text: `feed` gives what is surely text.
+
+    `calls` are the lines that stand for calls: names and arguments.
+    """
+
+    def __init__(self, tools: Collection[str]) -> None:
+        self.cut = False  # a made-up result has come, and nothing behind it counts
+        self.calls: list[tuple[str, str]] = []
+        self._tools = tools
+        self._deciding = True  # the line that is being read may be one of those looked for
+        self._line = ""
+        self._held: list[str] = []
+
+    def feed(self, text: str) -> str:
+        """As much of the text so far as is no imitation."""
+        out: list[str] = []
+        for piece in _LINES.findall(text):
+            if self.cut:
+                break
+            if self._deciding:
+                self._decide(piece, out)
+            else:
+                out.append(piece)
+                self._deciding = piece.endswith("\n")
+        return "".join(out)
+
+    def release(self) -> str:
+        """What was held back and is text after all, now that the text is over; lines that stand for calls are kept."""
+        found = [_CALL.fullmatch(line) for line in (*self._held, self._line)]
+        calls = [(match[1], match[2]) for match in found if match and match[1] in self._tools]
+        self.calls += calls
+        text = "" if self.cut or calls else "".join(self._held) + self._line
+        self._held, self._line, self._deciding = [], "", True
+        return text
+
+    def _decide(self, piece: str, out: list[str]) -> None:
+        self._line += piece
+        line = self._line
+        if line.startswith(RESULT_MARKS):
+            self.cut = True
+            self._line = ""
+        elif len(line) <= _LONGEST and self._may_be_one(line):
+            if line.endswith("\n"):
+                self._held.append(line)
+                self._line = ""
+        else:
+            out.append("".join(self._held) + line)
+            self._held, self._line = [], ""
+            self._deciding = line.endswith("\n")
+
+    def _may_be_one(self, line: str) -> bool:
+        """Whether the line is, or may become, one that is held back."""
+        unfinished = not line.endswith("\n")
+        if self._held and (line.strip() in _BETWEEN or (unfinished and "---".startswith(line))):
+            return True
+        if unfinished and any(mark.startswith(line) for mark in (CALL_MARK, *RESULT_MARKS)):
+            return True
+        if not line.startswith(CALL_MARK):
+            return False
+        name, opened, _ = line[len(CALL_MARK) :].partition("(")
+        return name in self._tools if opened else unfinished and any(tool.startswith(name) for tool in self._tools)
