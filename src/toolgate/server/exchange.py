@@ -91,9 +91,9 @@ class Exchange:
 
     async def json(self) -> Any:
         """The body as JSON, refused if it claims to be anything else."""
-        content_type = self.header(b"content-type")
-        if content_type is not None and content_type != "application/json" and not _is_json(content_type):
-            raise WrongMediaType(f"The content type must be application/json in UTF-8, not {content_type[:80]!r}.")
+        content_type = self.named.get(b"content-type", JSON)
+        if content_type != JSON and not _is_json(said := content_type.decode("latin-1")):
+            raise WrongMediaType(f"The content type must be application/json in UTF-8, not {said[:80]!r}.")
         body = self._whole_body() or await self.body()
         if not body:
             raise InvalidRequest("The body is empty: a JSON object was expected.", code="invalid_json")

@@ -149,6 +149,9 @@ def _messages(messages: tuple[Message, ...], quirks: Quirks, dropped: list[str])
         if attached:
             yield _attachment(attached, dropped)
             attached = []
+        if message.role == "user" and not message.extra and len(message.parts) == 1:
+            yield {"role": "user", "content": _content(message.parts, dropped)}
+            continue
         written = _message(message, quirks, dropped)
         if written != _NOTHING or not _is_foreign(message):
             yield written
@@ -162,8 +165,6 @@ def _is_foreign(message: Message) -> bool:
 
 
 def _message(message: Message, quirks: Quirks, dropped: list[str]) -> dict[str, Any]:
-    if message.role == "user" and not message.extra and len(message.parts) == 1:
-        return {"role": "user", "content": _content(message.parts, dropped)}
     own = dict(message.extra.get(NAME, {}))
     if message.role == "assistant":
         return _assistant(message.parts, quirks, dropped) | own
