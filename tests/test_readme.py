@@ -13,6 +13,7 @@ from tests.stage import MEMORY, QUIET, served
 from toolgate.config import Config
 from toolgate.config.settings import Server
 from toolgate.server.build import Toolgate
+from toolgate.tools.sources.python import PythonSource
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "docs" / "server-tools.md"]
@@ -49,6 +50,17 @@ def test_a_request_is_answered(url: str, command: str) -> None:
     answer = subprocess.run([*words, "--fail-with-body"], capture_output=True, text=True, timeout=30, check=False)
     assert answer.returncode == 0, answer.stdout
     assert "failed" not in answer.stdout
+
+
+async def test_the_tool_shown_can_be_loaded(tmp_path: Path) -> None:
+    program = next(text for kind, text in blocks(PAGES[0]) if kind == "python" and "@tool" in text)
+    (tmp_path / "stock.py").write_text(program)
+    source = PythonSource(["."], tmp_path)
+    await source.open(lambda: None)
+    try:
+        assert (source.trouble, [tool.spec.name for tool in source.tools]) == (None, ["in_stock"])
+    finally:
+        await source.aclose()
 
 
 @pytest.mark.parametrize(("program", "output"), PROGRAMS)

@@ -1,6 +1,7 @@
 """The tool side of a server, made from its configuration: sources, registry, approvals, memory, and their start and stop."""
 
-from collections.abc import Iterable, Mapping
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
 
 from msgspec.structs import asdict
 
@@ -37,6 +38,9 @@ from toolgate.tools.selection import NOTHING, read_wish
 from toolgate.tools.sources.api import ApiSource
 from toolgate.tools.tool import ToolFailure, ToolSource, ToolSpec
 
+_LOOKS = (2.0, 15.0)
+"""Seconds after the start at which troubles are told: by then most sources, and even slow ones, have had their chance."""
+
 
 class Workshop:
     """Everything that server tools need, opened and closed with the server."""
@@ -44,6 +48,9 @@ class Workshop:
     def __init__(self, config: Config, database: Database, traced: Traced, extra: Iterable[ToolSource] = ()) -> None:
         """`extra` are sources beside those of the configuration."""
         tools = config.tools
+        self._traced = traced
+        self._troubles: set[tuple[str, str | None, str]] = set()
+        self._watches: list[Callable[[], None]] = []
         sources = Sources(config, database)
         self._registered = ApiSource(RegistrationStore(database), sources.registered)
         self.registry = Registry([*sources.configured(), *extra, self._registered])
@@ -80,12 +87,25 @@ class Workshop:
     async def open(self) -> None:
         """Begin to bring tools."""
         await self.registry.open()
+        loop = asyncio.get_running_loop()
+        timers = [loop.call_later(seconds, self._tell_troubles) for seconds in _LOOKS]
+        unsubscribe = self.registry.subscribe(self._tell_troubles)
+        self._watches = [unsubscribe, *[timer.cancel for timer in timers]]
 
     async def aclose(self) -> None:
         """Let go of all sources."""
+        for stop in self._watches:
+            stop()
         await self.registry.aclose()
         if self._webhook is not None:
             await self._webhook.aclose()
+
+    def _tell_troubles(self) -> None:
+        """Log what is newly wrong with tools: nobody looks at a list of what is not there."""
+        troubles = {(trouble.source, trouble.tool, trouble.message) for trouble in self.registry.troubles()}
+        for source, tool, message in sorted(troubles - self._troubles, key=str):
+            self._traced.log.warning("tools", source=source, tool=tool, problem=message)
+        self._troubles = troubles
 
     def _definition(self, name: str) -> ToolSpec | None:
         tool = self.registry.get(name)
