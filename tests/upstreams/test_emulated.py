@@ -1,6 +1,7 @@
 """A model that only writes text, used as one that calls tools."""
 
 import asyncio
+import itertools
 import json
 
 import pytest
@@ -13,6 +14,7 @@ from toolgate.conversation.message import Media, Message, Reasoning, Text, ToolC
 from toolgate.conversation.request import ModelRequest, OutputFormat, Settings, ToolChoice, ToolDef
 from toolgate.testing import ScriptedModel
 from toolgate.text.prompts import Prompts
+from toolgate.text.syntaxes import syntaxes
 from toolgate.upstreams.emulated import Emulated, Injected
 
 WEATHER = ToolDef(
@@ -183,7 +185,7 @@ async def test_a_longer_conversation_begins_with_the_bytes_of_the_shorter_one():
             again = await hear(asking(*turns[:count]), "x", inject=inject)
             assert heard.asked() == again.asked()
             rendered.append(heard.asked())
-        for shorter, longer in zip(rendered, rendered[1:], strict=False):
+        for shorter, longer in itertools.pairwise(rendered):
             assert longer[: len(shorter)] == shorter
 
 
@@ -455,8 +457,6 @@ async def test_neighbouring_messages_of_one_role_are_one_turn():
 
 
 async def test_every_syntax_makes_the_round_trip():
-    from toolgate.text.syntaxes import syntaxes  # noqa: PLC0415
-
     for name, syntax in syntaxes().items():
         call = ToolCall("c1", "get_weather", '{"city": "Paris", "days": 3}')
         written = syntax.render([call], {"get_weather": WEATHER})

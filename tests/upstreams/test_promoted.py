@@ -1,0 +1,124 @@
+"""Calls that a model with tools of its own leaks as text."""
+
+import pytest
+
+from tests.upstreams.wrapping import read
+from toolgate.conversation.events import Delta, ModelResponse, PartEnd, PartStart, StepEnd
+from toolgate.conversation.fold import fold
+from toolgate.conversation.message import Message, Reasoning, Text, ToolCall
+from toolgate.conversation.request import ModelRequest, ToolChoice, ToolDef
+from toolgate.testing import ScriptedModel
+from toolgate.upstreams.promoted import Promoted
+
+WEATHER = ToolDef("get_weather", None, {"type": "object", "properties": {"city": {"type": "string"}}})
+CALL = '<invoke name="get_weather">\n<parameter name="city">Paris</parameter>\n</invoke>'
+LEAK = f"<function_calls>\n{CALL}\n</function_calls>"
+PROPER = ToolCall("call_" + "a" * 24, "get_weather", '{"city":"Paris"}')
+
+
+def asking(**fields):
+    request = {"tools": (WEATHER,), "stream": True, **fields}
+    return ModelRequest("m", (Message("user", (Text("How is the weather?"),)),), **request)
+
+
+async def hear(said, request=None, notes=None):
+    model = ScriptedModel([said])
+    noted = (lambda note: None) if notes is None else notes.append
+    answer = await Promoted(model, noted=noted).ask(request or asking())
+    events = await read(answer)
+    _well_formed(events)
+    return fold(events), model
+
+
+def _well_formed(events):
+    open_part, deltas = None, []
+    for event in events:
+        match event:
+            case PartStart(part):
+                assert open_part is None
+                open_part, deltas = part, []
+            case Delta(text):
+                assert open_part is not None
+                deltas.append(text)
+            case PartEnd(part):
+                assert type(part) is type(open_part)
+                assert "".join(deltas) == (part.arguments if isinstance(part, ToolCall) else part.text)
+                open_part = None
+    assert isinstance(events[-1], StepEnd)
+
+
+def _short(part):
+    return (part.name, part.arguments) if isinstance(part, ToolCall) else part.text
+
+
+@pytest.mark.parametrize("before", ["", "Let me look.\n\n"])
+async def test_a_leaked_call_of_a_tool_on_offer_is_a_call(before):
+    """T4, field: F26, F5"""
+    notes = []
+    response, _ = await hear(f"{before}{LEAK}", notes=notes)
+    assert [_short(part).strip() if isinstance(part, Text) else _short(part) for part in response.parts] == [
+        *([before.strip()] if before else []),
+        ("get_weather", '{"city":"Paris"}'),
+    ]
+    assert response.reason == "tool_calls"
+    assert [note.kind for note in notes] == ["promoted_call"]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        LEAK.replace("get_weather", "rm_rf"),
+        f"Write it like this:\n```\n{LEAK}\n```\nand it works.",
+        'To call a tool one writes `<invoke name="get_weather">`.',
+        "The get_weather tool takes a city.",
+    ],
+)
+async def test_prose_and_code_and_other_names_are_never_calls(said):
+    """field: F26"""
+    response, _ = await hear(said)
+    assert response.parts == (Text(said),)
+    assert response.reason == "stop"
+
+
+@pytest.mark.parametrize("before", ["", "Let me look. "])
+async def test_a_leak_beside_a_proper_call_stays_text(before):
+    response, _ = await hear([Text(f"{before}{LEAK}"), PROPER])
+    assert response.parts == (Text(f"{before}{LEAK}"), PROPER)
+    response, _ = await hear([PROPER, Text(LEAK)])
+    assert response.parts == (PROPER, Text(LEAK))
+
+
+async def test_a_leak_that_is_cut_off_stays_text():
+    response, _ = await hear(ModelResponse((Text(LEAK[:-40]),), "length"))
+    assert response.parts == (Text(LEAK[:-40]),)
+    assert response.reason == "length"
+
+
+async def test_reasoning_stays_in_place_around_a_leak():
+    response, _ = await hear([Reasoning("Hm."), Text(f"So.\n{LEAK}"), Reasoning("Done?"), Text("Wait.")])
+    assert [type(part) for part in response.parts] == [Reasoning, Text, ToolCall, Reasoning, Text]
+
+
+async def test_text_without_a_call_keeps_what_else_was_said_of_it():
+    noted = Text("Hello.", {"openai_responses": {"annotations": []}})
+    response, _ = await hear(ModelResponse((noted,), "stop"))
+    assert response.parts == (noted,)
+
+
+@pytest.mark.parametrize("changes", [{"tools": ()}, {"tool_choice": ToolChoice("none")}])
+async def test_where_no_tool_may_be_called_the_answer_is_left_alone(changes):
+    request = asking(**changes)
+    response, model = await hear(LEAK, request)
+    assert response.parts == (Text(LEAK),)
+    assert model.requests[0] is request
+
+
+async def test_text_is_told_as_it_comes():
+    model = ScriptedModel(["One two three four five."])
+    answer = await Promoted(model).ask(asking())
+    async for batch in answer.events():
+        if any(isinstance(event, Delta) for event in batch):
+            break
+    assert not model.answers[0].complete
+    await answer.aclose()
+    assert model.answers[0].closed
