@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from http.client import HTTPException
 from typing import Any
 
+from toolgate.cli.asking import status_words
+
 SECONDS = 10.0
 
 
@@ -30,18 +32,8 @@ def get_json(url: str, headers: Mapping[str, str], seconds: float = SECONDS) -> 
         with urllib.request.build_opener(_StayPut).open(request, timeout=seconds) as response:
             return json.loads(response.read())
     except urllib.error.HTTPError as error:
-        raise Refused(_status(error.code)) from None
+        raise Refused(status_words(error.code)) from None
     except (urllib.error.URLError, OSError, HTTPException) as error:
         raise Refused(f"no answer ({getattr(error, 'reason', error)})") from None
     except ValueError:
         raise Refused("the answer is not JSON") from None
-
-
-def _status(code: int) -> str:
-    match code:
-        case 401 | 403:
-            return f"the key was refused ({code})"
-        case 404:
-            return "it has no such path (404)"
-        case _:
-            return f"status {code}"

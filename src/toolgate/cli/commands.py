@@ -8,6 +8,7 @@ import typer
 
 from toolgate import __version__
 from toolgate.cli.approvals import app as approvals_app
+from toolgate.cli.asking import HERE, Key, Url, ask
 from toolgate.cli.tools import app as tools_app
 
 if TYPE_CHECKING:
@@ -61,7 +62,8 @@ def check(
     """Check the configuration and show what it means."""
     path = _find(config)
     loaded = _load(path)
-    from toolgate.cli.tables import models_table, show, upstreams_table
+    from toolgate.cli.printing import print_table
+    from toolgate.cli.tables import models_table, upstreams_table
 
     _say(f"{path or 'The built-in configuration'} is fine.")
     answers = None
@@ -69,9 +71,9 @@ def check(
         from toolgate.cli.probe import probe_all
 
         answers = probe_all(loaded.upstreams.values())
-    show(models_table(loaded.models))
+    print_table(models_table(loaded.models))
     if loaded.upstreams:
-        show(upstreams_table(loaded.upstreams.values(), answers))
+        print_table(upstreams_table(loaded.upstreams.values(), answers))
     if answers and not all(answer.ok for answer in answers.values()):
         raise typer.Exit(1)
 
@@ -80,19 +82,12 @@ app.command("doctor", hidden=True)(check)
 
 
 @app.command()
-def models(
-    url: Annotated[str, typer.Option(help="Where the server is.", envvar="TOOLGATE_URL")] = "http://127.0.0.1:8080",
-    key: Annotated[str | None, typer.Option(help="Key to present.", envvar="TOOLGATE_KEY", show_envvar=True)] = None,
-) -> None:
+def models(url: Url = HERE, key: Key = None) -> None:
     """List the models of a running server."""
-    from toolgate.cli.client import Refused, get_json
-    from toolgate.cli.tables import names_table, show
+    from toolgate.cli.printing import print_table
+    from toolgate.cli.tables import names_table
 
-    try:
-        answer = get_json(f"{url.rstrip('/')}/v1/models", {"authorization": f"Bearer {key}"} if key else {})
-    except Refused as refused:
-        _stop(f"{url}: {refused}", 1)
-    show(names_table(answer))
+    print_table(names_table(ask(url, key, "GET", "/v1/models")))
 
 
 mcp_app = typer.Typer(invoke_without_command=True)

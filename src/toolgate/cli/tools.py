@@ -10,7 +10,8 @@ from urllib.parse import quote, urlencode
 
 import typer
 
-from toolgate.cli.approvals import HERE, Key, Url, _ask, _plain
+from toolgate.cli.asking import HERE, Key, Url, ask, plain
+from toolgate.cli.printing import print_table, rows_table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -41,19 +42,19 @@ def listed(
     if context.invoked_subcommand is not None:
         return
     asked = {word: value for word, value in (("name", name), ("tags", tags)) if value}
-    answer = _ask(url, key, "GET", f"/v1/tools{'?' if asked else ''}{urlencode(asked)}")
+    answer = ask(url, key, "GET", f"/v1/tools{'?' if asked else ''}{urlencode(asked)}")
     if as_json:
         _print_json(answer)
         return
-    _print(_table(_rows(answer, "data")))
+    print_table(_table(_rows(answer, "data")))
     for trouble in _rows(answer, "troubles"):
-        typer.echo(_plain(f"{trouble.get('source', '')}: {trouble.get('message', '')}"), err=True)
+        typer.echo(plain(f"{trouble.get('source', '')}: {trouble.get('message', '')}"), err=True)
 
 
 @app.command()
 def show(name: Name, as_json: AsJson = False, url: Url = HERE, key: Key = None) -> None:
     """Show one tool with its schema."""
-    tool = _ask(url, key, "GET", f"/v1/tools/{quote(name, safe='')}")
+    tool = ask(url, key, "GET", f"/v1/tools/{quote(name, safe='')}")
     if as_json:
         _print_json(tool)
         return
@@ -61,7 +62,7 @@ def show(name: Name, as_json: AsJson = False, url: Url = HERE, key: Key = None) 
         if field == "object":
             continue
         text = value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
-        typer.echo("\n".join([_plain(line) for line in f"{field}: {text}".splitlines()]))
+        typer.echo("\n".join([plain(line) for line in f"{field}: {text}".splitlines()]))
 
 
 @app.command()
@@ -72,8 +73,8 @@ def accept(
     key: Key = None,
 ) -> None:
     """Let a tool be used again whose definition has changed."""
-    _ask(url, key, "POST", f"/v1/tools/{quote(name, safe='')}/accept", {"digest": digest} if digest else {})
-    typer.echo(f"{_plain(name)} is accepted.")
+    ask(url, key, "POST", f"/v1/tools/{quote(name, safe='')}/accept", {"digest": digest} if digest else {})
+    typer.echo(f"{plain(name)} is accepted.")
 
 
 def _rows(answer: Mapping[str, Any], field: str) -> Iterable[Mapping[str, Any]]:
@@ -82,22 +83,14 @@ def _rows(answer: Mapping[str, Any], field: str) -> Iterable[Mapping[str, Any]]:
 
 
 def _table(tools: Iterable[Mapping[str, Any]]) -> "Table":
-    from toolgate.cli.tables import _add, _table
-
-    table = _table("Tools", "name", "source", "tags", "does")
+    rows = []
     for tool in tools:
         said = str(tool.get("userDescription") or tool.get("description", ""))
         short = said if len(said) <= SHORT else said[: SHORT - 1] + "…"
         tags = tool.get("tags")
         listed = ", ".join([str(tag) for tag in tags]) if isinstance(tags, list) else ""
-        _add(table, str(tool.get("name", "")), str(tool.get("source", "")), listed, " ".join(short.split()))
-    return table
-
-
-def _print(table: "Table") -> None:
-    from toolgate.cli.tables import show
-
-    show(table)
+        rows.append([tool.get("name"), tool.get("source"), listed, " ".join(short.split())])
+    return rows_table("Tools", ("name", "source", "tags", "does"), rows)
 
 
 def _print_json(value: Any) -> None:
