@@ -1,0 +1,142 @@
+"""A WebSocket to a peer: opened, written to, read from, closed. The one file that knows the library for it.
+
+The socket itself comes from the transport, like any other to an upstream, so that proxies, certificates and failures are
+treated alike; redirects are not followed.
+"""
+
+from typing import TYPE_CHECKING, Any, cast
+
+from msgspec import Struct
+
+from toolgate import __version__
+from toolgate.conversation.errors import GatewayFault, Unavailable
+from toolgate.upstreams.peers.frames import ANOTHER_PROTOCOL, BAD_TOKEN
+from toolgate.upstreams.transport.address import Origin, Proxies, parse_url
+from toolgate.upstreams.transport.dial import dial
+from toolgate.upstreams.transport.limits import size
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from ssl import SSLContext
+
+    from websockets.asyncio.client import ClientConnection
+    from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+_PLAIN = {"ws": "http", "wss": "https", "http": "http", "https": "https"}
+_FAREWELL_SECONDS = 1.0
+_TOO_BIG = 1009
+
+
+class Place(Struct, frozen=True):
+    """Where a peer is, taken apart once."""
+
+    url: str
+    origin: Origin
+
+    @classmethod
+    def of(cls, url: str) -> "Place":
+        """Read `ws://…` or `wss://…`; `http` and `https` mean the same."""
+        scheme, _, rest = url.partition("://")
+        if scheme not in _PLAIN:
+            raise GatewayFault("a peer's URL must begin with ws:// or wss://")
+        origin, target = parse_url(f"{_PLAIN[scheme]}://{rest}")
+        return cls(f"{'wss' if origin.scheme == 'https' else 'ws'}://{origin.authority}{target}", origin)
+
+
+class Lost(Exception):
+    """The connection is gone; the text says how, as what follows the peer's name in a sentence."""
+
+
+class WebSocket:
+    """An open connection that carries text."""
+
+    def __init__(self, connection: "ClientConnection", most: int) -> None:
+        self._connection = connection
+        self._most = most
+
+    async def send(self, text: str) -> None:
+        """Write a frame, and wait while the peer does not read."""
+        from websockets.exceptions import ConnectionClosed
+
+        try:
+            await self._connection.send(text)
+        except ConnectionClosed as closed:
+            raise Lost(_farewell(closed, self._most)) from None
+
+    async def receive(self) -> str:
+        """The next frame."""
+        from websockets.exceptions import ConnectionClosed
+
+        try:
+            frame = await self._connection.recv()
+        except ConnectionClosed as closed:
+            raise Lost(_farewell(closed, self._most)) from None
+        if not isinstance(frame, str):
+            raise Lost("sent a binary frame, which nobody asked for")
+        return frame
+
+    async def aclose(self, code: int = 1000) -> None:
+        """Say goodbye and close, within a second."""
+        await self._connection.close(code)
+
+
+async def open_websocket(
+    place: Place,
+    headers: "Mapping[str, str]",
+    limit: float,
+    most: int,
+    tls: "SSLContext | None" = None,
+    proxies: Proxies | None = None,
+) -> WebSocket:
+    """Connect within `limit` seconds; frames longer than `most` bytes will end the connection."""
+    from websockets.asyncio.client import ClientConnection
+    from websockets.client import ClientProtocol
+    from websockets.exceptions import InvalidHandshake, InvalidStatus
+    from websockets.uri import parse_uri
+
+    secure = place.origin.scheme == "https"
+    protocol = ClientProtocol(parse_uri(place.url), max_size=most)
+
+    def make() -> Any:  # what `dial` calls a connection: it needs nothing of it but asyncio's protocol
+        return ClientConnection(protocol, ping_interval=None, close_timeout=_FAREWELL_SECONDS)
+
+    context = (tls or _system_tls()) if secure else None
+    proxy = proxies.towards(place.origin) if proxies is not None and secure else None
+    connection = cast("ClientConnection", await dial(place.origin, proxy, context, limit, make))
+    try:
+        await connection.handshake(headers, f"toolgate/{__version__}")
+    except BaseException as failure:
+        connection.transport.abort()
+        if isinstance(failure, InvalidStatus):
+            raise _refused(place, failure) from None
+        if isinstance(failure, InvalidHandshake):
+            raise Unavailable(f"{place.origin.name} does not speak WebSocket at this path") from None
+        raise
+    return WebSocket(connection, most)
+
+
+def _system_tls() -> "SSLContext":
+    from ssl import create_default_context
+
+    return create_default_context()
+
+
+def _refused(place: Place, refusal: "InvalidStatus") -> Unavailable:
+    status = refusal.response.status_code
+    if status in (401, 403):
+        return Unavailable(f"{place.origin.name} refused our credentials ({status})", code="upstream_auth")
+    return Unavailable(f"{place.origin.name} answered with status {status} instead of a WebSocket", status=502)
+
+
+def _farewell(closed: "ConnectionClosed", most: int) -> str:
+    """How the connection ended, in words that hold nothing a stranger wrote."""
+    ours, theirs = closed.sent, closed.rcvd
+    if ours is not None and ours.code == _TOO_BIG and not closed.rcvd_then_sent:
+        return f"sent a frame larger than {size(most)}"
+    if theirs is None:
+        return "broke off the connection"
+    if theirs.code == BAD_TOKEN:
+        return "refused our credentials"
+    if theirs.code == ANOTHER_PROTOCOL:
+        return "speaks another version of the protocol"
+    return f"closed the connection (code {theirs.code})"

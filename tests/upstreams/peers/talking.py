@@ -1,0 +1,113 @@
+"""A stage for peers: the reference peer on a real socket, a model that asks it, and histories in one line each."""
+
+import asyncio
+import importlib.util
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from toolgate.conversation.events import Delta, PartEnd, StepEnd, StepEvent
+from toolgate.conversation.message import Message, Text
+from toolgate.conversation.request import ModelRequest, Settings
+from toolgate.engine.ports import Answer
+from toolgate.storage.database import Database
+from toolgate.storage.peers import PeerStore
+from toolgate.upstreams.peers import Limits, Peer, PeerModel
+from toolgate.upstreams.transport import Timeouts
+
+_SOURCE = Path(__file__).parents[3] / "examples" / "peer" / "peer.py"
+_spec = importlib.util.spec_from_file_location("reference_peer", _SOURCE)
+assert _spec is not None
+assert _spec.loader is not None
+reference: Any = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(reference)
+
+QUICK = Limits(Timeouts(2.0, 5.0, 5.0, 20.0))
+
+
+def history(*texts: str) -> tuple[Message, ...]:
+    """User and assistant in turns, the user first."""
+    return tuple([Message("assistant" if turn % 2 else "user", (Text(text),)) for turn, text in enumerate(texts)])
+
+
+def request(*texts: str, user: str | None = None) -> ModelRequest:
+    return ModelRequest("bot", history(*texts), settings=Settings(user=user), stream=True)
+
+
+async def told(answer: Answer) -> list[StepEvent]:
+    """All events of an answer."""
+    async with aclosing(answer.events()) as batches:  # type: ignore[type-var]  # each of ours can be closed
+        events = [event async for batch in batches for event in batch]
+    await answer.aclose()
+    return events
+
+
+def words(events: list[StepEvent]) -> str:
+    """What an answer says, which must be the same piecewise and whole, and complete."""
+    said = "".join([event.text for event in events if isinstance(event, Delta)])
+    parts = [event.part for event in events if isinstance(event, PartEnd)]
+    assert parts == ([Text(said)] if said else [])
+    assert isinstance(events[-1], StepEnd)
+    return said
+
+
+class Stage:
+    """The reference peer, and a model that asks it."""
+
+    def __init__(self, echo: Any, url: str, peer: Peer, store: PeerStore, **options: Any) -> None:
+        self.echo = echo
+        self.url = url
+        self.peer = peer
+        self.store = store
+        self.notes: list[tuple[str, str]] = []
+        self.model = PeerModel(peer, "bot", store, note=lambda *note: self.notes.append(note), **options)
+
+    async def say(self, *texts: str, user: str | None = None) -> str:
+        """What the model answers to a history."""
+        return words(await told(await self.model.ask(request(*texts, user=user))))
+
+    @property
+    def conversations(self) -> list[list[tuple[str, str]]]:
+        """What the peer holds, oldest conversation first."""
+        return list(self.echo.conversations.values())
+
+
+@asynccontextmanager
+async def staged(limits: Limits = QUICK, max_frame: int = 1 << 20, token: str | None = "secret", **options: Any):  # type: ignore[no-untyped-def]  # an async generator, as its decorator says
+    """A stage that is cleared away afterwards."""
+    echo = reference.EchoPeer(token, max_frame)
+    server = await echo.listen("127.0.0.1", 0)
+    url = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}/chat"
+    database = Database(None)
+    peer = Peer("box", url, "secret", limits=limits, environment={})
+    try:
+        yield Stage(echo, url, peer, PeerStore(database), **options)
+    finally:
+        await peer.aclose()
+        server.close()
+        await server.wait_closed()
+        await database.aclose()
+
+
+@asynccontextmanager
+async def answering(handler: Callable[[Any], Any], limits: Limits = QUICK) -> AsyncIterator[PeerModel]:
+    """A model whose peer does whatever the handler does with a connection."""
+    from websockets.asyncio.server import serve
+
+    async with serve(handler, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        database = Database(None)
+        peer = Peer("box", f"ws://127.0.0.1:{port}", limits=limits, environment={})
+        try:
+            yield PeerModel(peer, "bot", PeerStore(database))
+        finally:
+            await peer.aclose()
+            await database.aclose()
+
+
+async def until(condition: Callable[[], bool], patience: float = 5.0) -> None:
+    """Let the other tasks run until something is so."""
+    async with asyncio.timeout(patience):
+        while not condition():
+            await asyncio.sleep(0.001)

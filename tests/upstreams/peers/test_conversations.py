@@ -1,0 +1,264 @@
+"""A stateless history over a peer that keeps the conversation itself (U4, T8)."""
+
+import asyncio
+
+import pytest
+
+from tests.upstreams.faulty import on_both_loops
+from tests.upstreams.peers.talking import history, request, staged, told, until, words
+from toolgate.conversation.errors import Garbled, InvalidRequest, Overloaded, Rejected, Unavailable
+from toolgate.conversation.events import StepEnd, Usage
+from toolgate.conversation.message import Media, Message, Text, ToolCall, ToolResult
+from toolgate.conversation.request import ModelRequest, Settings, ToolDef
+from toolgate.upstreams.peers import PeerModel
+
+
+@on_both_loops
+async def test_a_continued_history_sends_only_what_is_new() -> None:
+    async with staged() as stage:
+        first = await stage.say("hello")
+        second = await stage.say("hello", first, "how are you")
+        await stage.say("hello", first, "how are you", second, "bye")
+        [conversation] = stage.conversations
+        assert [text for speaker, text in conversation if speaker == "user"] == ["hello", "how are you", "bye"]
+
+
+async def test_the_answer_streams_and_carries_the_usage_the_peer_told() -> None:
+    async with staged() as stage:
+        events = await told(await stage.model.ask(request("one two")))
+        assert words(events) == "You said (1): one two"
+        assert events[-1] == StepEnd("stop", Usage(7, 5))
+
+
+async def test_an_unknown_history_starts_a_conversation_with_the_transcript() -> None:
+    async with staged() as stage:
+        await stage.say("hello", "I never said this", "what next")
+        [[(_, opening), _]] = stage.conversations
+        assert '<turn speaker="assistant">\nI never said this\n</turn>' in opening
+        assert opening.endswith("\n\nwhat next")
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [("hullo", None, "on"), ("hello", "something else", "on"), ("  hello\n    indented", None, "on")],
+    ids=["user", "assistant", "indentation"],
+)
+async def test_an_edited_history_starts_anew_and_leaves_the_old_conversation_alone(
+    edited: tuple[str, str | None, str],
+) -> None:
+    async with staged() as stage:
+        first = await stage.say("hello")
+        user, assistant, new = edited
+        await stage.say(user, first if assistant is None else assistant, new)
+        assert len(stage.conversations) == 2
+        assert stage.conversations[0] == [("user", "hello"), ("assistant", first)]
+        assert await stage.say("hello", first, "again") == "You said (2): again"
+
+
+async def test_a_forked_history_gets_a_conversation_of_its_own() -> None:
+    async with staged() as stage:
+        first = await stage.say("hello")
+        await stage.say("hello", first, "left")
+        right = await stage.say("hello", first, "right")
+        assert right.endswith("right")
+        assert [len(one) for one in stage.conversations] == [4, 2]
+
+
+@on_both_loops
+async def test_two_requests_that_continue_one_prefix_at_once_never_share_a_conversation() -> None:
+    """fault: M5"""
+    async with staged() as stage:
+        first = await stage.say("hello")
+        await asyncio.gather(*[stage.say("hello", first, f"branch {number}") for number in range(8)])
+        assert len(stage.conversations) == 8
+        for conversation in stage.conversations:
+            branches = [text for speaker, text in conversation if speaker == "user" and "branch" in text]
+            assert len(branches) == 1
+
+
+async def test_a_peer_that_has_forgotten_is_told_everything_once_more() -> None:
+    async with staged() as stage:
+        first = await stage.say("hello")
+        stage.echo.conversations.clear()
+        second = await stage.say("hello", first, "still there")
+        [[(_, opening), _]] = stage.conversations
+        assert "<conversation_so_far>" in opening
+        assert await stage.say("hello", first, "still there", second, "good") == "You said (2): good"
+
+
+async def test_a_peer_that_forgets_what_it_just_created_is_not_asked_for_ever() -> None:
+    async with staged() as stage:
+        with pytest.raises(Garbled, match="just created"):
+            await stage.say("/error unknown_conversation")
+
+
+@on_both_loops
+async def test_a_client_that_leaves_cancels_the_answer_and_the_conversation_is_not_used_again() -> None:
+    """fault: C1, U11"""
+    async with staged() as stage:
+        first = await stage.say("hello")
+        answer = await stage.model.ask(request("hello", first, "/endless"))
+        await answer.aclose()
+        await until(lambda: stage.echo.open == 0)
+        assert len(stage.echo.cancelled) == 1
+        await stage.say("hello", first, "again")
+        assert len(stage.conversations) == 2
+
+
+async def test_a_client_that_leaves_before_the_first_word_cancels_too() -> None:
+    """fault: C1"""
+    async with staged() as stage:
+        asking = asyncio.create_task(stage.model.ask(request("/silent")))
+        await until(lambda: stage.echo.open == 1)
+        asking.cancel()
+        await until(lambda: stage.echo.open == 0)
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+
+
+async def test_an_answer_left_in_the_middle_of_reading_is_cancelled() -> None:
+    """fault: C1"""
+    async with staged() as stage:
+        answer = await stage.model.ask(request("/endless"))
+        events = answer.events()
+        await anext(events)
+        await events.aclose()  # type: ignore[attr-defined]  # it is a generator
+        await until(lambda: stage.echo.open == 0)
+
+
+async def test_an_empty_answer_is_an_answer_and_the_conversation_goes_on() -> None:
+    async with staged() as stage:
+        assert await stage.say("/empty") == ""
+        assert len(stage.conversations) == 1
+        await stage.say("/empty", "", "and now")
+        assert len(stage.conversations) == 1
+
+
+async def test_nobody_continues_the_conversation_of_another_owner() -> None:
+    async with staged() as stage:
+        first = await stage.say("hello", user="ann")
+        await stage.say("hello", first, "me too", user="bob")
+        assert len(stage.conversations) == 2
+        await stage.say("hello", first, "me first", user="ann")
+        assert len(stage.conversations) == 2
+
+
+async def test_the_owner_may_be_anything_the_server_knows_of_a_request() -> None:
+    async with staged(owner=lambda request: "one key") as stage:
+        first = await stage.say("hello", user="ann")
+        await stage.say("hello", first, "same key", user="bob")
+        assert len(stage.conversations) == 1
+
+
+async def test_two_models_of_one_peer_share_the_line_and_no_conversation() -> None:
+    async with staged() as stage:
+        other = PeerModel(stage.peer, "other", stage.store)
+        first = await stage.say("hello")
+        await told(await other.ask(request("hello", first, "you there")))
+        assert len(stage.conversations) == 2
+
+
+async def test_many_conversations_share_one_connection() -> None:
+    async with staged() as stage:
+        line = await stage.peer.line()
+        answers = await asyncio.gather(*[stage.say(f"number {number}") for number in range(50)])
+        assert sorted(answers) == sorted([f"You said (1): number {number}" for number in range(50)])
+        assert await stage.peer.line() is line
+
+
+async def test_a_system_message_stands_in_the_first_message_and_changing_it_starts_anew() -> None:
+    def asked(system: str, *texts: str) -> ModelRequest:
+        return ModelRequest("bot", (Message("system", (Text(system),)), *history(*texts)))
+
+    async with staged() as stage:
+        first = words(await told(await stage.model.ask(asked("Be kind.", "hello"))))
+        await told(await stage.model.ask(asked("Be kind.", "hello", first, "on")))
+        await told(await stage.model.ask(asked("Be rude.", "hello", first, "on")))
+        kind, rude = stage.conversations
+        assert [text for _, text in kind][::2] == ["<system_context>\nBe kind.\n</system_context>\n\nhello", "on"]
+        assert rude[0][1].startswith("<system_context_2>\nBe rude.\n")  # echo has written the other tag
+
+
+async def test_results_go_back_by_id_and_one_that_matches_no_call_is_ignored_with_a_warning() -> None:
+    """X7"""
+    call = Message("assistant", (ToolCall("c1", "look", '{"b": 1, "a": 2}'),))
+    result = Message("tool", (ToolResult("c1", (Text("found"),)),))
+    stale = Message("tool", (ToolResult("gone", (Text("old"),)),))
+    async with staged() as stage:
+        answer = await stage.model.ask(ModelRequest("bot", (*history("go"), call, stale, result)))
+        await told(answer)
+        [[(_, opening), _]] = stage.conversations
+        assert 'Tool Call: look({"a":2,"b":1})' in opening
+        assert opening.endswith("Tool Call: look\nResult [SUCCESS]\nfound")
+        assert "old" not in opening
+        assert answer.warnings == ("a tool result for gone matches no earlier call and was ignored",)
+
+
+async def test_an_answer_is_recognised_as_a_wrapper_replays_it() -> None:
+    """A wrapper that reads calls in the text writes them in its own way; `retell` says how."""
+    async with staged(retell=lambda text: text.replace("<<", "").replace(">>", "")) as stage:
+        first = await stage.say("<<hello>>")
+        await stage.say("<<hello>>", first.replace("<<", "").replace(">>", ""), "on")
+        assert len(stage.conversations) == 1
+
+
+async def test_what_the_peer_cannot_be_told_is_a_warning() -> None:
+    """C8"""
+    asked = ModelRequest(
+        "bot", history("hi"), tools=(ToolDef("t"),), settings=Settings(temperature=0.5, stop=("x",), user="ann")
+    )
+    async with staged() as stage:
+        answer = await stage.model.ask(asked)
+        await told(answer)
+        dropped = [warning.split()[0] for warning in answer.warnings]
+        assert dropped == ["temperature", "stop", "tools"]
+
+
+async def test_what_is_new_must_be_text_and_the_users() -> None:
+    picture = Message("user", (Media("image", data="AAAA"),))
+    async with staged() as stage:
+        with pytest.raises(InvalidRequest, match="text only"):
+            await stage.model.ask(ModelRequest("bot", (picture,)))
+        with pytest.raises(InvalidRequest, match="cannot continue an answer"):
+            await stage.model.ask(request("hello", "I beg"))
+        with pytest.raises(InvalidRequest, match="n must be 1"):
+            await stage.model.ask(ModelRequest("bot", history("hi"), settings=Settings(choices=2)))
+        earlier = await stage.model.ask(ModelRequest("bot", (picture, *history("and", "a dog", "sure?")[1:])))
+        await told(earlier)
+        assert earlier.warnings == ("image content was left out: the model's upstream takes text only",)
+        assert not stage.echo.open
+
+
+async def test_a_storage_that_fails_costs_the_memory_and_not_the_answer() -> None:
+    """fault: K-I"""
+
+    class Full:
+        async def take(self, peer: str, owner: str, digest: str) -> str | None:
+            raise Overloaded("The disk is full.")
+
+        async def keep(self, peer: str, owner: str, digest: str, conversation: str) -> None:
+            raise Overloaded("The disk is full.")
+
+    async with staged() as stage:
+        model = PeerModel(stage.peer, "bot", Full())
+        first = words(await told(await model.ask(request("hello"))))
+        assert words(await told(await model.ask(request("hello", first, "on")))).endswith("on")
+
+
+@pytest.mark.parametrize(
+    ("code", "fault", "status"),
+    [
+        ("rejected", Rejected, 400),
+        ("too_long", Rejected, 400),
+        ("busy", Unavailable, 503),
+        ("rate_limited", Unavailable, 429),
+        ("unauthorized", Unavailable, 502),
+        ("whatever", Unavailable, 502),
+    ],
+)
+async def test_the_peers_refusals_are_faults_of_their_kind(code: str, fault: type[Exception], status: int) -> None:
+    async with staged() as stage:
+        with pytest.raises(fault, match="As you wish") as raised:
+            await stage.say(f"/error {code}")
+        assert raised.value.status == status  # type: ignore[attr-defined]  # all of ours have one
+        assert stage.notes == [("box", raised.value.code)]  # type: ignore[attr-defined]

@@ -1,0 +1,364 @@
+"""Peers that fail: every open question ends with a fault that says what happened, and the next one finds a new line."""
+
+import asyncio
+import gc
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from tests.upstreams.faulty import on_both_loops
+from tests.upstreams.peers.talking import QUICK, answering, request, staged, told, until
+from toolgate.conversation.errors import Garbled, GatewayFault, Rejected, TimedOut, Unavailable
+from toolgate.upstreams.peers import Limits, Peer
+from toolgate.upstreams.transport import Timeouts
+
+KIB = 1024
+WELCOME = {"type": "welcome", "protocol": 1}
+
+
+async def tell(connection: Any, frame: dict[str, Any]) -> None:
+    await connection.send(json.dumps(frame))
+
+
+def scripted(answer: Callable[[Any, str], Any]) -> Callable[[Any], Any]:
+    """A peer that does all as it should, until it is sent a message."""
+
+    async def handler(connection: Any) -> None:
+        async for text in connection:
+            match json.loads(text):
+                case {"type": "hello"}:
+                    await tell(connection, WELCOME)
+                case {"type": "create_conversation", "id": id}:
+                    await tell(connection, {"type": "conversation_created", "id": id, "conversation": "c"})
+                case {"type": "send_message", "id": id}:
+                    await answer(connection, id)
+
+    return handler
+
+
+@on_both_loops
+async def test_a_peer_that_crashes_in_mid_answer_fails_every_open_answer_and_serves_again() -> None:
+    """fault: U5"""
+    async with staged() as stage:
+        other = await stage.model.ask(request("/stall"))
+        crashing = await stage.model.ask(request("/crash"))
+        for answer in (crashing, other):
+            with pytest.raises(Garbled, match="broke off the connection in mid-answer"):
+                await told(answer)
+        assert await stage.say("hello") == "You said (1): hello"
+
+
+async def test_a_peer_that_crashes_before_the_first_word_is_unavailable_and_not_asked_again_in_silence() -> None:
+    """fault: U5"""
+    async with staged() as stage:
+        asking = asyncio.create_task(stage.model.ask(request("/silent")))
+        await until(lambda: stage.echo.open == 1)
+        with pytest.raises(Garbled):
+            await told(await stage.model.ask(request("/crash")))
+        with pytest.raises(Unavailable, match="without an answer") as raised:
+            await asking
+        assert raised.value.code == "upstream_closed"
+
+
+async def test_the_conversation_of_a_broken_answer_is_not_used_again() -> None:
+    """fault: U5"""
+    async with staged() as stage:
+        first = await stage.say("hello")
+        with pytest.raises(Garbled):
+            await stage.say("hello", first, "/crash")
+        await stage.say("hello", first, "again")
+        assert len(stage.conversations) == 2
+
+
+@on_both_loops
+async def test_a_peer_that_stalls_is_timed_out_and_the_others_do_not_notice() -> None:
+    """fault: U4"""
+    limits = replace(QUICK, timeouts=Timeouts(2.0, 0.2, 0.2, 20.0))
+    async with staged(limits) as stage:
+        stalled = await stage.model.ask(request("/stall"))
+        with pytest.raises(TimedOut, match="limit: idle"):
+            await told(stalled)
+        with pytest.raises(TimedOut, match="limit: first_byte"):
+            await stage.say("/silent")
+        await until(lambda: stage.echo.open == 0)
+        assert await stage.say("hello") == "You said (1): hello"
+
+
+async def test_an_answer_has_a_total_limit() -> None:
+    limits = replace(QUICK, timeouts=Timeouts(2.0, 5.0, 5.0, 0.2))
+    async with staged(limits) as stage:
+        with pytest.raises(TimedOut, match="limit: total"):
+            await stage.say("/stall")
+
+
+async def test_a_frame_that_is_too_large_ends_the_line_with_a_word_about_its_size() -> None:
+    """fault: U9"""
+    async with staged(replace(QUICK, frame=64 * KIB)) as stage:
+        with pytest.raises(Unavailable, match="sent a frame larger than 64 KiB"):
+            await stage.say(f"/huge {65 * KIB}")
+        assert await stage.say("hello") == "You said (1): hello"
+
+
+async def test_an_endless_answer_is_cut_at_the_cap_and_cancelled() -> None:
+    """fault: U9"""
+    async with staged(replace(QUICK, answer=10 * KIB)) as stage:
+        with pytest.raises(Garbled, match="more than 10 KiB in one answer"):
+            await stage.say("/endless")
+        await until(lambda: stage.echo.open == 0)
+
+
+async def test_a_reader_who_does_not_read_loses_his_answer_and_holds_up_nobody() -> None:
+    """fault: C3"""
+    async with staged(replace(QUICK, unread=64 * KIB)) as stage:
+        unread = await stage.model.ask(request("/endless"))
+        await until(lambda: stage.echo.open == 0)
+        assert await stage.say("hello") == "You said (1): hello"
+        with pytest.raises(Garbled, match="nobody read 64 KiB of it"):
+            await told(unread)
+
+
+async def test_what_is_no_frame_ends_the_line() -> None:
+    """fault: U8"""
+    async with staged() as stage:
+        with pytest.raises(Unavailable, match="does not keep to the protocol"):
+            await stage.say("/garble")
+        assert await stage.say("hello") == "You said (1): hello"
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        '{"type":"delta","id":1,"text":"x"}',
+        '{"id":"1"}',
+        "[]",
+        '{"type":"done","id":"1","usage":{"input":-1}}',
+        "[" * 5000,
+    ],
+)
+async def test_a_known_frame_with_a_wrong_field_is_no_frame(frame: str) -> None:
+    """fault: U8"""
+
+    async def answer(connection: Any, id: str) -> None:
+        await connection.send(frame)
+
+    async with answering(scripted(answer)) as model:
+        with pytest.raises(Unavailable, match="does not keep to the protocol"):
+            await model.ask(request("hi"))
+
+
+async def test_frames_of_unknown_types_and_fields_and_ids_are_ignored() -> None:
+    async def answer(connection: Any, id: str) -> None:
+        await tell(connection, {"type": "mood", "id": 7, "text": {}})
+        await tell(connection, {"type": "delta", "id": "nobody", "text": "not yours"})
+        await tell(connection, {"type": "delta", "id": id, "text": "yours", "colour": "red"})
+        await tell(connection, {"type": "ping"})
+        await tell(connection, {"type": "done", "id": id, "reason": "length"})
+        await tell(connection, {"type": "delta", "id": id, "text": "too late"})
+
+    async with answering(scripted(answer)) as model:
+        events = await told(await model.ask(request("hi")))
+        assert "yours" in str(events)
+        assert "not yours" not in str(events)
+        assert events[-1].reason == "length"  # type: ignore[union-attr]  # the last one has one
+
+
+async def test_a_binary_frame_ends_the_line() -> None:
+    async def answer(connection: Any, id: str) -> None:
+        await connection.send(b"\x00\x01")
+
+    async with answering(scripted(answer)) as model:
+        with pytest.raises(Unavailable, match="binary frame"):
+            await model.ask(request("hi"))
+
+
+async def test_a_peer_may_answer_in_fragments() -> None:
+    async def answer(connection: Any, id: str) -> None:
+        text = json.dumps({"type": "delta", "id": id, "text": "grüße"}, ensure_ascii=False)
+        await connection.send(iter(text))
+        await tell(connection, {"type": "done", "id": id})
+
+    async with answering(scripted(answer)) as model:
+        assert "grüße" in str(await told(await model.ask(request("hi"))))
+
+
+async def test_an_answer_to_create_conversation_that_names_none_is_garbled() -> None:
+    async def handler(connection: Any) -> None:
+        async for text in connection:
+            match json.loads(text):
+                case {"type": "hello"}:
+                    await tell(connection, WELCOME)
+                case {"id": id}:
+                    await tell(connection, {"type": "done", "id": id})
+
+    async with answering(handler) as model:
+        with pytest.raises(Garbled, match="without a conversation"):
+            await model.ask(request("hi"))
+
+
+async def test_a_peer_that_gives_no_sign_of_life_is_lost_after_two_heartbeats() -> None:
+    """fault: U4"""
+    async with staged(replace(QUICK, heartbeat=0.1)) as stage:
+        stage.echo.deaf = False
+        with pytest.raises(Unavailable, match="no sign of life"):
+            await stage.say("/deaf")
+        stage.echo.deaf = False
+        assert await stage.say("hello") == "You said (1): hello"
+
+
+async def test_heartbeats_keep_a_silent_line_open() -> None:
+    pings = 0
+
+    async def handler(connection: Any) -> None:
+        nonlocal pings
+        async for text in connection:
+            match json.loads(text):
+                case {"type": "hello"}:
+                    await tell(connection, WELCOME)
+                case {"type": "ping"}:
+                    pings += 1
+                    await tell(connection, {"type": "pong"})
+
+    async with answering(handler, replace(QUICK, heartbeat=0.02)) as model:
+        line = await model._peer.line()
+        await until(lambda: pings >= 5)
+        assert line.open
+
+
+async def test_a_message_longer_than_the_peer_takes_is_refused_before_it_is_sent() -> None:
+    async with staged(max_frame=16 * KIB) as stage:
+        first = await stage.say("hello")
+        with pytest.raises(Rejected, match="takes 16 KiB at most") as raised:
+            await stage.say("hello", first, "x" * 20 * KIB)
+        assert raised.value.code == "context_length_exceeded"
+        assert await stage.say("hello", first, "shorter") == "You said (2): shorter"
+
+
+async def test_a_refused_credential_is_told_as_ours() -> None:
+    async with staged(token="another") as stage:
+        with pytest.raises(Unavailable, match="refused our credentials") as raised:
+            await stage.say("hello")
+        assert raised.value.code == "upstream_auth"
+        assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("close", "words", "code"),
+    [
+        (4401, "refused our credentials", "upstream_auth"),
+        (4426, "speaks another version of the protocol", "upstream_unavailable"),
+        (1013, r"closed the connection \(code 1013\)", "upstream_unavailable"),
+    ],
+)
+async def test_a_peer_that_closes_instead_of_a_welcome_says_why(close: int, words: str, code: str) -> None:
+    async def handler(connection: Any) -> None:
+        await connection.close(close, "a secret reason")
+
+    async with answering(handler) as model:
+        with pytest.raises(Unavailable, match=words) as raised:
+            await model.ask(request("hi"))
+        assert raised.value.code == code
+        assert "secret reason" not in str(raised.value)
+
+
+async def test_a_peer_of_another_protocol_is_not_spoken_to() -> None:
+    async def handler(connection: Any) -> None:
+        await tell(connection, {"type": "welcome", "protocol": 2})
+        await connection.wait_closed()
+
+    async with answering(handler) as model:
+        with pytest.raises(Unavailable, match="speaks protocol 2, not 1"):
+            await model.ask(request("hi"))
+
+
+async def test_a_peer_that_does_not_welcome_us_is_given_up_at_the_connect_limit() -> None:
+    """fault: U3"""
+
+    async def handler(connection: Any) -> None:
+        await connection.wait_closed()
+
+    async with answering(handler, Limits(Timeouts(0.2, 5, 5, 5))) as model:
+        with pytest.raises(Unavailable, match=r"no welcome .*limit: connect") as raised:
+            await model.ask(request("hi"))
+        assert raised.value.status == 504
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi", "status 200 instead of a WebSocket"),
+        (b"HTTP/1.1 302 Found\r\nlocation: ws://127.0.0.1:1/\r\n\r\n", "status 302 instead of a WebSocket"),
+        (b"SSH-2.0-OpenSSH\r\n", "does not speak WebSocket"),
+        (b"", "does not speak WebSocket"),
+    ],
+    ids=["page", "redirect", "other protocol", "hang up"],
+)
+async def test_a_server_that_is_no_peer_is_unavailable(answer: bytes, words: str) -> None:
+    """fault: U8"""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        writer.close()
+        await writer.wait_closed()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        peer = Peer("box", f"ws://127.0.0.1:{port}", limits=QUICK, environment={})
+        with pytest.raises(Unavailable, match=words):
+            await peer.line()
+
+
+async def test_while_a_peer_cannot_be_reached_it_is_tried_ever_more_seldom() -> None:
+    """fault: U1"""
+    server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    server.close()
+    await server.wait_closed()
+    peer = Peer("box", f"ws://127.0.0.1:{port}", limits=QUICK, environment={}, chance=lambda: 1.0)
+    rests = []
+    for _ in range(8):
+        with pytest.raises(Unavailable, match="refused the connection"):
+            await peer.line()
+        with pytest.raises(Unavailable, match="left alone") as raised:
+            await peer.line()
+        rests.append(round(raised.value.retry_after or 0, 1))
+        peer._rest_until = 0.0
+    assert rests == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
+
+
+async def test_many_who_need_a_line_at_once_share_one_attempt() -> None:
+    opened = 0
+
+    async def handler(connection: Any) -> None:
+        nonlocal opened
+        opened += 1
+        await tell(connection, WELCOME)
+        await connection.wait_closed()
+
+    async with answering(handler) as model:
+        lines = await asyncio.gather(*[model._peer.line() for _ in range(20)])
+        assert len({id(line) for line in lines}) == opened == 1
+
+
+async def test_closing_fails_what_is_open_and_leaves_no_task_behind() -> None:
+    """I7"""
+    before = asyncio.all_tasks()
+    async with staged() as stage:
+        answer = await stage.model.ask(request("/stall"))
+        await stage.peer.aclose()
+        with pytest.raises(Garbled, match="was left in mid-answer"):
+            await told(answer)
+        with pytest.raises(Unavailable, match="closed here"):
+            await stage.say("hello")
+    gc.collect()
+    await until(lambda: asyncio.all_tasks() == before)
+
+
+@pytest.mark.parametrize("url", ["ftp://x", "ws://", "ws://user:pw@host/", "ws://ho st/", "box:80"])
+def test_a_bad_address_is_refused_without_repeating_it(url: str) -> None:
+    with pytest.raises(GatewayFault) as raised:
+        Peer("box", url, environment={})
+    assert "pw" not in str(raised.value)
