@@ -6,6 +6,7 @@ the rest come from those that are shipped. Whatever is wrong shows when a varian
 
 from collections.abc import Mapping
 from difflib import get_close_matches
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -77,11 +78,10 @@ def load(variant: str, folder: Path | None = None) -> dict[str, Source]:
     if variant not in names and not own:
         there = sorted({*names, *([path.stem for path in folder.glob("*.yaml")] if folder else ())})
         raise PromptError(f"{variant}.yaml", f"there is no such file of templates; there are {', '.join(there)}")
-    found = _shipped(COMPLETE)
-    if folder and variant != COMPLETE:
-        found |= _own(folder, COMPLETE)
-    found |= _shipped(variant) if variant in names else {}
-    return found | own
+    if variant == COMPLETE:
+        return {**_shipped(COMPLETE), **own}
+    base = _own(folder, COMPLETE) if folder else {}
+    return {**_shipped(COMPLETE), **base, **(_shipped(variant) if variant in names else {}), **own}
 
 
 def shipped() -> tuple[str, ...]:
@@ -90,7 +90,8 @@ def shipped() -> tuple[str, ...]:
     return tuple(sorted([path.name.removesuffix(".yaml") for path in paths if path.name.endswith(".yaml")]))
 
 
-def _shipped(variant: str) -> dict[str, Source]:
+@cache
+def _shipped(variant: str) -> Mapping[str, Source]:
     path = files("toolgate.text.prompts").joinpath("templates", f"{variant}.yaml")
     return parse(path.read_text("utf-8"), f"{variant}.yaml")
 
@@ -117,7 +118,7 @@ def read(path: Path) -> str:
 def parse(text: str, file: str) -> dict[str, Source]:
     """The templates in the text of a file."""
     try:
-        tree = yaml.compose(text, Loader=yaml.SafeLoader)
+        tree = yaml.compose(text, Loader=_LOADER)  # a safe loader, see below
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         raise PromptError(file, error.problem or "no YAML", line=mark.line + 1 if mark else None) from None
@@ -140,3 +141,6 @@ def _source(key: Any, value: Any, file: str) -> Source:
         raise PromptError(file, "a template is text", name, value.start_mark.line + 1)
     block = value.style in ("|", ">")  # then the text begins on the next line
     return Source(name, str(value.value), file, value.start_mark.line + block)
+
+
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

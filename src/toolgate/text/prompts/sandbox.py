@@ -8,6 +8,7 @@ Words of users, tools and models are values here and never templates.
 """
 
 from collections.abc import Collection, Mapping
+from functools import cache
 from typing import Any
 
 from jinja2 import StrictUndefined, Template, TemplateError, nodes
@@ -55,7 +56,7 @@ def compiled(source: str, variables: Collection[str]) -> Template:
     try:
         tree = environment.parse(source)
         _check(tree, variables)
-        return environment.from_string(source)
+        return environment.from_string(tree)
     except TemplateError as error:
         raise Broken(getattr(error, "lineno", None) or 1, error.message or str(error)) from None
 
@@ -77,6 +78,7 @@ def rendered(template: Template, values: Mapping[str, Any]) -> str:
     return "".join(pieces)
 
 
+@cache
 def _environment() -> ImmutableSandboxedEnvironment:
     environment = ImmutableSandboxedEnvironment(
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=False, autoescape=False

@@ -1,0 +1,240 @@
+"""Prompts for models that only write text: their templates, what these may do, and how tools are described."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolgate.conversation.message import Message, Text, ToolCall, ToolResult, plain_text
+from toolgate.conversation.request import ToolChoice, ToolDef
+from toolgate.text.prompts import PromptError, Prompts
+from toolgate.text.prompts.conversation import Scribe
+from toolgate.text.prompts.loading import VARIABLES, load, shipped
+from toolgate.text.prompts.sandbox import Broken, compiled, rendered
+from toolgate.text.prompts.wording import Manner, Result
+from toolgate.text.signatures import sample, signature
+from toolgate.text.syntaxes import syntax, syntaxes
+
+SEARCH = ToolDef(
+    "search_files",
+    "Finds files by name. Globs work, too.",
+    {
+        "type": "object",
+        "properties": {
+            "limit": {"type": "integer", "description": "How many\nat most"},
+            "pattern": {"type": "string"},
+        },
+        "required": ["pattern"],
+    },
+)
+NOW = ToolDef("now")
+MANNER = Manner("FORM", "EXAMPLE")
+PROMPTS = Prompts()
+
+
+def own(folder: Path, text: str, variant: str = "full") -> Path:
+    """A folder with a file of templates."""
+    (folder / f"{variant}.yaml").write_text(text)
+    return folder
+
+
+@pytest.mark.parametrize("variant", shipped())
+def test_every_variant_is_complete_and_names_every_tool(variant: str) -> None:
+    """T2"""
+    prompts = Prompts(variant)
+    assert load(variant).keys() == VARIABLES.keys()
+    said = prompts.tools([SEARCH, NOW], MANNER)
+    assert "search_files" in said
+    assert "now" in said
+    assert "EXAMPLE" in said
+
+
+def test_the_variants_say_less_and_less() -> None:
+    tools = [ToolDef(f"tool_{n}", SEARCH.description, SEARCH.input_schema) for n in range(40)]
+    full, short, lean = [len(Prompts(variant).tools(tools, MANNER)) for variant in ("full", "short", "lean")]
+    assert lean < short < full
+    assert lean < full / 2.5
+
+
+def test_a_signature_is_one_line() -> None:
+    assert signature(SEARCH) == "search_files(pattern: string, limit?: integer) – Finds files by name."
+    assert signature(NOW) == "now()"
+
+
+@pytest.mark.parametrize(
+    ("schema", "written"),
+    [
+        ({"type": "string"}, "string"),
+        ({}, "any"),
+        (True, "any"),
+        ({"type": ["string", "null"]}, "string | null"),
+        ({"enum": ["a", 1]}, '"a" | 1'),
+        ({"const": None}, "null"),
+        ({"type": "number"}, "number"),
+        ({"type": "array", "items": {"type": "string"}}, "string[]"),
+        ({"type": "array", "items": {"anyOf": [{"type": "string"}, {"type": "null"}]}}, "(string | null)[]"),
+        ({"type": "object", "properties": {"a": {"type": "string"}}}, "{a?: string}"),
+        ({"$ref": "#/$defs/Color"}, '"red"'),
+        ({"$ref": "#/$defs/Loop"}, "any"),
+        ({"$ref": "https://example.org/schema"}, "any"),
+    ],
+)
+def test_types_are_told_in_a_word_or_two(schema: Any, written: str) -> None:
+    defs = {"Color": {"enum": ["red"]}, "Loop": {"$ref": "#/$defs/Loop"}}
+    tool = ToolDef("f", None, {"type": "object", "properties": {"x": schema}, "required": ["x"], "$defs": defs})
+    assert signature(tool) == f"f(x: {written})"
+
+
+def test_an_example_fits_the_schema() -> None:
+    assert sample(SEARCH) == {"pattern": "text"}
+    assert sample(NOW) == {}
+    schema = {"properties": {"n": {"type": "integer"}, "m": {"enum": ["x"]}}, "required": ["n", "m"]}
+    assert sample(ToolDef("f", None, schema)) == {"n": 1, "m": "x"}
+
+
+def test_a_folder_of_ones_own_changes_what_it_holds(tmp_path: Path) -> None:
+    own(tmp_path, "next_with_tools: |\n  {{ user }} (mind the tools)\n")
+    prompts = Prompts("lean", templates_dir=tmp_path)
+    assert prompts.next("Hi", with_tools=True) == "Hi (mind the tools)"
+    assert prompts.next("Hi", with_tools=False) == "Hi"
+    own(tmp_path, "plain_next: '[{{ user }}]'", "mine")
+    assert Prompts("mine", templates_dir=tmp_path).next("Hi", with_tools=False) == "[Hi]"
+
+
+@pytest.mark.parametrize(
+    ("text", "template", "line", "reason"),
+    [
+        ("tools: |\n  one\n  {% if %}\n", "tools", 3, ""),
+        ("# first\n\ntools: |\n  one\n  two {{ nobody }}\n", "tools", 5, "'nobody'"),
+        ("plain_next: '{{ user'", "plain_next", 1, ""),
+        ("tools: |\n  {% for tool in tools %}\n  {{ tool.colour }}\n  {% endfor %}\n", "tools", 3, "colour"),
+        ("tools: |\n  {% for a in tools %}\n  {{ a.name }}\n", "tools", None, ""),
+        ("first_with_tool: hi", None, 1, "first_with_tools"),
+        ("tools: [a]", "tools", 1, "text"),
+        ("- a", None, 1, "by name"),
+        ("tools: {", None, None, ""),
+    ],
+)
+def test_a_broken_template_fails_at_once_with_its_file_name_and_line(
+    tmp_path: Path, text: str, template: str | None, line: int | None, reason: str
+) -> None:
+    """T2"""
+    with pytest.raises(PromptError) as caught:
+        Prompts(templates_dir=own(tmp_path, text))
+    error = caught.value
+    assert error.file == str(tmp_path / "full.yaml")
+    assert error.template == template
+    assert line is None or error.line == line
+    assert reason in str(error)
+    assert str(tmp_path) in str(error)
+
+
+def test_a_missing_variant_folder_or_file_of_rules_is_named(tmp_path: Path) -> None:
+    with pytest.raises(PromptError, match=r"fancy\.yaml.*there are full, lean, short"):
+        Prompts("fancy", templates_dir=tmp_path)
+    with pytest.raises(PromptError, match="no such folder"):
+        Prompts(templates_dir=tmp_path / "gone")
+    with pytest.raises(PromptError, match=r"rules\.md"):
+        Prompts(rules=[tmp_path / "rules.md"])
+
+
+def test_instructions_and_files_of_rules_are_part_of_every_first_prompt(tmp_path: Path) -> None:
+    """T2"""
+    (tmp_path / "house.md").write_text("No jokes.\n")
+    prompts = Prompts(instructions="Be kind.", rules=[tmp_path / "house.md"])
+    for said in (prompts.first("Hi", "", "TOOLS"), prompts.first("Hi", "", None), prompts.system("", "TOOLS")):
+        assert 'Be kind.\n\n<rules file="house.md">\nNo jokes.\n</rules>' in said
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        "{{ 'a' * 10**9 }}",
+        "{{ user * 1000000000 }}",
+        "{% for i in range(10**9) %}x{% endfor %}",
+        "{{ user.__class__.__mro__ }}",
+        "{{ ''.join(user) }}",
+        "{{ user.format(user) }}",
+        "{% set x = user ~ user %}{{ x }}",
+        "{% macro m() %}{{ m() }}{% endmacro %}",
+        "{% include 'x' %}",
+        "{{ cycler(1) }}",
+        "{{ user|batch(3) }}",
+        "{% for a in user %}{% for b in user %}{% for c in user %}x{% endfor %}{% endfor %}{% endfor %}",
+        "{{ self }}",
+        "{% raw %}{% endraw %}{{ [user]*9 }}",
+        "{{ user % user }}",
+        "{{ -user }}",
+    ],
+)
+def test_a_template_can_do_nothing_dear_or_dangerous(payload: str) -> None:
+    """fault: J1"""
+    began = time.monotonic()
+    with pytest.raises(Broken):
+        rendered(compiled(payload, ("user",)), {"user": "hello"})
+    assert time.monotonic() - began < 1
+
+
+@pytest.mark.parametrize("payload", ["{{ 'a'*10**9 }}", "{% for i in range(10**9) %}", "{{ user.__class__ }}", "{#"])
+def test_templates_in_what_others_say_are_only_words(payload: str) -> None:
+    """fault: J1"""
+    prompts = Prompts()
+    assert payload in prompts.tools([ToolDef("f", payload)], MANNER)
+    assert payload in prompts.first(payload, "", None)
+    assert payload in prompts.results([Result("f", payload, "SUCCESS", payload)])
+
+
+def test_output_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolgate.text.prompts.sandbox.MOST", 100)
+    with pytest.raises(Broken, match="100 characters"):
+        rendered(compiled("{% for a in user %}{{ user }}{% endfor %}", ("user",)), {"user": "x" * 50})
+
+
+def test_the_words_of_a_user_keep_their_line_breaks() -> None:
+    text = "\n\n  indented\n\n"
+    assert Prompts().next(text, with_tools=True) == text
+    assert Prompts().first(text, "", "TOOLS").endswith("TOOLS\n\n" + text)
+
+
+@pytest.mark.parametrize("name", list(syntaxes()))
+def test_the_form_and_the_example_are_in_the_models_own_syntax(name: str) -> None:
+    """T1, field: E41"""
+    scribe = Scribe(PROMPTS, syntax(name))
+    written = scribe.write([Message("user", (Text("Hi"),))], [SEARCH, NOW], ToolChoice())
+    (message,) = written.messages
+    call = ToolCall("call_0", "search_files", '{"pattern": "text"}')
+    assert syntax(name).render([call], {"search_files": SEARCH}) in plain_text(message.parts)
+    assert scribe.form in plain_text(message.parts)
+
+
+def test_a_call_that_its_syntax_cannot_say_is_still_told() -> None:
+    call = ToolCall("c1", "f", '{"odd key!": "</parameter>"}')
+    for name in syntaxes():
+        scribe = Scribe(PROMPTS, syntax(name))
+        messages = [Message("user", (Text("Hi"),)), Message("assistant", (call,))]
+        written = scribe.write([*messages, Message("tool", (ToolResult("c1", (Text("ok"),)),))], [], ToolChoice())
+        assert "odd key!" in plain_text(written.messages[1].parts)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_error", "status"),
+    [
+        ("ok", None, "SUCCESS"),
+        ("ok", True, "ERROR"),
+        ("Error: no", None, "ERROR"),
+        ("ERROR while calling tool: no", None, "ERROR"),
+        ("Error: no", False, "SUCCESS"),
+        ("errors are rare", None, "SUCCESS"),
+    ],
+)
+def test_results_carry_whether_they_succeeded(text: str, is_error: bool | None, status: str) -> None:
+    """T7, X7"""
+    scribe = Scribe(PROMPTS, syntax("invoke"))
+    messages = [
+        Message("user", (Text("Hi"),)),
+        Message("assistant", (ToolCall("c1", "f", "{}"),)),
+        Message("tool", (ToolResult("c1", (Text(text),), is_error),)),
+    ]
+    written = scribe.write(messages, [], ToolChoice())
+    assert plain_text(written.messages[-1].parts) == f"Tool Call: f({{}})\nResult [{status}]\n{text}"
