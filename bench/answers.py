@@ -2,6 +2,7 @@
 
 An answer is `words` times the word `lorem`, so that a load generator can count whether all of it arrived,
 whatever a gateway did to the framing in between. With `tools` the words are the argument of a tool call.
+With `rounds`, which Chat alone speaks, a call of a server's tool follows the words until its results are there.
 Each word ends in a digit of its place, because LiteLLM breaks off a stream of more than a hundred equal chunks.
 """
 
@@ -13,7 +14,23 @@ from typing import Any, NamedTuple
 TOOL = "write_note"
 CALL_ID = "call_mockmockmockmockmockmock"
 
+CLOCK, WAIT = "clock", "mock_wait"
+WAIT_PATH, WAIT_SECONDS = "/wait", 0.2
+WAITED = f"Waited {WAIT_SECONDS * 1000:.0f} ms"
+
 Json = dict[str, Any]
+
+
+class Call(NamedTuple):
+    """A call of a server's tool behind the words, and the number of results that came before it."""
+
+    tool: str
+    number: int
+
+    @property
+    def arguments(self) -> str:
+        """Other ones in every round, for the very same call would be taken for a model that turns in circles."""
+        return json.dumps({"timezone": f"UTC+{self.number + 1}"} if self.tool == CLOCK else {})
 
 
 class Script(NamedTuple):
@@ -23,17 +40,32 @@ class Script(NamedTuple):
     words: int = 20
     tools: bool = False
     usage: bool = False
+    call: Call | None = None
 
 
 _CHUNKS = re.compile(r"-chunks-(\d+)")
 _EVERY = re.compile(r"-every-(\d+)")
+_ROUNDS = re.compile(r"-rounds-(\d+)")
+_RESULT = re.compile(rb"ISO 8601|" + WAITED.encode())
 
 
-def script(model: str, *, usage: bool = False) -> Script:
-    """Reads a model name: `mock`, `mock-tools`, `mock-chunks-1000`, `mock-tools-chunks-100`, `mock-slow`."""
+def script(model: str, *, usage: bool = False, results: int = 0) -> Script:
+    """Reads a model name: `mock`, `mock-tools`, `mock-chunks-1000`, `mock-slow`, `mock-rounds-4-waiting` and the like."""
     chunks = _CHUNKS.search(model)
     words = int(chunks[1]) if chunks else 3600 if "-slow" in model else 20
-    return Script(model, words, "-tools" in model, usage)
+    call = Call(WAIT if "-waiting" in model else CLOCK, results) if results < rounds(model) else None
+    return Script(model, words, "-tools" in model, usage, call)
+
+
+def rounds(model: str) -> int:
+    """How many results of tools the model wants before it calls no more."""
+    found = _ROUNDS.search(model)
+    return int(found[1]) if found else 0
+
+
+def results_in(body: bytes) -> int:
+    """How many results of the tools that it calls a request holds; failures of a tool are none."""
+    return len(_RESULT.findall(body))
 
 
 def pause(model: str) -> float:
@@ -62,7 +94,9 @@ def chat_whole(script: Script) -> bytes:
             "content": None,
             "tool_calls": [{"id": CALL_ID, "type": "function", "function": function}],
         }
-    finish = "tool_calls" if script.tools else "stop"
+    if script.call:
+        message["tool_calls"] = [_chat_call(script.call)]
+    finish = "tool_calls" if script.tools or script.call else "stop"
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish}
     return _bytes({**_chat_head(script, "chat.completion"), "choices": [choice], "usage": _chat_usage(script)})
 
@@ -84,7 +118,9 @@ def chat_frames(script: Script) -> Iterator[bytes]:
         yield chunk({"role": "assistant", "content": ""})
         for word in words(script):
             yield chunk({"content": word})
-    yield chunk({}, "tool_calls" if script.tools else "stop")
+    if script.call:
+        yield chunk({"tool_calls": [{"index": 0, **_chat_call(script.call)}]})
+    yield chunk({}, "tool_calls" if script.tools or script.call else "stop")
     if script.usage:
         yield _data({**_chat_head(script, "chat.completion.chunk"), "choices": [], "usage": _chat_usage(script)})
     yield b"data: [DONE]\n\n"
@@ -205,6 +241,11 @@ def _chat_head(script: Script, kind: str) -> Json:
         "model": script.model,
         "system_fingerprint": "fp_mock",
     }
+
+
+def _chat_call(call: Call) -> Json:
+    function = {"name": call.tool, "arguments": call.arguments}
+    return {"id": f"{CALL_ID[:-1]}{call.number}", "type": "function", "function": function}
 
 
 def _chat_usage(script: Script) -> Json:

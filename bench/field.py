@@ -31,6 +31,7 @@ FULL = Pace("full", repeats=5, cpu_budget=0.4, latency_seconds=3, starts=5, pati
 
 # CPU seconds to warm a server for, however quick the run: a cold Portkey costs twice a warm one, which would flatter us.
 WARM = 8.0
+CONNECTIONS = 20
 
 
 class Standing(NamedTuple):
@@ -41,7 +42,7 @@ class Standing(NamedTuple):
     port: int
     upstream: int
 
-    def job(self, route: Route, shape: Shape, requests: int, connections: int = 20) -> Job | None:
+    def job(self, route: Route, shape: Shape, requests: int, connections: int = CONNECTIONS) -> Job | None:
         """The job of sending a shape to this server; nothing if it cannot take the route."""
         target = self.peer.target(route, shape.model, self.upstream)
         if target is None:
@@ -81,11 +82,12 @@ def mock() -> Iterator[int]:
 
 
 @contextmanager
-def standing(peer: Peer, upstream: int) -> Iterator[Standing]:
-    """The peer, while it runs."""
+def standing(peer: Peer, upstream: int, called: str = "") -> Iterator[Standing]:
+    """The peer, while it runs; where the same one may run already, it is called otherwise."""
     port = free_port()
-    start = peer.start(WORK / f"{peer.name}-run", port, upstream)
-    with running(peer.name, start.command, port, env=start.env) as process:
+    name = called or peer.name
+    start = peer.start(WORK / f"{name}-run", port, upstream)
+    with running(name, start.command, port, env=start.env) as process:
         yield Standing(peer, process.pid, port, upstream)
 
 

@@ -6,12 +6,13 @@ the number of words, and for streams the dialect's terminator. It knows nothing 
 
 import asyncio
 import contextlib
+import itertools
 import math
 import selectors
 import sys
 import time
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import cast
 
 import httptools
@@ -33,6 +34,8 @@ class Job(msgspec.Struct, frozen=True):
     rate: float = 0  # requests a second, sent on time whatever the answers do; 0: as fast as answers come
     hold: bool = False  # open all streams, say "open", and keep them until stdin ends
     patience: float = 60  # seconds within which held streams must have begun
+    others: tuple[str, ...] = ()  # bodies that are sent in turn with the first
+    method: str = "POST"
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -42,18 +45,24 @@ class Outcome(msgspec.Struct, frozen=True):
     failures: dict[str, int]
     seconds: float
     latencies: list[float]
+    first: list[float] = []  # until the first word
 
     def percentile(self, share: float) -> float:
         """The latency that `share` of the right answers did not exceed."""
-        ordered = sorted(self.latencies)
-        return ordered[max(0, math.ceil(len(ordered) * share) - 1)] if ordered else math.nan
+        return percentile(self.latencies, share)
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value that `share` of them do not exceed."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(len(ordered) * share) - 1)] if ordered else math.nan
 
 
 class Connection(asyncio.Protocol):
     """One keep-alive connection that carries one request at a time."""
 
-    def __init__(self, job: Job, wire: bytes) -> None:
-        self.job, self.wire = job, wire
+    def __init__(self, job: Job) -> None:
+        self.job = job
         self.loop = asyncio.get_running_loop()
         self.lost = False
         self.done: asyncio.Future[str] | None = None
@@ -62,12 +71,13 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's is one in deed, not by inheritance
 
-    def ask(self) -> asyncio.Future[str]:
+    def ask(self, wire: bytes) -> asyncio.Future[str]:
         """Sends the request; the future brings "" when the answer is right, else what is wrong with it."""
         self.parser = httptools.HttpResponseParser(self)
         self.body: list[bytes] = []
+        self.first = 0.0
         self.done = self.loop.create_future()
-        self.transport.write(self.wire)
+        self.transport.write(wire)
         return self.done
 
     def data_received(self, data: bytes) -> None:
@@ -78,6 +88,8 @@ class Connection(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         self.body.append(body)
+        if not self.first and b"lorem" in body:
+            self.first = time.perf_counter()
         if not self.began.done():
             self.began.set_result(None)
 
@@ -114,29 +126,28 @@ class Run:
     def __init__(self, job: Job) -> None:
         self.job = job
         self.latencies: list[float] = []
+        self.first: list[float] = []
         self.failures: Counter[str] = Counter()
         self.left = job.requests
-        head = {"host": f"127.0.0.1:{job.port}", "content-type": "application/json", **job.headers}
-        body = job.body.encode()
-        lines = [f"POST {job.path} HTTP/1.1", *(f"{name}: {value}" for name, value in head.items())]
-        self.wire = "\r\n".join([*lines, f"content-length: {len(body)}", "", ""]).encode() + body
+        self.wires = itertools.cycle([_wire(job, body) for body in (job.body, *job.others)])
 
     async def connect(self) -> Connection:
         """Opens a connection to the server under load."""
         loop = asyncio.get_running_loop()
-        _, connection = await loop.create_connection(
-            lambda: Connection(self.job, self.wire), "127.0.0.1", self.job.port
-        )
+        _, connection = await loop.create_connection(lambda: Connection(self.job), "127.0.0.1", self.job.port)
         return connection
 
     async def ask(self, connection: Connection) -> None:
-        """One request, timed from its last byte written to its last byte read, and counted."""
+        """One request, timed from its last byte written to its first word and its last byte read, and counted."""
+        wire = next(self.wires)
         began = time.perf_counter()
-        fault = await connection.ask()
+        fault = await connection.ask(wire)
         if fault:
             self.failures[fault] += 1
-        else:
-            self.latencies.append(time.perf_counter() - began)
+            return
+        self.latencies.append(time.perf_counter() - began)
+        if connection.first:
+            self.first.append(connection.first - began)
 
     async def closed_loop(self) -> None:
         """Each connection asks again as soon as it is answered."""
@@ -180,7 +191,7 @@ class Run:
             async with asyncio.timeout(self.job.patience):
                 for _ in range(self.job.requests):
                     held.append(await self.connect())
-                    held[-1].ask()
+                    held[-1].ask(next(self.wires))
                     if len(held) % 50 == 0:
                         await asyncio.wait([connection.began for connection in held[-50:]])
                 await asyncio.wait([connection.began for connection in held])
@@ -207,7 +218,14 @@ async def perform(job: Job) -> Outcome:
     run = Run(job)
     began = time.perf_counter()
     await (run.hold() if job.hold else run.open_loop() if job.rate else run.closed_loop())
-    return Outcome(len(run.latencies), dict(run.failures), time.perf_counter() - began, run.latencies)
+    return Outcome(len(run.latencies), dict(run.failures), time.perf_counter() - began, run.latencies, run.first)
+
+
+def _wire(job: Job, text: str) -> bytes:
+    head = {"host": f"127.0.0.1:{job.port}", "content-type": "application/json", **job.headers}
+    body = text.encode()
+    lines = [f"{job.method} {job.path} HTTP/1.1", *(f"{name}: {value}" for name, value in head.items())]
+    return "\r\n".join([*lines, f"content-length: {len(body)}", "", ""]).encode() + body
 
 
 def _run(work: Coroutine[None, None, Outcome], job: Job) -> Outcome:

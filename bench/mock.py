@@ -1,8 +1,9 @@
 """The mock upstream: `python -m bench.mock PORT` serves prepared bytes, so cheaply that no gateway waits for it.
 
 The request's model name says what to answer: `mock`, `mock-tools`, `mock-chunks-1000`, `mock-tools-chunks-100`,
-`mock-chunks-100-every-5` (one chunk every 5 ms) and `mock-slow` (one a second, until the client leaves).
-Without `every`, a stream leaves in one write, which shows what a gateway can do at best.
+`mock-chunks-100-every-5` (one chunk every 5 ms), `mock-slow` (one a second, until the client leaves) and `mock-rounds-4`
+(calls a tool of the gateway until four results are there). Without `every`, a stream leaves in one write, which shows what
+a gateway can do at best. It is a service that tools may call, too: `GET /wait` takes its time.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from typing import NamedTuple, cast
 import httptools
 import uvloop
 
-from bench.answers import DIALECTS, pause, script
+from bench.answers import DIALECTS, WAIT_PATH, WAIT_SECONDS, WAITED, pause, results_in, rounds, script
 
 _MODEL = re.compile(rb'"model"\s*:\s*"([^"]+)"')
 _STREAM = re.compile(rb'"stream"\s*:\s*(true|false)')
@@ -29,17 +30,19 @@ class Answer(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def answer(path: str, model: str, stream: bool | None, usage: bool) -> Answer:
-    """Prepares every byte of the answer to one kind of request, once."""
+def answer(path: str, model: str, stream: bool | None, usage: bool, found: int) -> Answer:
+    """Prepares every byte of the answer to one kind of request, once; `found` is how many results of tools it holds."""
+    if path == WAIT_PATH:
+        return Answer((b"", _head(200, "text/plain", length=len(WAITED)) + WAITED.encode()), WAIT_SECONDS)
     dialect = DIALECTS.get(path)
     if dialect is None:
         return Answer((_head(404, "application/json", length=2) + b"{}",), 0)
     if stream is None:
         stream = dialect.streams_by_default
     if not stream:
-        body = dialect.whole(script(model))
+        body = dialect.whole(script(model, results=found))
         return Answer((_head(200, "application/json", length=len(body)) + body,), 0)
-    frames = [_chunk(frame) for frame in dialect.frames(script(model, usage=usage))]
+    frames = [_chunk(frame) for frame in dialect.frames(script(model, usage=usage, results=found))]
     frames[0] = _head(200, dialect.stream_type) + frames[0]
     frames[-1] += b"0\r\n\r\n"
     wait = pause(model)
@@ -90,9 +93,9 @@ class Upstream(asyncio.Protocol):
         path = self.url.split(b"?", 1)[0].decode()
         self.url, self.body = b"", []
         model, stream = _MODEL.search(body), _STREAM.search(body)
+        name = model[1].decode() if model else "mock"
         chosen = None if stream is None else stream[1] == b"true"
-        reply = answer(path, model[1].decode() if model else "mock", chosen, _USAGE in body)
-        self.send(reply, 0)
+        self.send(answer(path, name, chosen, _USAGE in body, results_in(body) if rounds(name) else 0), 0)
 
     def send(self, reply: Answer, at: int) -> None:
         """Writes frame `at` and, if more follow, sets the clock for the next."""

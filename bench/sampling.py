@@ -5,8 +5,10 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+import msgspec
+
 from bench.answers import pause
-from bench.field import Cost, Field, Pace, Standing, cost, warm
+from bench.field import CONNECTIONS, Cost, Field, Pace, Standing, cost, warm
 from bench.figures import Figure
 from bench.load import Job
 from bench.shapes import Route, Shape
@@ -69,13 +71,18 @@ def _fit(server: Standing, case: Case, pace: Pace) -> Entrant | Figure:
     found = cost(server, first)
     if not found.outcome.ok:
         return _figure(case, server, [found])
-    most = MOST_PACED if pause(case.shape.model) else MOST_REQUESTS
-    count = max(1, min(most, round(pace.cpu_budget / max(found.per_request, 1e-6))))
-    job = server.job(case.route, case.shape, count)
-    assert job is not None
-    if count > 1:
+    job = sized(first, found, pace, MOST_PACED if pause(case.shape.model) else MOST_REQUESTS)
+    if job.requests > 1:
         warm(server, job, 4 * pace.cpu_budget)
     return Entrant(server, job)
+
+
+def sized(job: Job, found: Cost, pace: Pace, most: int = MOST_REQUESTS) -> Job:
+    """The job with as many requests as take the pace's CPU budget; of several bodies each is sent equally often."""
+    kinds = 1 + len(job.others)
+    count = max(1, min(most, round(pace.cpu_budget / max(found.per_request, 1e-6))))
+    count += -count % kinds
+    return msgspec.structs.replace(job, requests=count, connections=min(CONNECTIONS, count))
 
 
 def _figure(case: Case, server: Standing, costs: list[Cost]) -> Figure:

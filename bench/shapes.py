@@ -3,7 +3,7 @@
 import json
 from typing import Any, Literal, NamedTuple
 
-from bench.answers import script
+from bench.answers import CLOCK, rounds, script, text
 
 Wire = Literal["chat", "messages"]
 PATHS: dict[Wire, str] = {"chat": "/v1/chat/completions", "messages": "/v1/messages"}
@@ -21,6 +21,8 @@ MODELS = (
     "mock-chunks-100-every-5",
     *(f"mock-chunks-{count}" for count in GROWING_CHUNKS),
 )
+# Those that call the gateway's own tools, over a Chat upstream.
+CALLING_MODELS = ("mock-rounds-4", "mock-rounds-1-chunks-10", "mock-rounds-1-chunks-10-waiting")
 
 
 class Route(NamedTuple):
@@ -40,33 +42,48 @@ CHAT_OVER_MESSAGES = Route("chat", "messages")
 
 
 class Shape(NamedTuple):
-    """One kind of request: what it carries and which scripted model answers it."""
+    """One kind of request: what it carries and which scripted model answers it.
+
+    `server_tools` are names and patterns of tools that the server is to offer and to run. `ran` is how many rounds of the
+    clock the client has run by itself, `own` the name of a tool that is the client's. Another `number` is another request.
+    """
 
     model: str
     stream: bool = False
     tools: bool = False
     history: int = 1
+    server_tools: tuple[str, ...] = ()
+    ran: int | None = None
+    own: str = ""
+    number: int = 0
 
     @property
     def words(self) -> int:
         """How many words a right answer holds; streamed, each is a chunk."""
-        return script(self.model).words
+        return script(self.model).words * (rounds(self.model) + 1 if self.server_tools else 1)
 
     def body(self, wire: Wire, model: str) -> str:
         """The request in a client's dialect, under the name the peer knows the model by."""
-        request: dict[str, Any] = {"model": model, "max_tokens": 1000, "messages": _history(self.history)}
+        request: dict[str, Any] = {"model": model, "max_tokens": 1000, "messages": _history(self.history, self.number)}
         if self.stream:
             request["stream"] = True
         if self.tools:
             request["tools"] = [_TOOL_SHAPES[wire](tool) for tool in _TOOLS]
+        if self.own:
+            request["tools"] = [_TOOL_SHAPES[wire]({**_TOOLS[0], "name": self.own})]
+        if self.server_tools:
+            request |= {"tool_execution": "auto", "use_server_tools": self.server_tools}
+        if self.ran is not None:
+            request["tools"] = [_TOOL_SHAPES[wire](_CLOCK)]
+            request["messages"] += [message for at in range(self.ran) for message in _ROUNDS[wire](self.model, at)]
         return json.dumps(request)
 
 
-def _history(length: int) -> list[dict[str, str]]:
+def _history(length: int, first: int = 0) -> list[dict[str, Any]]:
     """Alternating turns of some two hundred characters each, the user's last."""
-    text = "The ferry to the island leaves at nine and comes back at six, unless the wind is over seven Beaufort. " * 2
+    said = "The ferry to the island leaves at nine and comes back at six, unless the wind is over seven Beaufort. " * 2
     roles = ("user", "assistant")
-    return [{"role": roles[(length - 1 - at) % 2], "content": f"{at}: {text}"} for at in range(length)]
+    return [{"role": roles[(length - 1 - at) % 2], "content": f"{first + at}: {said}"} for at in range(length)]
 
 
 _SCHEMA = {
@@ -94,3 +111,40 @@ def _messages_tool(tool: dict[str, Any]) -> dict[str, Any]:
 
 
 _TOOL_SHAPES = {"chat": _chat_tool, "messages": _messages_tool}
+
+
+_CLOCK = {
+    "name": CLOCK,
+    "description": "Tells the current date, time, weekday and UTC offset in a time zone. Use it, do not guess.",
+    "schema": {
+        "type": "object",
+        "properties": {"timezone": {"type": "string", "description": "IANA name or an offset.", "maxLength": 64}},
+        "additionalProperties": False,
+    },
+}
+
+
+def _chat_round(model: str, at: int) -> list[dict[str, Any]]:
+    """One call of the clock and its result, as a client that runs it sends them back."""
+    said = script(model, results=at)
+    assert said.call is not None
+    function = {"name": CLOCK, "arguments": said.call.arguments}
+    call = {"id": f"call_{at}", "type": "function", "function": function}
+    result = {"role": "tool", "tool_call_id": call["id"], "content": _time(at)}
+    return [{"role": "assistant", "content": text(said), "tool_calls": [call]}, result]
+
+
+def _messages_round(model: str, at: int) -> list[dict[str, Any]]:
+    said = script(model, results=at)
+    assert said.call is not None
+    call = {"type": "tool_use", "id": f"call_{at}", "name": CLOCK, "input": json.loads(said.call.arguments)}
+    spoken = {"type": "text", "text": text(said)}
+    result = {"type": "tool_result", "tool_use_id": call["id"], "content": _time(at)}
+    return [{"role": "assistant", "content": [spoken, call]}, {"role": "user", "content": [result]}]
+
+
+def _time(at: int) -> str:
+    return f"Monday, 16 November 2026, 10:00:00 in UTC+{at + 1} (UTC+0{at + 1}:00)\nISO 8601: 2026-11-16T10:00:00"
+
+
+_ROUNDS = {"chat": _chat_round, "messages": _messages_round}

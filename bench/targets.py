@@ -1,12 +1,14 @@
-"""The promises about speed (requirements N1 to N5), each judged on the figures of one run."""
+"""The promises about speed (requirements N1 to N6, X2 and X4), each judged on the figures of one run."""
 
+import statistics
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from bench.answers import WAIT_SECONDS
 from bench.figures import Figure, Results
 from bench.shapes import CHAT, CHAT_OVER_MESSAGES, MESSAGES_OVER_CHAT
-from bench.topics import cpu, footprint, growth, latency
-from bench.units import amount, times
+from bench.topics import cpu, footprint, growth, latency, tools
+from bench.units import amount, seconds, times
 
 US = "toolgate"
 WHOLE = f"request, {CHAT}"
@@ -53,6 +55,11 @@ def verdicts(results: Results) -> Iterator[Verdict]:
     yield _below("N5", "cold start to the first answer under 1 s", figure, 1)
     figure = results.find(footprint.NAME, footprint.IDLE, US)
     yield _below("N5", "memory at rest under 80 MB", figure, 80 * MEGABYTE)
+    for line in tools.stock.PROMISED:
+        figure = results.find(tools.NAME, line, US)
+        yield _below("N6", f"under 10 ms of CPU: {line}", figure, 10e-3)
+    yield from _rounds(results)
+    yield from _first_texts(results)
 
 
 def _against(results: Results, promise: str, peer: str, limit: float) -> Verdict:
@@ -76,6 +83,34 @@ def _below(mark: str, promise: str, figure: Figure | None, limit: float) -> Verd
 
 def _narrow(samples: Sequence[float], limit: float) -> bool:
     return min(samples) <= limit < max(samples)
+
+
+def _rounds(results: Results) -> Iterator[Verdict]:
+    for pair in tools.rounds.PAIRS:
+        for line in pair.lines[2:]:
+            figure = results.find(tools.NAME, line, US)
+            yield _below("X2", f"under 1 ms of CPU: {line}", figure, 1e-3)
+
+
+def _first_texts(results: Results) -> Iterator[Verdict]:
+    for route in tools.first_text.ROUTES:
+        without = results.find(tools.NAME, tools.first_text.line(tools.first_text.WITHOUT, route), US)
+        for what in tools.first_text.WITH:
+            line = tools.first_text.line(what, route)
+            yield _later(f"at most 1 ms later than without: {line}", results.find(tools.NAME, line, US), without, 1e-3)
+    line = tools.first_text.line(tools.first_text.WAITING, CHAT)
+    figure = results.find(tools.NAME, line, US)
+    yield _below("X4", f"sent before the tool has ended: {line}", figure, WAIT_SECONDS / 2)
+
+
+def _later(promise: str, figure: Figure | None, other: Figure | None, limit: float) -> Verdict:
+    if figure is None or other is None:
+        return Verdict("X4", promise, "not measured", None)
+    later = [mine - theirs for mine, theirs in zip(figure.samples, other.samples, strict=True)]
+    ratio = f"{times(figure.median / other.median)}: {amount(figure)} against {amount(other)}"
+    found = f"{seconds(statistics.median(later))} ({ratio})"
+    kept = statistics.median(later) <= limit and not figure.failures
+    return Verdict("X4", promise, found, kept, _narrow(later, limit))
 
 
 def _linear(results: Results) -> Iterator[Verdict]:

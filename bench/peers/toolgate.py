@@ -3,11 +3,13 @@
 import json
 import os
 import sys
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from bench.peers.peer import Missing, Start, Target
-from bench.shapes import MODELS, PATHS, Route
+from bench.shapes import CALLING_MODELS, MODELS, PATHS, Route
 
 KEY = "tg-bench-0123456789abcdef"
 PROGRAM = Path(sys.executable).parent / "toolgate"
@@ -18,6 +20,10 @@ class Toolgate:
 
     name = "toolgate"
     title = "Toolgate"
+
+    def __init__(self, services: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+        """`services` are OpenAPI documents by name, whose operations are server tools; the mock answers for them."""
+        self.services = services or {}
 
     def prepare(self) -> None:
         """Looks for the program beside the interpreter that runs the benchmark."""
@@ -31,8 +37,13 @@ class Toolgate:
     def start(self, folder: Path, port: int, upstream: int) -> Start:
         """Writes the configuration."""
         folder.mkdir(parents=True, exist_ok=True)
+        settings = _config(upstream)
+        if self.services:
+            for name, document in self.services.items():
+                (folder / f"{name}.json").write_text(json.dumps(document))
+            settings |= _tools(self.services, folder, upstream)
         config = folder / "toolgate.yaml"
-        config.write_text(json.dumps(_config(upstream), indent=1))
+        config.write_text(json.dumps(settings, indent=1))
         command = [str(PROGRAM), "serve", "--config", str(config), "--host", "127.0.0.1", "--port", str(port)]
         return Start(command)
 
@@ -48,6 +59,16 @@ def _config(upstream: int) -> dict[str, object]:
         "messages": {"dialect": "anthropic", "base_url": root, "api_key": "sk-upstream"},
     }
     models = [{"name": f"{name}-{model}", "upstream": name, "model": model} for name in upstreams for model in MODELS]
+    models += [{"name": f"chat-{model}", "upstream": "chat", "model": model} for model in CALLING_MODELS]
     keys = [{"name": "bench", "key": KEY, "scopes": ["chat"]}]
     # The others' request logs are off, too.
     return {"keys": keys, "upstreams": upstreams, "models": models, "log": {"level": "warning"}}
+
+
+def _tools(services: Mapping[str, object], folder: Path, upstream: int) -> dict[str, object]:
+    root = f"http://127.0.0.1:{upstream}"
+    http = {name: {"openapi": f"./{name}.json", "base_url": root} for name in services}
+    # What is read from elsewhere is asked about by default, and nobody is here to answer.
+    tools = {"http": http, "reach": ["127.0.0.1"], "approvals": {"open_world": "allow"}}
+    keys = [{"name": "bench", "key": KEY, "scopes": ["chat", "tools"]}]
+    return {"keys": keys, "tools": tools, "storage": f"sqlite:///{folder / 'toolgate.db'}"}

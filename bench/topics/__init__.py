@@ -1,6 +1,6 @@
 """What is measured, one file a topic; each has a TITLE, its lines, and `measure`, which yields figures.
 
-To add one (the parser's throughput, the tool loop's overhead, a durable step): write its file and name it here;
+To add one (the parser's throughput, a durable step): write its file and name it here;
 the tables follow the figures, and a promise about it goes into `bench/targets.py`.
 """
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from bench.field import Field
 from bench.figures import Figure
-from bench.topics import cpu, footprint, growth, latency
+from bench.topics import cpu, footprint, growth, latency, tools
 
 
 class Topic(NamedTuple):
@@ -25,4 +25,5 @@ TOPICS: Mapping[str, Topic] = {
     cpu.NAME: Topic(cpu.TITLE, cpu.measure),
     growth.NAME: Topic(growth.TITLE, growth.measure),
     latency.NAME: Topic(latency.TITLE, latency.measure),
+    tools.NAME: Topic(tools.TITLE, tools.measure),
 }
