@@ -5,17 +5,22 @@ import itertools
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from tests.engine.test_rounds import Box, Notes
 from tests.upstreams.wrapping import Always, read
 from toolgate.conversation.errors import InvalidRequest, Unavailable
 from toolgate.conversation.events import Delta, ModelResponse, PartEnd, PartStart, StepEnd, StepStart, Usage
 from toolgate.conversation.fold import fold
 from toolgate.conversation.message import Media, Message, Reasoning, Text, ToolCall, ToolResult, plain_text
 from toolgate.conversation.request import ModelRequest, OutputFormat, Settings, ToolChoice, ToolDef
+from toolgate.engine.rounds import WithTools
 from toolgate.testing import ScriptedModel
 from toolgate.text.prompts import Prompts
 from toolgate.text.syntaxes import syntaxes
 from toolgate.upstreams.emulated import Emulated, Injected
+from toolgate.upstreams.emulation.imitation import Imitations
 
 WEATHER = ToolDef(
     "get_weather",
@@ -483,3 +488,51 @@ async def test_an_answer_that_is_left_is_cancelled_at_the_upstream():
         break
     await answer.aclose()
     assert model.answers[0].closed
+
+
+@both_ways
+async def test_the_servers_own_tools_run_on_top_of_it(stream):
+    """X2, U3"""
+    clock = '<invoke name="clock">\n</invoke>'
+    model = ScriptedModel([f"Let me see.\n{clock}", f"Once more.\n{clock}", PARIS])
+    box = Box()
+    run = await WithTools(Emulated(model, prompts=PROMPTS), box, Notes()).ask(asking(stream=stream))
+    response = fold(await read(run))
+    assert len(box.ran) == 2
+    theirs = [part for part in response.parts if isinstance(part, ToolCall) and part.executor == "client"]
+    assert [(call.name, call.arguments) for call in theirs] == [("get_weather", '{"city":"Paris"}')]
+    assert response.reason == "tool_calls"
+    last = [(message.role, plain_text(message.parts)) for message in model.requests[-1].messages]
+    assert [role for role, _ in last] == ["user", "assistant", "user", "assistant", "user"]
+    assert last[-1][1] == "Tool Call: clock({})\nResult [SUCCESS]\nnoon"
+
+
+scraps = st.lists(
+    st.sampled_from(
+        ["Tool Call: ", "now", "({})", "(", "\n", "Result [SUCCESS]", "Result [", "---", "\n\n", "word ", "T"]
+    )
+)
+
+
+@given(scraps, st.lists(st.integers(1, 9), min_size=1))
+def test_where_made_up_results_are_split_changes_nothing(pieces, sizes):
+    text = "".join(pieces)
+    whole, split = Imitations({"now"}), Imitations({"now"})
+    expected = whole.feed(text) + whole.release()
+    said, position = "", 0
+    for size in itertools.cycle(sizes):
+        if position >= len(text):
+            break
+        said += split.feed(text[position : position + size])
+        position += size
+    assert said + split.release() == expected
+    assert (split.cut, split.calls) == (whole.cut, whole.calls)
+    if not whole.cut and not whole.calls:
+        assert expected == text
+
+
+async def test_a_long_answer_costs_no_more_for_its_length():
+    """N2: a piece costs the same however much went before it."""
+    text = '<invoke name="get_weather"><parameter name="city">' + "word " * 20_000 + "</parameter></invoke>"
+    heard = await asyncio.wait_for(hear(asking(), text), 20)
+    assert len(heard.told[0][1]["city"]) == 100_000
