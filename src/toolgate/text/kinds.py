@@ -13,7 +13,6 @@ STRING, NUMBER, INTEGER, BOOLEAN, NULL, ARRAY, OBJECT = [
     "object",
 ]
 ANY = frozenset({STRING, NUMBER, INTEGER, BOOLEAN, NULL, ARRAY, OBJECT})
-_DEEPEST = 32
 _KEYWORDS = {"properties": OBJECT, "additionalProperties": OBJECT, "items": ARRAY, "prefixItems": ARRAY}
 
 Schema = Mapping[str, Any]
@@ -22,11 +21,11 @@ Schema = Mapping[str, Any]
 def parameter(schema: Any, name: str, root: Any = None) -> Any:
     """The schema of a member of an object; an empty one if it is not declared."""
     root = schema if root is None else root
-    for part in _parts(schema, root, _DEEPEST):
+    for part in _parts(schema, root, set()):
         properties = part.get("properties")
         if isinstance(properties, Mapping) and name in properties:
             return properties[name]
-    for part in _parts(schema, root, _DEEPEST):
+    for part in _parts(schema, root, set()):
         if isinstance(part.get("additionalProperties"), Mapping):
             return part["additionalProperties"]
     return {}
@@ -34,7 +33,7 @@ def parameter(schema: Any, name: str, root: Any = None) -> Any:
 
 def item(schema: Any, root: Any) -> Any:
     """The schema of the items of an array; an empty one if it is not declared."""
-    for part in _parts(schema, root, _DEEPEST):
+    for part in _parts(schema, root, set()):
         if isinstance(part.get("items"), Mapping):
             return part["items"]
     return {}
@@ -42,7 +41,7 @@ def item(schema: Any, root: Any) -> Any:
 
 def kinds(schema: Any, root: Any = None) -> frozenset[str]:
     """The types that the schema allows; all of them where it does not say."""
-    return _kinds(schema, schema if root is None else root, _DEEPEST)
+    return _kinds(schema, schema if root is None else root, {}) or ANY
 
 
 def kind_of(value: Any) -> str:
@@ -64,18 +63,22 @@ def kind_of(value: Any) -> str:
             return NUMBER
 
 
-def _kinds(schema: Any, root: Any, depth: int) -> frozenset[str]:
-    if not isinstance(schema, Mapping) or depth < 0:
+def _kinds(schema: Any, root: Any, known: dict[str, frozenset[str]]) -> frozenset[str]:
+    """The types, looking up each reference once, however often it is made; one that comes back to itself adds nothing."""
+    if not isinstance(schema, Mapping):
         return ANY
     found = _own_kinds(schema)
-    if "$ref" in schema:
-        found &= _kinds(_referred(schema["$ref"], root), root, depth - 1)
+    if isinstance(pointer := schema.get("$ref"), str):
+        if pointer not in known:
+            known[pointer] = frozenset()
+            known[pointer] = _kinds(_referred(pointer, root), root, known)
+        found &= known[pointer]
     for word in ("anyOf", "oneOf"):
         if isinstance(schema.get(word), list):
-            found &= frozenset().union(*[_kinds(one, root, depth - 1) for one in schema[word]])
-    for one in schema.get("allOf") or ():
-        found &= _kinds(one, root, depth - 1)
-    return (found | {NULL} if schema.get("nullable") is True else found) or ANY
+            found &= frozenset().union(*[_kinds(one, root, known) for one in schema[word]])
+    for one in _listed(schema, "allOf"):
+        found &= _kinds(one, root, known)
+    return found | {NULL} if schema.get("nullable") is True else found
 
 
 def _own_kinds(schema: Schema) -> frozenset[str]:
@@ -91,22 +94,28 @@ def _own_kinds(schema: Schema) -> frozenset[str]:
     return implied or ANY
 
 
-def _parts(schema: Any, root: Any, depth: int) -> list[Schema]:
-    """The schema and those that it refers to or is made of."""
-    if not isinstance(schema, Mapping) or depth < 0:
+def _parts(schema: Any, root: Any, seen: set[str]) -> list[Schema]:
+    """The schema and those that it refers to or is made of, each reference once."""
+    if not isinstance(schema, Mapping):
         return []
     parts: list[Schema] = [schema]
-    inner = [one for word in ("allOf", "anyOf", "oneOf") for one in schema.get(word) or ()]
-    if "$ref" in schema:
-        inner.append(_referred(schema["$ref"], root))
+    inner = [one for word in ("allOf", "anyOf", "oneOf") for one in _listed(schema, word)]
+    if isinstance(pointer := schema.get("$ref"), str) and pointer not in seen:
+        seen.add(pointer)
+        inner.append(_referred(pointer, root))
     for one in inner:
-        parts += _parts(one, root, depth // 2)
+        parts += _parts(one, root, seen)
     return parts
 
 
-def _referred(pointer: Any, root: Any) -> Any:
+def _listed(schema: Schema, word: str) -> list[Any]:
+    found = schema.get(word)
+    return found if isinstance(found, list) else []
+
+
+def _referred(pointer: str, root: Any) -> Any:
     """What a reference within the schema points to."""
-    if not isinstance(pointer, str) or not pointer.startswith("#"):
+    if not pointer.startswith("#"):
         return {}
     found = root
     for step in pointer[1:].split("/")[1:]:

@@ -18,14 +18,6 @@ from toolgate.text.scanner import Scanner
 from toolgate.text.source import Source
 from toolgate.text.syntax import Syntax
 
-THINKS = (
-    ("<think>", "</think>"),
-    ("<thinking>", "</thinking>"),
-    ("[THINK]", "[/THINK]"),
-    ("◁think▷", "◁/think▷"),
-)
-"""The marks around reasoning that are looked for in every syntax, where a message begins."""
-
 
 class Parser:
     """Reads one answer: `feed` it text and take events, then `end` it.
@@ -47,16 +39,12 @@ class Parser:
         any_tool: bool = False,
         new_id: Callable[[], str] = new_call_id,
     ) -> None:
-        names = [tool.name for tool in tools]
-        self._assembler = Assembler(names, new_id)
+        self._assembler = Assembler([tool.name for tool in tools], new_id)
         self._assembler.start()
         self._assembler.take()  # the step is told by whoever asked the model
         self._source = Source()
         self._reading = Reading(self._source, self._assembler, tools, answer, any_tool)
-        thinks = (*syntax.thinks, *THINKS)
-        scanner = Scanner(self._reading, syntax.openers(names), thinks)
-        scanner.calls_end_thinking = calls_end_thinking
-        self._machine = scanner.run(thinks[0][1] if thinking else "")
+        self._machine = Scanner(self._reading, syntax, calls_end_thinking).run(thinking)
 
     @property
     def called(self) -> bool:

@@ -6,7 +6,7 @@ still held when the reader returns was plain text after all. So nothing is lost,
 Knows no syntax.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -70,6 +70,7 @@ class Reading:
         self.answer = answer if answer not in self.tools else None
         self.any_tool = any_tool
         self.problems: list[Problem] = []
+        self.reason: Callable[[str], Steps[None]] = _no_reasoning  # reads reasoning behind its mark, or ends it
         self.cut = True  # at the end of the text: whether the model was stopped, or stopped by itself
         self.searching = False  # only whether a call begins is asked
         self.fresh = True  # nothing but blanks since the message, or something other than text, began
@@ -163,6 +164,10 @@ class Reading:
         self.fresh = fresh
         self._said = True
         self._after_reasoning = after_reasoning
+
+
+def _no_reasoning(_: str) -> Steps[None]:
+    yield from ()
 
 
 class ToolCallText:

@@ -4,23 +4,58 @@ A `Scene` is where the scanner is: in text or inside reasoning. Both know code s
 and where lines begin. Knows no syntax beyond the openers it is given.
 """
 
-from collections.abc import Sequence
+from functools import lru_cache
 
 from toolgate.text.bodies.plain import between
 from toolgate.text.openers import Openers
 from toolgate.text.reading import Found, Reading
 from toolgate.text.source import Out, Source, Steps, words
-from toolgate.text.syntax import Opener, Read
+from toolgate.text.syntax import Opener, Read, Syntax
+
+THINKS = (
+    ("<think>", "</think>"),
+    ("<thinking>", "</thinking>"),
+    ("[THINK]", "[/THINK]"),
+    ("◁think▷", "◁/think▷"),
+)
+"""The marks around reasoning that are looked for in every syntax, where a message begins."""
 
 _MOST_DRAFTED = 1 << 18
 """Characters of reasoning to hold back behind a call that may be a draft; no model drafts more than this."""
 
 
+@lru_cache(256)
+def _openers(syntax: Syntax, names: tuple[str, ...], answer: str | None, close: str) -> Openers:
+    """What may open in text or, given what closes it, inside reasoning; prepared once, for it takes milliseconds."""
+    calls = syntax.openers(names)
+    if close:
+        return Openers([*calls, Opener(_end_reasoning, close)])
+    marks = [Opener(_think, opening, at="start") for opening, _ in (*syntax.thinks, *THINKS)]
+    if answer:
+        marks.append(Opener(_answer, f"<{answer}>"))
+    return Openers([*calls, *marks])
+
+
+def _think(reading: Reading, opened: str) -> Steps[None]:
+    reading.drop()
+    reading.source.held = None
+    yield from reading.reason(opened)
+
+
+def _end_reasoning(reading: Reading, _: str) -> Steps[None]:
+    reading.drop()
+    yield from reading.reason("")
+
+
+def _answer(reading: Reading, opened: str) -> Steps[None]:
+    yield from between(reading, f"</{opened[1:]}")
+
+
 class Scene:
     """What may open here, where the text goes, and, inside reasoning, the mark that closes it."""
 
-    def __init__(self, openers: Sequence[Opener], out: Out, close: str = "") -> None:
-        self.openers = Openers(openers)
+    def __init__(self, openers: Openers, out: Out, close: str = "") -> None:
+        self.openers = openers
         self.out = out
         self.close = close
         marks = (close,) if close else ()
@@ -31,22 +66,21 @@ class Scene:
 class Scanner:
     """Reads an answer from end to end."""
 
-    def __init__(self, reading: Reading, calls: Sequence[Opener], thinks: Sequence[tuple[str, str]]) -> None:
+    def __init__(self, reading: Reading, syntax: Syntax, calls_end_thinking: bool) -> None:
         self._reading = reading
         self._source: Source = reading.source
-        self._calls = calls
-        marks = [Opener(self._thinker(close), opening, at="start") for opening, close in thinks]
-        if reading.answer:
-            closing = f"</{reading.answer}>"
-            marks.append(Opener(lambda reading, _: between(reading, closing), f"<{reading.answer}>"))
-        self._plain = self._scene = Scene([*calls, *marks], reading.text)
+        self._syntax = syntax
+        self._names = tuple(reading.tools) if syntax.by_name else ()
+        self._closes = dict((*syntax.thinks, *THINKS))
+        self._calls_end_thinking = calls_end_thinking
+        self._plain = self._scene = Scene(_openers(syntax, self._names, reading.answer, ""), reading.text)
         self._line_start = True
-        self.calls_end_thinking = False
+        reading.reason = self._reason
 
-    def run(self, close: str = "") -> Steps[None]:
-        """Reads all; the text begins inside reasoning if it is said what closes that."""
-        if close:
-            yield from self._reason(close)
+    def run(self, thinking: bool) -> Steps[None]:
+        """Reads all; with `thinking`, the text begins inside reasoning."""
+        if thinking:
+            yield from self._reason(next(iter(self._closes)))
             self._source.held = None
         while not self._source.over:
             yield from self._next()
@@ -134,29 +168,19 @@ class Scanner:
             count += 1
         return count
 
-    def _thinker(self, close: str) -> Read:
-        def read(reading: Reading, _: str) -> Steps[None]:
-            reading.drop()
-            reading.source.held = None
-            yield from self._reason(close)
-
-        return read
-
-    def _reason(self, close: str) -> Steps[None]:
-        """Reads reasoning to the mark that closes it, or to a call that turns out to be no draft."""
-        trimmed = _Trimmed(self._reading.reasoning)
-        self._scene = scene = Scene([*self._calls, Opener(self._end_reasoning, close)], trimmed.feed, close)
+    def _reason(self, opened: str) -> Steps[None]:
+        """Reads reasoning to the mark that closes it, or to a call that turns out to be no draft; or ends it there."""
+        if not opened:
+            self._scene = self._plain
+            return
+        close, trimmed = self._closes[opened], _Trimmed(self._reading.reasoning)
+        openers = _openers(self._syntax, self._names, None, close)
+        self._scene = scene = Scene(openers, trimmed.feed, close)
         self._line_start = True
         while self._scene is scene and not self._source.over:
             yield from self._next()
         self._scene = self._plain
         self._source.held = []
-
-    def _end_reasoning(self, reading: Reading, _: str) -> Steps[None]:
-        self._scene = self._plain
-        reading.drop()
-        return
-        yield
 
     def _draft(self, read: Read, opened: str) -> Steps[None]:
         """Inside reasoning: if a call begins here, finds out whether reasoning is closed behind it."""
@@ -173,7 +197,7 @@ class Scanner:
         draft = _Draft(scene.out, source.held or [])
         source.held = None
         closed = False
-        if not self.calls_end_thinking:
+        if not self._calls_end_thinking:
             closed = bool((yield from source.until(words(scene.close), draft.feed)))
         if closed or draft.given_up:
             draft.give_up()
@@ -215,18 +239,15 @@ class _Trimmed:
 
     def __init__(self, out: Out) -> None:
         self._out = out
-        self._blanks = ""
+        self._blanks: list[str] = []
         self._begun = False
 
     def feed(self, piece: str) -> None:
         """More text."""
         kept = piece.rstrip()
-        if not kept:
-            self._blanks += piece
-            return
-        if not self._begun:
-            self._blanks, kept = "", kept.lstrip()
+        blanks = piece[len(kept) :]
+        if kept:
+            self._out("".join([*self._blanks, kept]) if self._begun else kept.lstrip())
             self._begun = True
-        self._out(self._blanks + kept)
-        self._blanks = piece[len(piece.rstrip()) :]
-
+            self._blanks.clear()
+        self._blanks.append(blanks)

@@ -124,14 +124,14 @@ class Source:
         return True
 
     def run(self, chars: re.Pattern[str], limit: int = 4096) -> Steps[str]:
-        """As many characters as the pattern, a repeated class, matches; it may stop early beyond the limit."""
+        """As many characters as the pattern, a repeated class, matches, up to the limit."""
         pieces: list[str] = []
         while True:
             found = chars.match(self.text, self.at)
             if found is not None and found.end() > self.at:
-                pieces.append(self.take(found.end() - self.at))
+                pieces.append(self.take(min(found.end() - self.at, limit)))
                 limit -= len(pieces[-1])
-            if self.at < len(self.text) or self.ended or limit < 0:
+            if self.at < len(self.text) or self.ended or not limit:
                 return "".join(pieces) if len(pieces) != 1 else pieces[0]
             yield
 

@@ -35,7 +35,8 @@ class Opener(Struct, frozen=True):
 class Syntax(Struct, frozen=True):
     """One way of writing tool calls as text.
 
-    `openers` may depend on the names of the tools. `detected` says that automatic detection looks for it, too.
+    `openers` are those for tools of these names, which only a syntax that is `by_name` looks at. `detected` says that
+    automatic detection looks for it, too.
     `thinks` are pairs of marks around reasoning that this syntax adds to the common ones.
     """
 
@@ -43,6 +44,7 @@ class Syntax(Struct, frozen=True):
     openers: Callable[[Collection[str]], Sequence[Opener]]
     render: Render
     detected: bool = True
+    by_name: bool = False
     thinks: tuple[tuple[str, str], ...] = ()
 
 

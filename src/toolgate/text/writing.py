@@ -5,7 +5,7 @@ Numbers keep the spelling in which the call has them.
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
 import msgspec
@@ -21,6 +21,9 @@ from toolgate.text.values import typed
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 
 _TAG = re.compile(r"[^\s<>/&]+")
+
+DEEPEST = 100
+"""Levels of arguments that are read and written where that takes recursion."""
 
 Tools: TypeAlias = Mapping[str, ToolDef]
 
@@ -42,7 +45,16 @@ def arguments(call: ToolCall) -> str:
 def members(call: ToolCall) -> dict[str, Any]:
     """The call's arguments by name, their numbers as `Spelt`."""
     found: dict[str, Any] = json.loads(arguments(call), parse_int=Spelt, parse_float=Spelt)
-    return found
+    level: list[Any] = [found]
+    for _ in range(DEEPEST):
+        level = [inner for one in level if isinstance(one, (dict, list)) for inner in _inside(one)]
+        if not level:
+            return found
+    raise Unsayable(f"The arguments are nested deeper than {DEEPEST} levels.")
+
+
+def _inside(value: dict[str, Any] | list[Any]) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value
 
 
 def json_text(value: Any, indent: str = "", inner: str = "") -> str:

@@ -80,6 +80,7 @@ class _Object:
         self.id: str | None = None
         self.call: Call | None = None
         self.early: list[str] | None = None  # arguments that came before the name
+        self.nested = False  # inside the object that OpenAI's format calls `function`
 
     def begin(self) -> bool:
         """Begins the call; False if the name is no tool's."""
@@ -120,7 +121,8 @@ def _members(state: _Object) -> Steps[bool]:
 
 def _member(state: _Object, key: str) -> Steps[bool]:
     char = yield from state.reading.source.peek()
-    if key in NAME_KEYS and char == "{" and state.name is None:
+    if key == "function" and char == "{" and not state.nested:
+        state.nested = True
         return (yield from _members(state))
     if key in NAME_KEYS and state.name is None:
         state.name = yield from _text(state.reading)

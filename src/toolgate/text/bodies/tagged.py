@@ -32,7 +32,7 @@ MARKUP = ('"', "<", ">", "&", "/")
 """What cannot stand in the names of tags that escape nothing."""
 
 _CDATA, _CDATA_END = "<![CDATA[", "]]>"
-_ATTRIBUTE = re.compile(r"""([\w:.-]+)\s*=\s*("[^"]*"|'[^']*'|[^\s"'>]+)""")
+_ATTRIBUTE = re.compile(r"""(?<![\w:.-])([\w:.-]++)\s*+=\s*("[^"]*"|'[^']*'|[^\s"'>]+)""")
 _HEADER = re.compile(r"[^<>]*")
 _NOT_JSON = "the value of a parameter is not valid JSON"
 MALFORMED = "a parameter could not be made out"

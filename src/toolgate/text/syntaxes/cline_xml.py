@@ -34,4 +34,4 @@ def _written(call: ToolCall, tools: Tools) -> str:
     return "\n".join([f"<{name}>", *lines, f"</{name}>"])
 
 
-SYNTAXES = (Syntax("cline_xml", _openers, _render, detected=False),)
+SYNTAXES = (Syntax("cline_xml", _openers, _render, detected=False, by_name=True),)

@@ -12,7 +12,7 @@ from toolgate.text.source import Steps, words
 from toolgate.text.strings import quoted
 from toolgate.text.syntax import Opener, Syntax, Unsayable, always
 from toolgate.text.values import Value, typed
-from toolgate.text.writing import Spelt, Tools, json_text, members, tag_name, without
+from toolgate.text.writing import DEEPEST, Spelt, Tools, json_text, members, tag_name, without
 
 _NS = "]<]minimax[>["
 _CALLS, _CALLS_END = f"{_NS}<tool_call>", f"{_NS}</tool_call>"
@@ -48,6 +48,7 @@ class _Members:
         self._source = reading.source
         self._call = call
         self._root = root
+        self._depth = 0
 
     def object(self, schema: Any, end: str) -> Steps[bool]:
         """Reads members up to the mark that ends them; False if their tags do not match."""
@@ -94,7 +95,12 @@ class _Members:
         if nested or (STRING not in allowed and allowed <= {ARRAY, OBJECT}):
             is_array = yield from self._is_array(allowed)
             yield from self._source.blanks()
-            return (yield from (self._array if is_array else self.object)(schema, end))
+            self._depth += 1
+            if self._depth > DEEPEST:
+                return False
+            whole = yield from (self._array if is_array else self.object)(schema, end)
+            self._depth -= 1
+            return whole
         written = Value(self._call, allowed)
         if not (yield from self._source.until(_MARK, written.feed)) or not (yield from self._source.word(end)):
             return False
