@@ -241,3 +241,24 @@ def test_a_bad_request_is_refused_at_the_field(change: dict[str, Any], param: st
     with pytest.raises(InvalidRequest) as caught:
         DIALECT.server.decode_request(body)
     assert caught.value.param == param
+
+
+@pytest.mark.parametrize(
+    "said",
+    [{}, {"stream": True}, {"stream": False, "max_tokens": 5}, {"stream": None}, {"max_tokens": None}],
+    ids=str,
+)
+def test_a_plain_request_means_what_it_means_field_by_field(said: dict[str, Any]) -> None:
+    turns = [("system", "Be brief."), ("user", "Hi"), ("assistant", "Hello"), ("user", "")]
+    body = {"model": "m", "messages": [{"role": role, "content": text} for role, text in turns], **said}
+    not_quite_plain = {**body, "user": None}
+    assert DIALECT.server.decode_request(body) == DIALECT.server.decode_request(not_quite_plain)
+
+
+def test_a_plain_tool_means_what_it_means_field_by_field() -> None:
+    function = {"name": "f", "description": "Does.", "parameters": {"type": "object"}}
+    body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
+    plain, full = (
+        {**body, "tools": [{"type": "function", "function": one}]} for one in (function, {**function, "strict": None})
+    )
+    assert DIALECT.server.decode_request(plain) == DIALECT.server.decode_request(full)

@@ -93,7 +93,7 @@ class Conversations:
         record.dialect, record.model, record.stream = dialect.name, request.model, request.stream
         route = self._router.find(request.model)
         call.caller.require_model(route.name, request.model)
-        whole = route.whole_arguments or call.exchange.header(b"x-toolgate-arguments") == "whole"
+        whole = route.whole_arguments or call.exchange.named.get(b"x-toolgate-arguments") == b"whole"
         if whole:
             request = replace(request, relay=False)
         if wanted is None and not (request.tools and any(tool.kind == "hosted" for tool in request.tools)):
@@ -298,9 +298,7 @@ def _note_batch(record: RequestRecord, batch: list[RunEvent]) -> None:
 
 
 def _note_response(record: RequestRecord, answer: Answer, response: ModelResponse) -> None:
-    record.upstream = answer.upstream
-    record.note_first_event()
+    record.note_answer(answer.upstream, response.reason, response.usage)
     for part in response.parts:
         if isinstance(part, ToolCall):
             record.note_call(part.name)
-    record.note_end(response.reason, response.usage)

@@ -244,7 +244,8 @@ class GuardedProtocol(HttpToolsProtocol):
         self._running = None
         if self.transport.is_closing():
             return
-        self.flow.resume_reading()
+        if self.flow.read_paused:
+            self.flow.resume_reading()
         if not answer.keep_alive:
             self._close()
         elif self._queue or self._held or self._half_closed or self._reader.phase != IDLE or self._stage != _READING:

@@ -50,6 +50,13 @@ class RequestRecord(msgspec.Struct):
         if self.first_event is None:
             self.first_event = time.perf_counter()
 
+    def note_answer(self, upstream: str, finish: str | None, usage: Usage | None) -> None:
+        """All of the answer is there at once: whose it is, why it ended and what it cost."""
+        self.upstream = upstream
+        self.first_event = self.first_event or time.perf_counter()
+        self.finish = finish
+        self.usage = usage
+
     def note_call(self, name: str) -> None:
         """The answer calls this tool."""
         self.calls += 1

@@ -35,21 +35,43 @@ from toolgate.wire.fields import Fields
 MAX_STOPS = 64
 _AUDIO_MIME = {"wav": "audio/wav", "mp3": "audio/mpeg", "flac": "audio/flac", "ogg": "audio/ogg", "aac": "audio/aac"}
 _LEGACY = "legacy_functions"
+_SAID_PLAINLY = frozenset({"model", "messages", "stream", "max_tokens"})
 
 
 def decode_request(body: Any) -> ModelRequest:
     """The request that the body makes."""
+    plain = _plain_request(body)
+    if plain is not None:
+        return plain
     fields = Fields(body)
     model = fields.required_text("model")
     messages = _messages(fields)
-    if not fields.rest:
-        return ModelRequest(model, messages, dialect=NAME)
     tools = _tools(fields)
     choice = _tool_choice(fields)
     settings = _settings(fields)
     stream = bool(fields.flag("stream"))
     relay = _LEGACY not in fields.rest
     return ModelRequest(model, messages, tools, choice, settings, stream, NAME, _extra(fields.rest), relay=relay)
+
+
+def _plain_request(body: Any) -> ModelRequest | None:
+    """The commonest kind of request, plain messages and little else; any other is read field by field."""
+    if type(body) is not dict or not body.keys() <= _SAID_PLAINLY:
+        return None
+    model, values, stream = body.get("model"), body.get("messages"), body.get("stream", False)
+    if type(model) is not str or not model or type(values) is not list or type(stream) is not bool:
+        return None
+    messages: list[Message] = []
+    for value in values:
+        message = _plain_message(value)
+        if message is None:
+            return None
+        messages.append(message)
+    limit = body.get("max_tokens")
+    if not messages or (limit is not None and (type(limit) is not int or limit < 1)):
+        return None
+    settings = NO_SETTINGS if limit is None else Settings(limit)
+    return ModelRequest(model, tuple(messages), settings=settings, stream=stream, dialect=NAME)
 
 
 def wants_usage(request: ModelRequest) -> bool:

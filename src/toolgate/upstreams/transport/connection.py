@@ -65,7 +65,8 @@ class Connection(asyncio.Protocol):
         # A peer that answered before it had read the whole request would take the rest for the next one.
         if error is not None or not incoming.keep_alive or self._transport.get_write_buffer_size():
             self.close()
-        self.resume()
+        if self._paused:
+            self.resume()
         self._reused = True
         self._keeper.free(self)
 

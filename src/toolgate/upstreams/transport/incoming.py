@@ -142,7 +142,8 @@ class Incoming:
         """Nothing more will come."""
         self.error = error
         self.line = self._parser = None
-        self._wake()
+        if self._waiter is not None:
+            self._wake()
 
     def on_message_begin(self) -> None:
         if self.headed:
