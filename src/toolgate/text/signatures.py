@@ -5,7 +5,6 @@
 What a signature cannot say it leaves out; the full schema says it. Knows no syntax and no template.
 """
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -14,6 +13,7 @@ from msgspec import Struct
 
 from toolgate.conversation.request import ToolDef
 from toolgate.text.kinds import ARRAY, OBJECT, STRING, kind_of, kinds
+from toolgate.wire.jsontext import encode
 
 _DEEPEST = 2
 _MOST_CHOICES = 12
@@ -109,9 +109,9 @@ def _type(schema: Any, root: Any, depth: int) -> str:
     if not isinstance(schema, Mapping):
         return "any"
     if "const" in schema:
-        return json.dumps(schema["const"], ensure_ascii=False)
+        return _json(schema["const"])
     if isinstance(choices := schema.get("enum"), list) and 0 < len(choices) <= _MOST_CHOICES:
-        return " | ".join([json.dumps(one, ensure_ascii=False) for one in choices])
+        return " | ".join([_json(one) for one in choices])
     for word in ("anyOf", "oneOf"):
         if isinstance(schema.get(word), list) and depth > 0:
             return " | ".join(dict.fromkeys([_type(one, root, depth - 1) for one in schema[word]]))
@@ -171,4 +171,8 @@ def _sample(schema: Any, root: Any, depth: int) -> Any:
 
 
 def _schema(tool: ToolDef) -> str:
-    return json.dumps(tool.input_schema or {"type": "object"}, ensure_ascii=False, separators=(",", ":"))
+    return _json(tool.input_schema or {"type": "object"})
+
+
+def _json(value: Any) -> str:
+    return encode(value).decode()

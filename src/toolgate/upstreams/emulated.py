@@ -105,7 +105,7 @@ class EmulatedAnswer:
         self._plan = planned
         self._asked = planned.asked
         self._answer = answer
-        self._restorer = Restorer(planned.originals)
+        self._restore = Restorer(planned.originals).restore if planned.originals else _as_they_are
         self._usage = Usage()
 
     async def events(self) -> AsyncGenerator[list[StepEvent], None]:
@@ -139,12 +139,12 @@ class EmulatedAnswer:
                 told = hearing.hear(batch) if not hearing.over else hearing.only_end(batch)
                 if first and hearing.start is not None:
                     told = [hearing.start, *told]
-                if told := self._restorer.restore(told):
+                if told := self._restore(told):
                     yield told
                 if hearing.over and not answer.whole:
                     break
         await answer.aclose()
-        if told := self._restorer.restore(hearing.end()):
+        if told := self._restore(hearing.end()):
             yield told
 
     async def _ask_again(self, hearing: Hearing, problems: list[str]) -> None:
@@ -164,10 +164,14 @@ class EmulatedAnswer:
         if problems:
             self._gear.noted(Note("given_up", " ".join(problems)))
             self.warnings = (*self.warnings, *[f"the model's answer was not as asked: {one}" for one in problems])
-        rest = self._restorer.restore(hearing.rest(problems))
+        rest = self._restore(hearing.rest(problems))
         stop = hearing.stop or StepEnd("stop")
         sequence = None if stop.stop_sequence in self._plan.own_stops else stop.stop_sequence
         return [*rest, StepEnd(_reason(stop.reason, hearing), self._usage, sequence, stop.extra)]
+
+
+def _as_they_are(events: list[StepEvent]) -> list[StepEvent]:
+    return events
 
 
 def _reason(said: FinishReason, hearing: Hearing) -> FinishReason:

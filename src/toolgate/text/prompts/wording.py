@@ -15,6 +15,9 @@ from toolgate.conversation.request import ToolDef
 from toolgate.text.prompts.loading import COMPLETE, VARIABLES, Source, load, read
 from toolgate.text.prompts.sandbox import Broken, rendered
 from toolgate.text.signatures import described
+from toolgate.wire.jsontext import encode
+
+_REMEMBERED = 16
 
 CALL_MARK = "Tool Call: "
 RESULT_MARKS = ("Result [SUCCESS]", "Result [ERROR]")
@@ -60,12 +63,20 @@ class Prompts:
     ) -> None:
         sources = load(variant, templates_dir)
         self._templates = {name: _Checked(source) for name, source in sources.items()}
+        self._described: dict[tuple[bytes, Manner], str] = {}
         texts = [Rule(path.name, read(path).strip()) for path in rules]
         self.guidance = self._say("guidance", instructions=instructions.strip(), rules=[asdict(one) for one in texts])
 
     def tools(self, tools: Sequence[ToolDef], manner: Manner) -> str:
-        """How the tools are described, and how they are called."""
-        return self._say("tools", tools=[_plain(described(tool)) for tool in tools], **asdict(manner))
+        """How the tools are described, and how they are called; the latest are remembered, for agents repeat theirs."""
+        key = (encode([[tool.name, tool.description, tool.input_schema] for tool in tools]), manner)
+        said = self._described.pop(key, None)
+        if said is None:
+            said = self._say("tools", tools=[_plain(described(tool)) for tool in tools], **asdict(manner))
+        self._described[key] = said
+        if len(self._described) > _REMEMBERED:
+            del self._described[next(iter(self._described))]
+        return said
 
     def system(self, system: str, tool_prompt: str) -> str:
         """The system message of a model that takes one."""

@@ -32,6 +32,8 @@ class Imitations:
 
     def feed(self, text: str) -> str:
         """As much of the text so far as is no imitation."""
+        if not self._deciding and "\n" not in text:
+            return text
         out: list[str] = []
         for piece in _LINES.findall(text):
             if self.cut:

@@ -1,6 +1,5 @@
 """What a request with tools becomes for a model that only writes text. Pure: it asks nobody."""
 
-import json
 from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
@@ -13,6 +12,7 @@ from toolgate.dialects.dialect import Quirks
 from toolgate.text.prompts.conversation import Scribe, in_turns
 from toolgate.text.prompts.wording import RESULT_MARKS
 from toolgate.upstreams.adapt import adapt
+from toolgate.wire.jsontext import encode
 
 _MOST_STOPS = 4
 _ABOUT_TOOLS = frozenset(
@@ -118,7 +118,7 @@ def _output(settings: Settings) -> str:
     """The schema of the answer: an upstream that held the model to it would leave no way to write a call."""
     if settings.output is None:
         return ""
-    return json.dumps(settings.output.schema or {"type": "object"}, ensure_ascii=False, separators=(",", ":"))
+    return encode(settings.output.schema or {"type": "object"}).decode()
 
 
 def _stops(settings: Settings) -> tuple[str, ...]:
