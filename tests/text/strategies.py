@@ -201,3 +201,14 @@ FRAGMENTS = [
 ]
 scraps = st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=4), max_size=14).map("".join)
 """Text made of pieces of all syntaxes, mostly broken."""
+
+mangles = st.lists(st.tuples(st.floats(0, 1), st.integers(0, 12), st.sampled_from(["", *FRAGMENTS])), max_size=3)
+"""Where to take some characters out of a text, how many, and what to put there."""
+
+
+def mangled(text: str, how: list[tuple[float, int, str]]) -> str:
+    """The text after all that was done to it."""
+    for where, count, instead in how:
+        at = int(len(text) * where)
+        text = text[:at] + instead + text[at + count :]
+    return text

@@ -9,12 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.text.reading import NOW, TOOLS, events, parts, tool, well_formed
-from tests.text.strategies import called, law, rendered, scraps
+from tests.text.strategies import called, law, mangled, mangles, rendered, scraps
+from toolgate.conversation.arguments import is_object
+from toolgate.conversation.events import PartEnd
 from toolgate.conversation.message import Text, ToolCall
+from toolgate.text.parser import Parser
 from toolgate.text.syntax import Syntax
-from toolgate.text.syntaxes import syntaxes
+from toolgate.text.syntaxes import syntax, syntaxes
 
-every_syntax = pytest.mark.parametrize("syntax", list(syntaxes().values()), ids=list(syntaxes()))
+every_syntax = pytest.mark.parametrize("one", list(syntaxes().values()), ids=list(syntaxes()))
 SINGLE_TOOL = (tool("now", x="string"), tool("x1", k9="integer"))
 
 
@@ -37,7 +40,7 @@ def exactly(text: str) -> object:
     return json.loads(text, parse_int=str, parse_float=str)
 
 
-@law(120)
+@law(80)
 @given(called())
 def test_1_what_a_syntax_writes_it_reads_back_exactly(example):
     tools, calls = example
@@ -93,11 +96,28 @@ def test_6_a_call_that_is_cut_off_is_not_taken_for_another(example, where):
                 assert exactly(part.arguments) == exactly(calls[0].arguments), (name, text)
 
 
+@law(80)
+@given(called(2), st.data(), sizes)
+def test_7_a_mangled_call_is_read_alike_in_all_pieces_and_never_passes_for_whole(example, data, sizes):
+    tools, calls = example
+    texts = rendered(calls, tools)
+    for name in data.draw(st.lists(st.sampled_from(list(texts)), min_size=1, max_size=5, unique=True)):
+        text = mangled(texts[name], data.draw(mangles))
+        for reader in (name, "auto"):
+            assert parts(split(text, sizes), reader, tools) == parts(text, reader, tools), (reader, text)
+            parser = Parser(syntax(reader), tools)
+            found = parser.feed(text) + parser.end()
+            well_formed(found)
+            ended = [event.part for event in found if isinstance(event, PartEnd)]
+            whole = [part for part in ended if isinstance(part, ToolCall) and part.complete]
+            assert parser.problems or all(is_object(part.arguments) for part in whole), (reader, text)
+
+
 @every_syntax
-def test_7_text_between_calls_stays_in_place(syntax: Syntax):
+def test_8_text_between_calls_stays_in_place(one: Syntax):
     """field: F27"""
-    call = syntax.render([ToolCall("call_000000000000000000000000", "now", "{}")], {"now": NOW})
-    found = parts(f"One.\n{call}\nTwo.\n{call}\nThree.", syntax.name, TOOLS)
+    call = one.render([ToolCall("call_000000000000000000000000", "now", "{}")], {"now": NOW})
+    found = parts(f"One.\n{call}\nTwo.\n{call}\nThree.", one.name, TOOLS)
     assert [part.text.strip() if isinstance(part, Text) else part.name for part in found] == [
         "One.",
         "now",
@@ -108,10 +128,10 @@ def test_7_text_between_calls_stays_in_place(syntax: Syntax):
 
 
 @every_syntax
-def test_8_calls_in_code_are_text(syntax: Syntax):
-    if "```" in (call := syntax.render([ToolCall("call_000000000000000000000000", "now", "{}")], {"now": NOW})):
+def test_9_calls_in_code_are_text(one: Syntax):
+    if "```" in (call := one.render([ToolCall("call_000000000000000000000000", "now", "{}")], {"now": NOW})):
         pytest.skip("the syntax is itself a fence")
     text = f"Write this:\n```\n{call}\n```\nor `{call.strip()}`."
     if "\n" in call.strip():
         text = f"Write this:\n```\n{call}\n```\n"
-    assert parts(text, syntax.name, TOOLS) == [Text(text)]
+    assert parts(text, one.name, TOOLS) == [Text(text)]

@@ -15,7 +15,9 @@ from typing import TypeAlias
 from toolgate.text.source import Out, Source, Steps, words
 from toolgate.text.strings import escaped
 
-_CLEAN = r'[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*+'
+_PAIR_OF_HALVES = r"u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+_ESCAPE = rf'(?:["\\/bfnrt]|u(?![dD][89a-fA-F])[0-9a-fA-F]{{4}}|{_PAIR_OF_HALVES})'
+_CLEAN = rf'[^"\\\x00-\x1f]*+(?:\\{_ESCAPE}[^"\\\x00-\x1f]*+)*+'
 _NUMBER = r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?"
 _BLANK = r"[ \t\r\n]*+"
 _PAIR = rf'"{_CLEAN}"{_BLANK}:{_BLANK}'
@@ -37,6 +39,7 @@ _INSIDE = {'"': re.compile(_CLEAN), "'": re.compile(r"[^'\"\\\x00-\x1f]*+")}
 _TOKEN = re.compile(r"[-+.\w]*")
 _BARE_KEY = re.compile(r"[^\s:,{}\[\]()\"'<>]*")
 _LOOSE_KEY = re.compile(r"[^:,{}\[\]]*")
+_HALVES = re.compile(rf"\\{_PAIR_OF_HALVES}")
 _OCTAL = re.compile(r"[0-7]{1,3}")
 _JSON_NUMBER = re.compile(_NUMBER)
 _PYTHON_NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:_[0-9]+)*)?(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?")
@@ -55,6 +58,7 @@ KEYS_FIX = "keys were put in quotes"
 BREAKS_FIX = "line breaks and other control characters in strings were escaped"
 ESCAPES_FIX = "backslashes that begin no JSON escape were doubled or replaced by what they mean in Python"
 NUMBERS_FIX = "numbers were spelt as JSON does"
+HALVES_FIX = "halves of characters were replaced by U+FFFD"
 TUPLES_FIX = "parentheses became brackets"
 
 
@@ -223,7 +227,7 @@ class Literal:
         kind = (yield from self._source.ahead(2))[1:]
         digits = (yield from self._source.ahead(2 + _HEX.get(kind, 0)))[2:]
         if kind == "u" and _is_hex(digits, 4):
-            self._out(self._source.take(6))
+            yield from self._unicode(digits)
         elif kind and kind in '"\\/bfnrt':
             self._out(self._source.take(2))
         elif kind in _HEX and (self._python or kind == "x") and _is_hex(digits, _HEX[kind]):
@@ -235,6 +239,17 @@ class Literal:
             self._replace(1 + len(octal[0]) if octal else 2, _character(int(octal[0], 8)) if octal else "")
         else:
             self._replace(1, "\\")
+
+    def _unicode(self, digits: str) -> Steps[None]:
+        """An escaped character; half of one, which no text can hold, becomes U+FFFD."""
+        if not 0xD800 <= int(digits, 16) < 0xE000:
+            self._out(self._source.take(6))
+        elif _HALVES.fullmatch((yield from self._source.ahead(12))):
+            self._out(self._source.take(12))
+        else:
+            self._fixed(HALVES_FIX)
+            self._source.take(6)
+            self._out("\\ufffd")
 
     def _replace(self, count: int, by: str) -> None:
         self._fixed(ESCAPES_FIX)

@@ -126,7 +126,7 @@ class Reading:
         self._refresh(True)
         self._calls += 1
         self.assembler.call(self._calls, id=id, name=known)
-        return ToolCallText(self, self._calls, self.tools.get(known))
+        return ToolCallText(self, self._calls, known)
 
     def drop(self) -> None:
         """What is held was markup."""
@@ -173,8 +173,12 @@ def _no_reasoning(_: str) -> Steps[None]:
 class ToolCallText:
     """A call of a tool, told to the assembler."""
 
-    def __init__(self, reading: Reading, number: int, tool: ToolDef | None) -> None:
-        self.tool = tool
+    def __init__(self, reading: Reading, number: int, name: str) -> None:
+        self.tool = reading.tools.get(name)
+        self._name = name
+        self._first = ""
+        self._not_object: list[str] = []  # the arguments, as long as they do not look like an object
+        self._faults = len(reading.problems)
         self._reading = reading
         self._assembler = reading.assembler
         self._number = number
@@ -183,12 +187,15 @@ class ToolCallText:
     def raw(self, piece: str) -> None:
         """More of the arguments' JSON text."""
         if piece:
+            self._first = self._first or piece[0]
+            if self._first != "{":
+                self._not_object.append(piece)
             self._assembler.call(self._number, arguments=piece)
 
     def key(self, name: str) -> None:
         """The next parameter; its value follows."""
-        if name in self._keys and self.tool:
-            self._reading.problems.append(Problem(self.tool.name, f"the parameter {name!r} is given twice"))
+        if name in self._keys:
+            self._reading.problems.append(Problem(self._name, f"the parameter {name!r} is given twice"))
         self.raw(f"{',' if self._keys else '{'}{quoted(name)}:")
         self._keys.add(name)
 
@@ -208,6 +215,8 @@ class ToolCallText:
         """The call is over; where the text is, too, what was said of it decides whether it is whole."""
         if not self._reading.source.over:
             self._assembler.end_call(self._number)
+        if len(self._reading.problems) == self._faults and not is_object(settled("".join(self._not_object) or "{}")):
+            self._reading.problems.append(Problem(self._name, "the arguments are not a JSON object"))
         self._reading.resume()
 
 

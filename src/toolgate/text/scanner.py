@@ -91,6 +91,8 @@ class Scanner:
         if self._line_start and (yield from self._line()):
             return
         found = openers.search(source.text, source.at)
+        if found and not source.ended and openers.doubtful(source.text, source.at) < found.start():
+            found = None  # it may stand inside a longer mark that has not come whole
         end = found.start() if found else len(source.text) if source.ended else openers.doubtful(source.text, source.at)
         if end > source.at:
             self._say(source.take(end - source.at))
