@@ -1,5 +1,6 @@
 """Prompts for models that only write text: their templates, what these may do, and how tools are described."""
 
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -238,3 +239,11 @@ def test_results_carry_whether_they_succeeded(text: str, is_error: bool | None, 
     ]
     written = scribe.write(messages, [], ToolChoice())
     assert plain_text(written.messages[-1].parts) == f"Tool Call: f({{}})\nResult [{status}]\n{text}"
+
+
+def test_the_page_lists_every_template_and_its_variables() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "text-models.md").read_text("utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (`[\w`, ]+`) \| [^|]+ \|$", page, re.MULTILINE)
+    listed = {name: tuple(re.findall(r"\w+", variables)) for name, variables in rows}
+    assert {name: listed.get(name) for name in VARIABLES} == dict(VARIABLES)
+    assert [f"`{variant}` |" in page for variant in shipped()] == [True] * len(shipped())
