@@ -144,6 +144,8 @@ def test_the_clients_own_tools_go_before_ours_of_the_same_name() -> None:
 def test_one_large_source_is_divided_by_tags_or_by_how_names_begin_or_by_the_alphabet() -> None:
     tagged = [tool(f"git_{n:03}", "mcp/git", tags=("issues" if n % 2 else "pulls",)) for n in range(60)]
     assert names(shelf(tagged, limit=50))[1].startswith("activate_mcp_git_pulls")
+    alike = [tool(t.spec.name, "http/git", tags=("http", "git", *t.spec.tags)) for t in tagged]
+    assert names(shelf(alike, limit=50))[1].startswith("activate_http_git_pulls")
     begun = [tool(f"git_{verb}_{n:02}", "mcp/git") for verb in ("get", "list", "put") for n in range(10)]
     lone = [*begun, tool("git_odd_1", "mcp/git"), tool("git_strange_1", "mcp/git")]
     groups = [f"activate_mcp_git_{verb}" for verb in ("get", "list", "put", "other")]

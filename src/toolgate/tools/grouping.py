@@ -95,7 +95,11 @@ def _size(children: Iterable[Child]) -> int:
 
 
 def _by_tag(specs: Sequence[ToolSpec]) -> dict[str, list[ToolSpec]]:
-    return _buckets(specs, lambda spec: spec.tags[0] if spec.tags else _REST)
+    """By the first tag that not all of them have: one that all have tells nothing apart."""
+    kinds = {spec.tags for spec in specs}
+    shared = set.intersection(*[set(tags) for tags in kinds])
+    labels = {tags: next((tag for tag in tags if tag not in shared), _REST) for tags in kinds}
+    return _buckets(specs, lambda spec: labels[spec.tags])
 
 
 def _by_beginning(specs: Sequence[ToolSpec]) -> dict[str, list[ToolSpec]]:
