@@ -34,6 +34,7 @@ class ToolList:
         self._registered = registered
         self._schemas = SchemaCheck()
         self._written: dict[str, tuple[ToolSpec, msgspec.Raw]] = {}
+        self._every: tuple[tuple[Tool, ...] | None, msgspec.Raw] = (None, msgspec.Raw(b"[]"))
 
     def endpoints(self) -> list[Endpoint]:
         """What is served."""
@@ -51,8 +52,9 @@ class ToolList:
         tags, name = _filters(call.exchange.query)
         rights = _rights(call.caller)
         found = self._registry.find(tags, name)
-        shown = [self._write(tool.spec) for tool in found if not rights or permitted(rights, tool.spec)]
-        listed: dict[str, Any] = {"object": "list", "data": shown}
+        if rights:
+            found = tuple([tool for tool in found if permitted(rights, tool.spec)])
+        listed: dict[str, Any] = {"object": "list", "data": self._write_all(found)}
         # Who may not see all tools shall not learn of them by their troubles either.
         if not rights or "admin" in call.caller.scopes:
             listed |= {"troubles": self._registry.troubles(), "quarantined": self._quarantined()}
@@ -115,6 +117,14 @@ class ToolList:
             {"name": one.name, "source": source, "digest": one.digest, "accepted": one.old, "offered": one.new}
             for source, one in self._registry.quarantined()
         ]
+
+    def _write_all(self, tools: tuple[Tool, ...]) -> Sequence[msgspec.Raw] | msgspec.Raw:
+        """The tools as JSON; the list of all is the very same tuple until a tool changes, and is written once."""
+        if tools is not self._registry.tools():
+            return [self._write(tool.spec) for tool in tools]
+        if self._every[0] is not tools:
+            self._every = (tools, msgspec.Raw(encode([self._write(tool.spec) for tool in tools])))
+        return self._every[1]
 
     def _write(self, spec: ToolSpec) -> msgspec.Raw:
         """The tool as JSON; thousands are listed again and again, so each is written once."""

@@ -70,7 +70,7 @@ class Rights(Struct, frozen=True):
 
 def permitted(rights: Sequence[Rights], spec: ToolSpec) -> bool:
     """Whether all the lists permit the tool and it is not private."""
-    return not spec.private and all(one.permits(spec) for one in rights)
+    return not spec.private and (not rights or all(one.permits(spec) for one in rights))
 
 
 class Selection:
@@ -92,10 +92,7 @@ class Selection:
         self._referenced = frozenset(referenced)
         for name in sorted(wish.names):
             self._check_known(name)
-        wished = wish or self._referenced
-        self.tools: tuple[Tool, ...] = (
-            tuple([entry.tool for entry in registry.entries() if self._admits(entry)]) if wished else ()
-        )
+        self.tools: tuple[Tool, ...] = self._admitted() if wish or self._referenced else ()
 
     @property
     def pinned(self) -> frozenset[str]:
@@ -118,6 +115,15 @@ class Selection:
     def permits(self, name: str) -> bool:
         """Whether a call of this name may run now."""
         return self.find(name) is not None
+
+    def _admitted(self) -> tuple[Tool, ...]:
+        """All that are offered; the registry's own tuple when that is all there are, which others know by sight."""
+        entries, every = self._registry.entries(), self._registry.tools()
+        if self._wish.every and not self._rights:  # only the clauses are left to be asked
+            admitted = [entry.tool for entry in entries if entry.when is None or entry.when.holds(self._context)]
+        else:
+            admitted = [entry.tool for entry in entries if self._admits(entry)]
+        return every if len(admitted) == len(every) else tuple(admitted)
 
     def _admits(self, entry: Entry) -> bool:
         return (
