@@ -171,7 +171,7 @@ class Run:
     ) -> AsyncGenerator[list[StepEvent], None]:
         """Run the calls side by side; what became of them is told and kept in the order in which they were made."""
         refusals = self._refusals(calls)
-        if any(call.id not in refusals and not self._is_harmless(call) for call in calls):
+        if any(call.id not in refusals and not self._is_harmless(call.name) for call in calls):
             await self._journal.progressed(self._own)
         news: asyncio.Queue[ToolProgress | None] = asyncio.Queue()
         tasks = [asyncio.ensure_future(self._outcome(call, refusals.get(call.id), news)) for call in calls]
@@ -210,8 +210,8 @@ class Run:
         }
         return refusals
 
-    def _is_harmless(self, call: ToolCall) -> bool:
-        return self._toolbox.is_repeatable(call.name) and not self._toolbox.may_ask(call.name)
+    def _is_harmless(self, name: str) -> bool:
+        return self._toolbox.is_repeatable(name) and not self._toolbox.may_ask(name)
 
     async def _outcome(
         self, call: ToolCall, refusal: str | None, news: "asyncio.Queue[ToolProgress | None]"
@@ -241,7 +241,7 @@ class Run:
         if waiting:
             end = StepEnd("pause" if self._manner.pausing else "stop", self._spent.usage)
             return [*self._teller.waiting(waiting), end]
-        if any(not self._toolbox.is_repeatable(result.name or "") for result in results):
+        if any(not self._is_harmless(result.name or "") for result in results):
             await self._journal.progressed(self._own)
         return None
 

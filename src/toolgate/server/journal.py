@@ -3,14 +3,20 @@
 In a dialect that has no words for the server's calls, a client that returns with the results of its own tools sends back
 only its part of the turn: the whole turn is put in its place. A run that was cut off, or waits for a person, goes on when
 the very same request comes again; what it had done is not done twice.
+
+A client that leaves may ask again before we have noticed. So a request that is just being answered for the same caller waits
+until it is certain that the first one's client is still there, if anything is at stake.
 """
 
+import asyncio
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 
 import msgspec
 from msgspec.structs import replace
 
+from toolgate.conversation.history import unanswered
 from toolgate.conversation.ids import mint
 from toolgate.conversation.message import Message, Part, ToolCall, ToolResult, plain_text
 from toolgate.conversation.request import ModelRequest
@@ -21,25 +27,37 @@ RESUMABLE_SECONDS = 3600.0
 """For how long the same request goes on with a run that broke off; later it is a new one."""
 
 
+DEPARTURE_SECONDS = 2.0
+"""Within this time it is noticed that a client has left."""
+
+
 class Memory:
     """Remembers runs for their callers."""
 
     def __init__(self, store: RoundStore) -> None:
         self._store = store
-        self._live: set[tuple[str, str]] = set()
+        self._live: dict[tuple[str, str], RunJournal] = {}
 
-    async def past(self, owner: str, key: str) -> Past:
-        """What an earlier attempt at the request of this key did; nothing while that attempt still goes on."""
+    async def begin(self, owner: str, key: str, request: ModelRequest, native: bool) -> tuple["RunJournal", Past]:
+        """A journal for the run of this key, and what an earlier attempt did, if there was one.
+
+        A run of this key that is live is left alone: this one is another.
+        """
+        if (earlier := self._live.get((owner, key))) is not None:
+            await earlier.overtaken()
         if (owner, key) in self._live:
-            return Past()
-        kept = (await self._store.find(owner, [key], within=RESUMABLE_SECONDS)).get(key)
-        return Past(kept.messages, kept.started) if kept else Past()
-
-    def journal(self, owner: str, key: str, request: ModelRequest, native: bool) -> "RunJournal":
-        """A journal for the run of this key; one that is live already is left alone, and this run is another."""
-        is_second = (owner, key) in self._live
-        key = f"{key}+{mint()}" if is_second else key
-        return RunJournal(self._store, self._live, owner, key, request.messages, native)
+            return RunJournal(self._store, self._live, owner, f"{key}+{mint()}", request.messages, native), Past()
+        # The key is taken before anything is awaited: of two that come back, one goes on.
+        journal = RunJournal(self._store, self._live, owner, key, request.messages, native)
+        try:
+            pending = {_began_key(call): call.id for call in unanswered(request.messages)}
+            kept = await self._store.find(owner, [key, *pending], within=RESUMABLE_SECONDS)
+        except BaseException:
+            journal.close()
+            raise
+        journal.resumed = key in kept
+        attempt = kept.pop(key, KeptRounds(()))
+        return journal, Past(attempt.messages, attempt.started | {pending[began] for began in kept})
 
     async def restored(self, owner: str, request: ModelRequest, native: bool, has_ids: bool) -> ModelRequest:
         """The request with all that its client did not see or could not keep."""
@@ -58,12 +76,14 @@ class RunJournal:
     def __init__(
         self,
         store: RoundStore,
-        live: set[tuple[str, str]],
+        live: "dict[tuple[str, str], RunJournal]",
         owner: str,
         key: str,
         asked: Sequence[Message],
         native: bool,
     ) -> None:
+        self.resumed = False
+        """Whether it goes on with what an earlier attempt had begun."""
         self._asked = asked
         self._native = native
         self._store = store
@@ -71,7 +91,17 @@ class RunJournal:
         self._owner = owner
         self._key = key
         self._kept = False
-        live.add((owner, key))
+        self._begun: list[str] = []
+        self._over = asyncio.Event()
+        self._is_overtaken = False
+        live[owner, key] = self
+
+    async def overtaken(self) -> None:
+        """The same request has come again: if anything is at stake, wait for the end of this run, as long as may be."""
+        self._is_overtaken = True
+        if self._kept:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._over.wait(), DEPARTURE_SECONDS)
 
     async def progressed(self, messages: Sequence[Message]) -> None:
         """Keep what the run did so far, for the same request to go on from."""
@@ -79,24 +109,37 @@ class RunJournal:
         await self._store.keep(self._owner, [self._key], messages)
 
     async def starting(self, call: ToolCall) -> None:
-        """Keep that a call is about to run."""
+        """Keep that a call is about to run; a dialect that shows it may send it back before it has a result."""
+        if self._is_overtaken:
+            await asyncio.sleep(DEPARTURE_SECONDS)  # if the client has left, this is where we are told
         await self._store.start(self._owner, self._key, call.id)
+        if self._native:
+            self._begun.append(_began_key(call))
+            await self._store.keep(self._owner, self._begun[-1:], ())
 
     async def finished(self, messages: Sequence[Message], returned: Sequence[ToolCall]) -> None:
         """Keep the turn for when the client comes back, and forget the attempt."""
         keys = [_call_key(returned), _spoken_key(_spoken(self._asked), returned)] if returned else []
-        keys += list(_run_keys(messages)) if self._native else []
+        keys += dict.fromkeys(_run_keys(messages)) if self._native else []
         if keys or self._kept:
-            await self._store.keep(self._owner, keys, messages, forget=[self._key] if self._kept else [])
+            over = [self._key, *self._begun] if self._kept else []
+            await self._store.keep(self._owner, keys, messages, forget=over)
 
     def close(self) -> None:
         """The run has ended, one way or another."""
-        self._live.discard((self._owner, self._key))
+        self._live.pop((self._owner, self._key), None)
+        self._over.set()
 
 
 def request_key(*words: bytes) -> str:
     """The key of a run: the digest of the request that began it."""
     return "run:" + hashlib.sha256(b"\0".join(words)).hexdigest()
+
+
+def _began_key(call: ToolCall) -> str:
+    """The key under which it is known that this very call has begun."""
+    said = f"{call.id}\0{call.name}\0".encode("utf-8", "replace") + _canonical(call.arguments)
+    return f"began:{hashlib.sha256(said).hexdigest()}"
 
 
 def _call_key(calls: Sequence[ToolCall]) -> str:
@@ -168,21 +211,20 @@ def _renamed(turn: Sequence[Message], calls: Sequence[ToolCall]) -> Iterator[Mes
 
 
 def _run_keys(messages: Sequence[Message]) -> Iterator[str]:
-    """The keys of the calls that were run here."""
-    return (
-        f"ran:{part.id}"
-        for message in messages
-        for part in message.parts
-        if isinstance(part, ToolCall) and part.executor == "gateway"
-    )
+    """The keys of the calls that were run here; one that had waited for a person stands before these messages."""
+    for message in messages:
+        for part in message.parts:
+            match part:
+                case ToolCall(id=id, executor="gateway") | ToolResult(call_id=id):
+                    yield f"ran:{id}"
 
 
 def _in_full(messages: Sequence[Message], kept: Mapping[str, KeptRounds]) -> Iterator[Message]:
-    """The messages with our calls and their results as they were: a dialect may tell a picture in words alone, and some
-    clients lose the arguments of calls that are not theirs."""
+    """The messages with our calls and their results as they were: a dialect may tell a picture in words alone, some
+    clients lose the arguments of calls that are not theirs, and one that was cut off sends a call without its result."""
     parts = [part for rounds in kept.values() for message in rounds.messages for part in message.parts]
     calls = {part.id: part for part in parts if isinstance(part, ToolCall) and part.executor == "gateway"}
-    results = {part.call_id: part for part in parts if isinstance(part, ToolResult) and part.call_id in calls}
+    results = {part.call_id: part for part in parts if isinstance(part, ToolResult)}
 
     def whole(part: Part) -> Part:
         match part:
@@ -193,5 +235,7 @@ def _in_full(messages: Sequence[Message], kept: Mapping[str, KeptRounds]) -> Ite
             case _:
                 return part
 
+    lacking = [call.id for call in unanswered(messages) if call.id in results]
     for message in messages:
         yield replace(message, parts=tuple([whole(part) for part in message.parts]))
+    yield from [Message("tool", (results[id],)) for id in lacking]

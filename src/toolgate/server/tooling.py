@@ -1,17 +1,18 @@
 """From a request that wants server tools to a model that has them: which tools, for whom, how told, what remembered."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from toolgate.conversation.history import unanswered
 from toolgate.conversation.ids import mint
 from toolgate.conversation.request import ModelRequest, ToolDef, ToolServer
 from toolgate.dialects.dialect import Dialect
 from toolgate.engine.limits import Budget
 from toolgate.engine.ports import Answer, Model
-from toolgate.engine.rounds import WithTools
+from toolgate.engine.rounds import Past, WithTools
 from toolgate.engine.teller import Manner
 from toolgate.server.auth import Caller
 from toolgate.server.journal import Memory, RunJournal, request_key
@@ -112,28 +113,31 @@ class Tooling:
             offered = tuple([ToolDef(spec.name, spec.description, spec.input_schema) for spec in specs])
             return Equipment(route.model, replace(request, tools=(*request.tools, *offered)), outfit.selection.warnings)
         key = request_key(dialect.name.encode(), route.name.encode(), repr(wanted).encode(), encode(body))
-        past = await self._memory.past(caller.name, key)
-        if not past.messages:
-            await self._take_decisions(caller, request)
         hold = 0.0 if dialect.asking else self.terms.hold_seconds
         behalf = Behalf(caller.name, wanted.session or caller.name, mint(), outfit.stances, hold)
         toolbox = RunToolbox(outfit.shelf, outfit.selection, self._runner, self._desk, behalf)
-        journal = self._memory.journal(caller.name, key, request, dialect.native)
-        model = WithTools(
-            route.model,
-            toolbox,
-            journal,
-            Manner(dialect.native, dialect.asking, dialect.pausing, wanted.status == "text"),
-            self._budget(wanted),
-            route.price,
-            self.terms.parallel,
-            past,
-        )
-        return Equipment(_Journalled(model, journal), request, outfit.selection.warnings)
+        manner = Manner(dialect.native, dialect.asking, dialect.pausing, wanted.status == "text")
 
-    async def _take_decisions(self, caller: Caller, request: ModelRequest) -> None:
+        async def begin() -> tuple[WithTools, RunJournal]:
+            journal, past = await self._memory.begin(caller.name, key, request, dialect.native)
+            try:
+                await self._take_decisions(caller, request, journal, past)
+            except BaseException:
+                journal.close()
+                raise
+            gear = WithTools(route.model, toolbox, journal, manner, self._budget(wanted), route.price)
+            return replace(gear, parallel=self.terms.parallel, past=past), journal
+
+        return Equipment(_Journalled(begin), request, outfit.selection.warnings)
+
+    async def _take_decisions(self, caller: Caller, request: ModelRequest, journal: RunJournal, past: Past) -> None:
+        """Those that still matter: an earlier attempt has taken its own, and what has begun is not decided again."""
+        if journal.resumed:
+            return
+        waiting = {call.approval for call in unanswered(request.messages) if call.id not in past.started}
         for decision in request.decisions:
-            await self._desk.answer(decision.approval, decision.approve, by=caller.name, reason=decision.reason)
+            if decision.approval in waiting:
+                await self._desk.answer(decision.approval, decision.approve, by=caller.name, reason=decision.reason)
 
     def _budget(self, wanted: Wanted) -> Budget:
         return self.terms.budget if wanted.rounds is None else replace(self.terms.budget, rounds=wanted.rounds)
@@ -163,27 +167,30 @@ class Outfit(Struct, frozen=True):
 class _Journalled:
     """A model whose run is over, for its journal, when its answer is closed."""
 
-    def __init__(self, model: WithTools, journal: RunJournal) -> None:
-        self._model = model
-        self._journal = journal
+    def __init__(self, begin: Callable[[], Awaitable[tuple[WithTools, RunJournal]]]) -> None:
+        self._begin = begin
 
     async def ask(self, request: ModelRequest) -> Answer:
         """The run; if it cannot begin it is over."""
+        model, journal = await self._begin()
         try:
-            run = await self._model.ask(request)
+            run = await model.ask(request)
         except BaseException:
-            self._journal.close()
+            journal.close()
             raise
-        run.on_close(self._journal.close)
+        run.on_close(journal.close)
         return run
 
 
 def _is_copy(tool: ToolDef, registry: Registry) -> bool:
-    """Whether the client's definition is one of ours, copied from the list: then it means ours."""
+    """Whether the client's definition is one of ours, copied from the list: then it means ours.
+
+    One that differs in anything the model is told is the client's own tool of the same name.
+    """
     entry = registry.entry(tool.name)
-    if entry is None or entry.spec.private or tool.kind != "function":
+    if entry is None or entry.spec.private or tool.kind != "function" or tool.namespace is not None:
         return False
-    return tool.input_schema == entry.spec.input_schema
+    return (tool.description, tool.input_schema) == (entry.spec.description, entry.spec.input_schema)
 
 
 def _tools_of(server: ToolServer, registry: Registry) -> list[ToolSpec]:

@@ -1,0 +1,304 @@
+"""A gateway with server tools on real sockets, in the loop of the test: what hostile tests need to see is all in reach.
+
+`at_work` looks after itself: when the test is done the server must still answer, its tasks must be those it began with, and
+after it was closed no file may be left open and no child alive.
+"""
+
+import asyncio
+import inspect
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from tests.server.talk import PATHS, Caller, Heard, ask, body
+from tests.stage import Player, gateway_config, upstream_config
+from toolgate.config.settings import Approvals, Log, Tools
+from toolgate.conversation.message import Media, Message, Text, ToolCall, ToolResult, plain_text
+from toolgate.conversation.request import ModelRequest
+from toolgate.server.build import Toolgate
+from toolgate.server.listen import listening
+from toolgate.testing import Entry, FakeTool, ScriptedModel
+from toolgate.tools.tool import Annotations, Invocation, Output, Preparation, ToolSource, ToolSpec
+
+AUTO: Mapping[str, Any] = {"tool_execution": "auto", "use_server_tools": True}
+HARMFUL = Annotations()
+TRUSTING = Tools(approvals=Approvals(default="allow", open_world="allow"))
+"""Nobody is asked, so that what stops a tool is not a question."""
+
+TEXT: Mapping[str, Any] = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+CANARY = "sk-canary-0123456789abcdef"
+
+
+class Oracle:
+    """A tool with an effect that cannot be taken back: it writes the id of each call to a file before anything else.
+
+    `give` is what it says afterwards, perhaps only after a while.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        name: str = "write",
+        give: Callable[[Mapping[str, Any]], Awaitable[str]] | None = None,
+        **spec: Any,
+    ) -> None:
+        told: dict[str, Any] = {"description": f"The tool {name}.", "source": "python", "input_schema": TEXT}
+        self.spec = ToolSpec(name=name, **{**told, "annotations": HARMFUL, **spec})
+        self.began = asyncio.Event()
+        self.cancelled = 0
+        self._path = path
+        self.give = give
+
+    @property
+    def runs(self) -> list[str]:
+        """The ids of the calls that had an effect."""
+        return self._path.read_text().split() if self._path.exists() else []
+
+    async def prepare(self, invocation: Invocation) -> Preparation:
+        return Preparation()
+
+    async def invoke(self, invocation: Invocation) -> Output:
+        with self._path.open("a") as file:
+            file.write(f"{invocation.call_id}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        self.began.set()
+        try:
+            said = await self.give(invocation.arguments) if self.give else "written"
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        return Output((Text(said),))
+
+
+class Source:
+    """A source of these tools."""
+
+    def __init__(self, *tools: Oracle | FakeTool, name: str = "python") -> None:
+        self.name = name
+        self.tools = tools
+        self.trouble: str | None = None
+
+    async def open(self, on_change: Callable[[], None]) -> None:
+        """Nothing is to be opened."""
+
+    async def aclose(self) -> None:
+        """Nothing was opened."""
+
+
+class Work:
+    """The gateway at `url`, its script, and clients of all dialects."""
+
+    def __init__(self, url: str, player: Player, gate: Toolgate) -> None:
+        self.url = url
+        self.gate = gate
+        self._player = player
+
+    def play(self, *entries: Entry, **options: Any) -> ScriptedModel:
+        """Put on a script."""
+        self._player.scripted = ScriptedModel(entries, **options)
+        return self._player.scripted
+
+    async def ask(
+        self,
+        client: str = "openai_chat",
+        text: str = "Go.",
+        *,
+        stream: bool = False,
+        key: str = "",
+        model: str = "openai_chat",
+        **more: Any,
+    ) -> Heard:
+        """One request that wants all server tools run."""
+        payload = body(client, model, stream, text, **{**AUTO, **more})
+        return await ask(self.url, PATHS[client], payload, *_key(key))
+
+    @asynccontextmanager
+    async def asking(
+        self, client: str, text: str = "Go.", *, stream: bool = True, key: str = "", **more: Any
+    ) -> AsyncIterator[Caller]:
+        """A request whose answer has not been read; the caller may hang up."""
+        async with Caller(self.url) as caller:
+            await caller.post(PATHS[client], body(client, "openai_chat", stream, text, **{**AUTO, **more}), *_key(key))
+            yield caller
+
+    async def get(self, path: str, key: str = "") -> Heard:
+        """What stands at a path."""
+        return await self._send("GET", path, b"", key)
+
+    async def post(self, path: str, payload: Any, key: str = "") -> Heard:
+        """What a path makes of JSON."""
+        return await self._send("POST", path, msgspec.json.encode(payload), key)
+
+    async def _send(self, method: str, path: str, data: bytes, key: str) -> Heard:
+        host = self.url.removeprefix("http://")
+        lines = [f"{method} {path} HTTP/1.1", f"host: {host}", *_key(key)]
+        lines += ["content-type: application/json", f"content-length: {len(data)}"]
+        async with Caller(self.url) as caller:
+            caller.writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + data)
+            return await caller.answer()
+
+    async def waiting(self, key: str = "") -> dict[str, Any]:
+        """The next question to a person, as soon as there is one."""
+        found = await soon(lambda: self._pending(key))
+        return dict(found[0])
+
+    async def _pending(self, key: str) -> list[dict[str, Any]]:
+        return list((await self.get("/v1/approvals?state=pending", key)).json["data"])
+
+    async def decide(self, id: str, decision: str = "approve", key: str = "", **more: Any) -> Heard:
+        """Answer a question."""
+        return await self.post(f"/v1/approvals/{id}", {"decision": decision, **more}, key)
+
+
+def _key(key: str) -> tuple[str, ...]:
+    return (f"authorization: Bearer {key}",) if key else ()
+
+
+@asynccontextmanager
+async def at_work(
+    *tools: Oracle | FakeTool, sources: Iterable[ToolSource] = (), retries: int = 0, **changes: Any
+) -> AsyncIterator[Work]:
+    """Serve the tools; `changes` are made to the configuration of the gateway."""
+    files = _open_files()
+    player = Player()
+    brought = [Source(*tools), *sources] if tools else list(sources)
+    async with listening(Toolgate(upstream_config(), {"played": player})) as upstream_url:
+        config = gateway_config(upstream_url, **{"tools": TRUSTING, **changes})
+        config = replace(config, models=tuple([replace(model, retries=retries) for model in config.models]))
+        async with listening(gate := Toolgate(config, sources=brought)) as url:
+            work = Work(url, player, gate)
+            assert (await work.get("/healthz")).status == 200
+            tasks = asyncio.all_tasks()
+            yield work
+            began = time.perf_counter()
+            assert (await work.get("/healthz")).status == 200
+            assert time.perf_counter() - began < 1.0
+            await soon(lambda: not busy(tasks), "tasks are left over")
+    await soon(lambda: _open_files() <= files, "files are left open")
+    assert _children() == set()
+
+
+def busy(before: set[asyncio.Task[Any]]) -> list[asyncio.Task[Any]]:
+    """The tasks that were not there before; those that wait for the next request do not count."""
+    found = [task for task in asyncio.all_tasks() - before if task is not asyncio.current_task()]
+    return [task for task in found if not _is_idle(task.get_coro())]
+
+
+def _is_idle(coroutine: Any) -> bool:
+    return coroutine.__qualname__ == "Worker._serve" and not inspect.iscoroutine(coroutine.cr_await)
+
+
+async def soon(happens: Callable[[], Any], otherwise: str = "it did not happen", seconds: float = 5.0) -> Any:
+    """What `happens` gives, once it gives anything true."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        given = happens()
+        given = await given if asyncio.iscoroutine(given) else given
+        if given:
+            return given
+        await asyncio.sleep(0.01)
+    raise AssertionError(otherwise)
+
+
+def call(name: str = "write", arguments: str = '{"text":"hi"}', number: int = 1, **fields: Any) -> ToolCall:
+    """A call of the model."""
+    return ToolCall(f"call_{name[:8]:_<8}{number:016d}", name, arguments, **fields)
+
+
+def results(request: ModelRequest) -> list[str]:
+    """What tools gave, as the model heard it; where a dialect cannot mark a failure, the words say it."""
+    parts = [part for message in request.messages for part in message.parts]
+    return [plain_text(part.content).removeprefix("Error: ") for part in parts if isinstance(part, ToolResult)]
+
+
+def said(client: str, heard: Heard) -> str:
+    """The text of a whole answer."""
+    assert heard.status == 200, heard.body
+    match client:
+        case "openai_responses":
+            items = [item for item in heard.json["output"] if item["type"] == "message"]
+            return "".join([part["text"] for item in items for part in item["content"]])
+        case "anthropic":
+            return "".join([block["text"] for block in heard.json["content"] if block["type"] == "text"])
+        case "ollama":
+            return str(heard.json["message"]["content"])
+        case _:
+            return str(heard.json["choices"][0]["message"]["content"])
+
+
+def calls(client: str, heard: Heard) -> list[str]:
+    """The names of the calls that a whole answer returns to the client."""
+    assert heard.status == 200, heard.body
+    match client:
+        case "openai_responses":
+            kinds = ("function_call", "custom_tool_call")
+            return [item["name"] for item in heard.json["output"] if item["type"] in kinds]
+        case "anthropic":
+            return [block["name"] for block in heard.json["content"] if block["type"] == "tool_use"]
+        case "ollama":
+            message = heard.json["message"]
+        case _:
+            message = heard.json["choices"][0]["message"]
+    return [one["function"]["name"] for one in message.get("tool_calls") or ()]
+
+
+def tool(client: str, name: str, schema: Any = None, description: str | None = None, **more: Any) -> dict[str, Any]:
+    """A client's own tool in its dialect."""
+    about = {} if description is None else {"description": description}
+    match client:
+        case "openai_responses":
+            return {"type": "function", "name": name, "parameters": schema or TEXT, "strict": False, **about, **more}
+        case "anthropic":
+            return {"name": name, "input_schema": schema or TEXT, **about, **more}
+        case _:
+            return {"type": "function", "function": {"name": name, "parameters": schema or TEXT, **about, **more}}
+
+
+def error(client: str, heard: Heard) -> str:
+    """The message of an error in the client's own dialect."""
+    match client:
+        case "anthropic":
+            assert heard.json["type"] == "error"
+            return str(heard.json["error"]["message"])
+        case "ollama":
+            return str(heard.json["error"])
+        case _:
+            return str(heard.json["error"]["message"])
+
+
+def image(data: str = "aGk=") -> Media:
+    """A picture."""
+    return Media("image", "image/png", data)
+
+
+def told(script: ScriptedModel) -> str:
+    """All that the model was ever told."""
+    return msgspec.json.encode([request.messages for request in script.requests]).decode()
+
+
+def system(text: str) -> Message:
+    """A message of the system."""
+    return Message("system", (Text(text),))
+
+
+def quiet(level: Any = "info") -> Log:
+    """A log of that level."""
+    return Log(level=level, format="json")
+
+
+def _open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def _children() -> set[str]:
+    found: set[str] = set()
+    for path in Path("/proc/self/task").glob("*/children"):
+        found |= set(path.read_text().split())
+    return found
