@@ -178,7 +178,17 @@ class ModelEntry(Struct, frozen=True, kw_only=True):
     retries: Annotated[int, about("Further attempts before the first byte went out.", ge=0, le=10)] = 2
     tools: Annotated[ToolMode, about("`emulated` teaches a model that only writes text to call tools.")] = "native"
     system: Annotated[SystemMode, about("`inject` puts system messages into the first user text.")] = "native"
-    syntax: Annotated[str, about("The form in which an emulated model writes its calls.", min_length=1)] = "invoke"
+    syntax: Annotated[
+        str,
+        about("The form in which an emulated model writes its calls, or `auto` to know it by its marks.", min_length=1),
+    ] = "invoke"
+    prompts: Annotated[
+        str, about("The wording for an emulated model: full, short, lean, or a file of text.templates.", min_length=1)
+    ] = "full"
+    reasks: Annotated[int, about("How often an emulated model is asked again for a call it got wrong.", ge=0, le=5)] = 1
+    promote: Annotated[
+        bool, about("Take a call that a model with tools of its own writes as text for the call it is meant to be.")
+    ] = False
     strict: Annotated[bool, about("Refuse a call without a result instead of supplying an error result.")] = False
     whole_arguments: Annotated[
         bool,
@@ -353,6 +363,16 @@ class Tools(Struct, frozen=True, kw_only=True):
     approvals: Annotated[Approvals, about("When a person is asked first.")] = Approvals()
 
 
+class TextPrompts(Struct, frozen=True, kw_only=True):
+    """What models that only write text are told."""
+
+    templates: Annotated[str | None, about("A folder with templates of your own, which go before those shipped.")] = (
+        None
+    )
+    instructions: Annotated[str, about("Instructions added for every emulated model.")] = ""
+    rules: Annotated[tuple[str, ...], about("Files whose text is added as rules.")] = ()
+
+
 class Log(Struct, frozen=True, kw_only=True):
     """What is logged and how."""
 
@@ -373,6 +393,7 @@ class File(Struct, frozen=True, kw_only=True):
         tuple[ModelEntry, ...], about("Models that clients can ask for; without any, the built-in `echo`.")
     ] = (ECHO,)
     tools: Annotated[Tools, about("Where the server's own tools come from.")] = Tools()
+    text: Annotated[TextPrompts, about("What models that only write text are told.")] = TextPrompts()
     storage: Annotated[Secret, about("Where conversations and runs are kept: sqlite:///… or postgresql://…")] = Secret(
         "sqlite:///toolgate.db"
     )

@@ -6,7 +6,18 @@ from pathlib import Path
 from msgspec import Struct
 
 from toolgate.config.secret import Secret
-from toolgate.config.settings import Breaker, Key, Log, Price, Server, SystemMode, Timeouts, ToolMode, Tools
+from toolgate.config.settings import (
+    Breaker,
+    Key,
+    Log,
+    Price,
+    Server,
+    SystemMode,
+    TextPrompts,
+    Timeouts,
+    ToolMode,
+    Tools,
+)
 from toolgate.conversation.request import Settings
 from toolgate.dialects.dialect import Quirks
 from toolgate.upstreams.catalog import Capabilities, DialectName
@@ -50,6 +61,9 @@ class Model(Struct, frozen=True, kw_only=True):
     tools: ToolMode = "native"
     system: SystemMode = "native"
     syntax: str = "invoke"
+    prompts: str = "full"
+    reasks: int = 1
+    promote: bool = False
     strict: bool = False
     whole_arguments: bool = False
     price: Price = Price()
@@ -75,6 +89,7 @@ class Config(Struct, frozen=True, kw_only=True):
     upstreams: Mapping[str, Upstream] = {}
     models: tuple[Model, ...] = (ECHO,)
     tools: Tools = Tools()
+    text: TextPrompts = TextPrompts()
     storage: Secret = Secret("sqlite:///toolgate.db")
     redis: Secret | None = None
     log: Log = Log()

@@ -8,7 +8,9 @@ import sys
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec.structs import asdict
 
@@ -35,6 +37,7 @@ from toolgate.server.ollama import Ollama
 from toolgate.server.openapi import document
 from toolgate.server.origins import Origins
 from toolgate.server.responses import Responses
+from toolgate.server.sources import base_of
 from toolgate.server.system import System
 from toolgate.server.workshop import Workshop
 from toolgate.storage.database import Database
@@ -50,6 +53,9 @@ from toolgate.upstreams.http_model import HttpModel
 from toolgate.upstreams.router import Route, Router
 from toolgate.upstreams.transport import Timeouts, Transport
 from toolgate.upstreams.wrappers import Balanced, Breaker, Counted, Deployment, Fallback, Limited, RetryBudget, Retrying
+
+if TYPE_CHECKING:
+    from toolgate.text.prompts.wording import Prompts
 
 DIALECTS: dict[str, Dialect] = {one.name: one for one in (OPENAI_CHAT, OPENAI_RESPONSES, ANTHROPIC, OLLAMA)}
 
@@ -84,7 +90,41 @@ class Models:
 
     def _balanced(self, model: Model) -> ports.Model:
         deployments = [self._deployment(model, target) for target in model.targets]
-        return deployments[0].model if len(deployments) == 1 else Balanced(deployments)
+        return self._worded(model, deployments[0].model if len(deployments) == 1 else Balanced(deployments))
+
+    def _worded(self, model: Model, asked: ports.Model) -> ports.Model:
+        """The model with what it lacks made up in text: tools, system messages, or calls that it leaks."""
+        if model.tools == "native" and model.system == "native" and not model.promote:
+            return asked
+        from toolgate.upstreams.emulated import Emulated, Injected  # templates take their time to load
+        from toolgate.upstreams.promoted import Promoted
+
+        noted = partial(self._traced.text_noted, model.name)
+        if model.tools == "emulated":
+            return Emulated(
+                asked,
+                syntax=model.syntax,
+                prompts=self._prompts(model.prompts),
+                inject=model.system == "inject",
+                images=model.capabilities.images,
+                parallel=model.capabilities.parallel,
+                reasks=model.reasks,
+                noted=noted,
+            )
+        if model.promote:
+            asked = Promoted(asked, noted=noted)
+        return Injected(asked, self._prompts(model.prompts)) if model.system == "inject" else asked
+
+    def _prompts(self, variant: str) -> "Prompts":
+        from toolgate.text.prompts.wording import Prompts
+
+        base, text = base_of(self._config), self._config.text
+        return Prompts(
+            variant,
+            templates_dir=base / text.templates if text.templates else None,
+            instructions=text.instructions,
+            rules=[base / rule for rule in text.rules],
+        )
 
     def _deployment(self, model: Model, target: Target) -> Deployment:
         if target.upstream == BUILTIN:
@@ -252,10 +292,14 @@ class Toolgate:
         except ConfigError as error:
             log.error("reload refused", problems=[str(problem) for problem in error.problems])
             return
-        self.config = changes.config
+        try:
+            site = self._build(changes.config)
+        except ValueError as error:
+            log.error("reload refused", problems=[str(error)])
+            return
+        self.config, self._site = changes.config, site
         if self._workshop is not None:
             self._workshop.renew(changes.config)
-        self._site = self._build(changes.config)
         log.level, log.redact = changes.config.log.level, Redactor(changes.config.secrets())
         log.info("reloaded", changed=changes.live, needs_restart=changes.restart)
 
@@ -296,7 +340,11 @@ async def opened_door(config: Config) -> AsyncIterator[Door]:
 
 def serve(config: Config, *, config_path: Path | None) -> int:
     """Serve until told to stop; SIGHUP reads the configuration again."""
-    gate, server = Toolgate(config), config.server
+    try:
+        gate, server = Toolgate(config), config.server
+    except ValueError as error:  # templates, folders and the like, which are looked at only now
+        sys.stderr.write(f"{config.source or 'The built-in configuration'} cannot be used:\n  - {error}\n")
+        return 2
     limits = {name: value for name, value in asdict(server.limits).items() if name in Limits.__struct_fields__}
 
     def ready(url: str) -> None:

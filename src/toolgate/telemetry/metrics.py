@@ -68,6 +68,7 @@ class Metrics:
         self._served: dict[tuple[str, str], Served] = {}
         self._attempts: Counter[tuple[str, str]] = Counter()
         self._tool_runs: Counter[str] = Counter()
+        self._text_notes: Counter[str] = Counter()
         self.know(models, upstreams)
 
     def know(self, models: Collection[str], upstreams: Collection[str]) -> None:
@@ -90,6 +91,10 @@ class Metrics:
     def count_tool_run(self, outcome: str) -> None:
         """One run of a server tool."""
         self._tool_runs[outcome] += 1
+
+    def count_text_note(self, kind: str) -> None:
+        """One thing that was made of a model's text."""
+        self._text_notes[kind] += 1
 
     def render(self) -> bytes:
         """Everything, as Prometheus reads it."""
@@ -130,6 +135,8 @@ class Metrics:
         )
         yield family("toolgate_tool_calls_total", "counter", "Calls in answers.", calls)
         yield family("toolgate_tool_runs_total", "counter", "Runs of server tools.", runs)
+        notes: list[Sample] = [("", [("kind", kind)], count) for kind, count in self._text_notes.items()]
+        yield family("toolgate_text_notes_total", "counter", "What was made of calls written as text.", notes)
         yield _gauge("toolgate_streams_open", "Streamed answers under way.", self.streams_open)
         yield _gauge("toolgate_log_lines_dropped", "Log lines that found no room.", self.lines_dropped)
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 import msgspec
 
@@ -79,6 +80,22 @@ class RequestRecord(msgspec.Struct):
             self.status, self.code = CLIENT_LEFT, "client_left"
 
 
+class TextNote(Protocol):
+    """What happened while a text was taken for more than text."""
+
+    @property
+    def kind(self) -> str:
+        """Of which kind it is."""
+
+    @property
+    def detail(self) -> str:
+        """What it was, in words."""
+
+    @property
+    def tool(self) -> str | None:
+        """The tool it was about."""
+
+
 class Traced:
     """Turns records into log lines and metrics."""
 
@@ -129,6 +146,11 @@ class Traced:
         self.metrics.count_tool_run(outcome)
         fields = {"id": request_id, "tool": name, "seconds": round(seconds, 4), "outcome": outcome}
         self.log.write("info", "tool", {}, {**fields, "arguments": outline(arguments or "{}")})
+
+    def text_noted(self, model: str, note: TextNote) -> None:
+        """Something was made of a model's text, or could not be."""
+        self.metrics.count_text_note(note.kind)
+        self.log.info("text", model=model, what=note.kind, tool=note.tool, detail=note.detail[:200])
 
     def render(self) -> bytes:
         """The metrics, as Prometheus reads them."""
