@@ -192,3 +192,48 @@ def test_the_first_arguments_arrive_while_the_model_still_writes_the_call(
             pen.go_on()
     assert not pen.late, "the arguments came only when the call was complete"
     assert heard.count("Paris") == 40
+
+
+EDITOR = (
+    "<attachments>\n</attachments>\n<context>\nThe time is now.\n</context>\n<userRequest>\nFix it.\n</userRequest>\n"
+)
+
+
+def test_an_editors_agent_gets_its_calls_and_its_errors_are_told_as_such(hall: Hall) -> None:
+    """V3, T1: as the editor sends it, with a picture in a message of its own and dozens of tools."""
+    tools: Any = [
+        {"type": "function", "function": {"name": f"tool_{n}", "description": "Does it.", "parameters": WEATHER_SCHEMA}}
+        for n in range(43)
+    ]
+    picture = {
+        "type": "image_url",
+        "image_url": {"url": "data:image/png;base64,iVBORw0KGgo=", "media_type": "image/png"},
+    }
+    history: Any = [
+        {"role": "system", "content": "You are an agent."},
+        {"role": "user", "content": EDITOR},
+        {"role": "user", "content": [picture]},
+        {"role": "assistant", "content": "", "tool_calls": [_call("c1", "tool_7")]},
+        {"role": "tool", "tool_call_id": "c1", "content": "ERROR while calling tool: no such file"},
+    ]
+    scripted = hall.play(written("invoke", "Rome").replace("get_weather", "tool_42"))
+    with OpenAI(base_url=f"{hall.url}/v1", api_key="unused", max_retries=0) as client:
+        options: Any = {"temperature": 0.1, "top_p": 1, "n": 1, "stream_options": {"include_usage": True}}
+        answer = client.chat.completions.with_raw_response.create(
+            model="invoke", messages=history, tools=tools, stream=True, **options
+        )
+        chunks = list(answer.parse())
+    names = [call.function.name for c in chunks if c.choices for call in c.choices[0].delta.tool_calls or ()]
+    assert [name for name in names if name] == ["tool_42"]
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.prompt_tokens > 1000
+    assert "image content was left out" in answer.headers["x-toolgate-warning"]
+    (_, asked), _, (_, result) = heard(scripted)
+    assert asked.startswith("<system_context>\nYou are an agent.\n</system_context>")
+    assert f"{EDITOR}\n\n[image (image/png) left out: this model reads text only]" in asked
+    assert "## tool_42\n" in asked
+    assert result == 'Tool Call: tool_7({"city":"Paris"})\nResult [ERROR]\nERROR while calling tool: no such file'
+
+
+def _call(id: str, name: str) -> dict[str, Any]:
+    return {"id": id, "type": "function", "function": {"name": name, "arguments": '{"city":"Paris"}'}}

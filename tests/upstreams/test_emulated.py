@@ -262,6 +262,13 @@ async def test_a_call_written_like_a_line_of_results_is_a_call(stream):
     assert heard.response.reason == "tool_calls"
 
 
+async def test_results_in_the_manner_of_a_models_own_training_are_cut_off_too():
+    call = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'
+    heard = await hear(asking(), f"{call}\n<tool_response>\nsunny\n</tool_response>\nIt is sunny.", syntax="hermes")
+    assert heard.told == [("get_weather", {"city": "Paris"})]
+    assert "cut_results" in heard.notes
+
+
 async def test_words_that_only_look_like_results_are_text():
     said = "Tool Call: is what it says.\nTool Call: other({})\nResult [\nTool Call: now({}) is a line.\nResults"
     heard = await hear(asking(), said)
@@ -271,6 +278,8 @@ async def test_words_that_only_look_like_results_are_text():
 async def test_the_upstream_is_told_to_stop_where_results_would_begin():
     heard = await hear(asking(settings=Settings(stop=("A", "B", "C"))), "Hello.")
     assert heard.model.requests[0].settings.stop == ("A", "B", "C", "\nResult [SUCCESS]")
+    heard = await hear(asking(), "Hello.", syntax="react")
+    assert heard.model.requests[0].settings.stop == ("\nResult [SUCCESS]", "\nResult [ERROR]", "\nObservation:")
     heard = await hear(asking(), "Hello.", stops=False)
     assert heard.model.requests[0].settings.stop == ()
 
@@ -321,7 +330,9 @@ async def test_good_calls_beside_a_broken_one_stay_calls():
 async def test_a_tool_that_is_not_there_is_asked_about_before_it_is_told():
     heard = await hear(asking(stream=False), '<invoke name="get_wether">\n</invoke>', PARIS)
     assert heard.told == [("get_weather", {"city": "Paris"})]
-    assert "'get_wether'" in heard.asked(1)[-1][1]
+    assert "'get_wether'; there are: get_weather, now." in heard.asked(1)[-1][1]
+    heard = await hear(asking(stream=False), 'You would write <invoke name="that">\n</invoke> and so on.')
+    assert len(heard.model.requests) == 1
 
 
 @both_ways

@@ -13,6 +13,7 @@ from toolgate.text.parser import Parser
 from toolgate.text.prompts.wording import CALL_MARK
 from toolgate.text.repair import complaint
 from toolgate.text.syntax import Syntax
+from toolgate.upstreams.emulation.imitation import Imitations, result_marks
 from toolgate.upstreams.emulation.notes import Note, Noted
 from toolgate.upstreams.emulation.plan import Plan
 from toolgate.upstreams.emulation.sieve import Sieve, is_broken, mended
@@ -57,7 +58,8 @@ class Hearing:
         self._ear = ear
         self._noted = noted
         single = plan.choice.parallel is False
-        self._sieve = Sieve([tool.name for tool in plan.tools], plan.allowed, single, noted, lead)
+        imitations = Imitations([tool.name for tool in plan.tools], result_marks(ear.syntax.name))
+        self._sieve = Sieve(imitations, plan.allowed, single, noted, lead)
         self._parser: Parser | None = ear.parser(plan)
         self._said: list[str] = []
         self._in_text = False
@@ -128,7 +130,8 @@ class Hearing:
         if found or self.calls:
             return found
         if self._held is not None and (unknown := self._unknown()):
-            return [f"There is no tool called {name!r}." for name in unknown]
+            self._noted(Note("unknown_tool", "a call of a tool that is not on offer", unknown))
+            return [f"There is no tool called {unknown!r}; there are: {', '.join(sorted(self._plan.allowed))}."]
         return [self._insisting()] if self._plan.choice.mode == "required" else []
 
     def rest(self, problems: Sequence[str]) -> list[StepEvent]:
@@ -208,11 +211,17 @@ class Hearing:
         names = " or ".join(self._plan.choice.names)
         return f"It calls no tool. You must call {names or 'one of the tools'} now."
 
-    def _unknown(self) -> list[str]:
-        """Names of tools that are not on offer, in calls that were taken for text."""
+    def _unknown(self) -> str | None:
+        """The tool in a call that ends the answer and was taken for text, because it is not on offer."""
+        if not self._plan.allowed:
+            return None
         parser = self._ear.parser(self._plan, any_tool=True)
-        calls = _calls([*parser.feed(self.said), *parser.end(cut=False)])
-        return [call.name for call in calls if call.name not in self._tools]
+        events = [*parser.feed(self.said), *parser.end(cut=False)]
+        parts = [event.part for event in events if isinstance(event, PartEnd)]
+        last = parts[-1] if parts else None
+        return (
+            last.name if isinstance(last, ToolCall) and not is_broken(last) and last.name not in self._tools else None
+        )
 
 
 def _calls(events: Sequence[StepEvent]) -> list[ToolCall]:

@@ -10,10 +10,22 @@ from collections.abc import Collection
 
 from toolgate.text.prompts.wording import CALL_MARK, RESULT_MARKS
 
+_TRAINED: tuple[tuple[str, frozenset[str]], ...] = (
+    ("Observation:", frozenset({"react", "command_r"})),
+    ("<tool_response>", frozenset({"hermes", "hermes_tight", "hermes_ascii", "qwen3_coder", "longcat"})),
+    ("<function_results>", frozenset({"invoke", "auto", "anthropic_xml", "anthropic_legacy"})),
+)
+"""How results begin in what models of a syntax were trained on: some go on in that manner whatever the prompt says."""
+
 _LINES = re.compile(r"[^\n]*\n|[^\n]+")
 _CALL = re.compile(rf"{re.escape(CALL_MARK)}([^\s(]+)\((.*)\)[ \t]*\n?", re.DOTALL)
 _BETWEEN = ("", "---")
 _LONGEST = 1 << 18
+
+
+def result_marks(syntax: str) -> tuple[str, ...]:
+    """What shows, where a line begins, that a model of this syntax makes up results."""
+    return (*RESULT_MARKS, *[mark for mark, syntaxes in _TRAINED if syntax in syntaxes])
 
 
 class Imitations:
@@ -22,10 +34,11 @@ class Imitations:
     `calls` are the lines that stand for calls: names and arguments.
     """
 
-    def __init__(self, tools: Collection[str]) -> None:
+    def __init__(self, tools: Collection[str], marks: tuple[str, ...] = RESULT_MARKS) -> None:
         self.cut = False  # a made-up result has come, and nothing behind it counts
         self.calls: list[tuple[str, str]] = []
         self._tools = tools
+        self._marks = marks
         self._deciding = True  # the line that is being read may be one of those looked for
         self._line = ""
         self._held: list[str] = []
@@ -57,7 +70,7 @@ class Imitations:
     def _decide(self, piece: str, out: list[str]) -> None:
         self._line += piece
         line = self._line
-        if line.startswith(RESULT_MARKS):
+        if line.startswith(self._marks):
             self.cut = True
             self._line = ""
         elif len(line) <= _LONGEST and self._may_be_one(line):
@@ -74,7 +87,7 @@ class Imitations:
         unfinished = not line.endswith("\n")
         if self._held and (line.strip() in _BETWEEN or (unfinished and "---".startswith(line))):
             return True
-        if unfinished and any(mark.startswith(line) for mark in (CALL_MARK, *RESULT_MARKS)):
+        if unfinished and any(mark.startswith(line) for mark in (CALL_MARK, *self._marks)):
             return True
         if not line.startswith(CALL_MARK):
             return False

@@ -10,8 +10,8 @@ from toolgate.conversation.message import NO_EXTRA, Extra, Media, Message, Text,
 from toolgate.conversation.request import ModelRequest, Settings, ToolChoice, ToolDef
 from toolgate.dialects.dialect import Quirks
 from toolgate.text.prompts.conversation import Scribe, in_turns
-from toolgate.text.prompts.wording import RESULT_MARKS
 from toolgate.upstreams.adapt import adapt
+from toolgate.upstreams.emulation.imitation import result_marks
 from toolgate.wire.jsontext import encode
 
 _MOST_STOPS = 4
@@ -64,7 +64,8 @@ def plan(request: ModelRequest, scribe: Scribe, stops: bool = True) -> Plan | No
     written = scribe.write(adapted.request.messages, offered, choice, output)
     if not written.changed and not request.tools:
         return None
-    own_stops = _stops(request.settings) if stops and (offered or _has_calls(request)) else ()
+    marks = result_marks(scribe.syntax.name) if stops and (offered or _has_calls(request)) else ()
+    own_stops = _stops(request.settings, marks)
     settings = replace(
         request.settings,
         stop=(*request.settings.stop, *own_stops),
@@ -121,10 +122,10 @@ def _output(settings: Settings) -> str:
     return encode(settings.output.schema or {"type": "object"}).decode()
 
 
-def _stops(settings: Settings) -> tuple[str, ...]:
+def _stops(settings: Settings, marks: tuple[str, ...]) -> tuple[str, ...]:
     """Where a model that goes on to make up results is stopped; what the client wants to stop at goes before."""
     room = max(0, _MOST_STOPS - len(settings.stop))
-    return tuple([f"\n{mark}" for mark in RESULT_MARKS][:room])
+    return tuple([f"\n{mark}" for mark in marks][:room])
 
 
 def _without_tools(extra: Extra) -> Extra:

@@ -21,11 +21,12 @@ from toolgate.upstreams.emulation.notes import Note, Noted
 class Sieve:
     """Sifts the parts of one answer; `over` once nothing more of it is wanted.
 
-    `allowed` are the tools that may be called, `single` says that one call is all; `lead` is put before the first text.
+    `imitations` looks for results that were made up. `allowed` are the tools that may be called, `single` says that one call
+    is all; `lead` is put before the first text.
     """
 
     def __init__(
-        self, tools: Collection[str], allowed: Collection[str], single: bool, noted: Noted, lead: str = ""
+        self, imitations: Imitations, allowed: Collection[str], single: bool, noted: Noted, lead: str = ""
     ) -> None:
         self.over = False
         self.calls: list[ToolCall] = []
@@ -36,7 +37,7 @@ class Sieve:
         self._single = single
         self._noted = noted
         self._lead = lead
-        self._imitations = Imitations(tools)
+        self._imitations = imitations
         self._text: list[str] | None = None  # of the text that is open
         self._blanks = ""  # with which it begins, if there is more to it
         self._skipping = False
