@@ -277,7 +277,7 @@ async def test_an_upstream_that_is_asked_again_before_its_first_byte_runs_nothin
     oracle: Oracle, client: str, stream: bool
 ) -> None:
     """field: G6, G7"""
-    async with at_work(oracle, retries=2) as work:
+    async with at_work(oracle, of_models={"retries": 2}) as work:
         work.play(Unavailable("Busy."), [call()], Unavailable("Busy."), "Done.")
         heard = await work.ask(client, stream=stream)
         assert heard.status == 200

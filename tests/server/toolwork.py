@@ -163,15 +163,18 @@ def _key(key: str) -> tuple[str, ...]:
 
 @asynccontextmanager
 async def at_work(
-    *tools: Oracle | FakeTool, sources: Iterable[ToolSource] = (), retries: int = 0, **changes: Any
+    *tools: Oracle | FakeTool,
+    sources: Iterable[ToolSource] = (),
+    of_models: Mapping[str, Any] | None = None,
+    **changes: Any,
 ) -> AsyncIterator[Work]:
-    """Serve the tools; `changes` are made to the configuration of the gateway."""
+    """Serve the tools; `changes` are made to the configuration of the gateway, `of_models` to each model's."""
     files = _open_files()
     player = Player()
     brought = [Source(*tools), *sources] if tools else list(sources)
     async with listening(Toolgate(upstream_config(), {"played": player})) as upstream_url:
         config = gateway_config(upstream_url, **{"tools": TRUSTING, **changes})
-        config = replace(config, models=tuple([replace(model, retries=retries) for model in config.models]))
+        config = replace(config, models=tuple([replace(model, **(of_models or {})) for model in config.models]))
         async with listening(gate := Toolgate(config, sources=brought)) as url:
             work = Work(url, player, gate)
             assert (await work.get("/healthz")).status == 200

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from toolgate.conversation.history import unanswered
 from toolgate.conversation.ids import mint
+from toolgate.conversation.message import Message, ToolCall
 from toolgate.conversation.request import ModelRequest, ToolDef, ToolServer
 from toolgate.dialects.dialect import Dialect
 from toolgate.engine.limits import Budget
@@ -115,7 +116,6 @@ class Tooling:
         key = request_key(dialect.name.encode(), route.name.encode(), repr(wanted).encode(), encode(body))
         hold = 0.0 if dialect.asking else self.terms.hold_seconds
         behalf = Behalf(caller.name, wanted.session or caller.name, mint(), outfit.stances, hold)
-        toolbox = RunToolbox(outfit.shelf, outfit.selection, self._runner, self._desk, behalf)
         manner = Manner(dialect.native, dialect.asking, dialect.pausing, wanted.status == "text")
 
         async def begin() -> tuple[WithTools, RunJournal]:
@@ -125,6 +125,8 @@ class Tooling:
             except BaseException:
                 journal.close()
                 raise
+            known = replace(behalf, tainted=_is_tainted((*request.messages, *past.messages), self.registry))
+            toolbox = RunToolbox(outfit.shelf, outfit.selection, self._runner, self._desk, known)
             gear = WithTools(route.model, toolbox, journal, manner, self._budget(wanted), route.price)
             return replace(gear, parallel=self.terms.parallel, past=past), journal
 
@@ -191,6 +193,14 @@ def _is_copy(tool: ToolDef, registry: Registry) -> bool:
     if entry is None or entry.spec.private or tool.kind != "function" or tool.namespace is not None:
         return False
     return (tool.description, tool.input_schema) == (entry.spec.description, entry.spec.input_schema)
+
+
+def _is_tainted(messages: Sequence[Message], registry: Registry) -> bool:
+    """Whether strangers may have written what the model reads: results of our tools that reach outside."""
+    calls = [part for message in messages for part in message.parts if isinstance(part, ToolCall)]
+    ours = {call.name for call in calls if call.executor == "gateway"}
+    found = [entry.spec for name in ours if (entry := registry.entry(name)) is not None]
+    return any(spec.annotations.open_world for spec in found)
 
 
 def _tools_of(server: ToolServer, registry: Registry) -> list[ToolSpec]:

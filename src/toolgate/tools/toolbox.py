@@ -41,13 +41,17 @@ class Permits(Protocol):
 
 
 class Behalf(Struct, frozen=True):
-    """On whose behalf the tools run, and what the request says of consent: by tool name, or under "" for all."""
+    """On whose behalf the tools run, and what the request says of consent: by tool name, or under "" for all.
+
+    A `tainted` conversation holds what strangers wrote already.
+    """
 
     caller: str
     session: str
     run: str
     stances: Mapping[str, Stance] = {}
     hold_seconds: float = 0.0
+    tainted: bool = False
 
     def stance(self, name: str) -> Stance | None:
         """What the request demands of this tool."""
@@ -64,7 +68,7 @@ class RunToolbox:
         self._approvals = approvals
         self._behalf = behalf
         self._waited = 0.0
-        self._tainted = False  # strangers may have written what the model has read
+        self._tainted = behalf.tainted  # strangers may have written what the model has read
 
     def offered(self) -> tuple[ToolDef, ...]:
         """What the model is offered now."""
