@@ -346,12 +346,26 @@ async def test_a_call_that_the_client_insists_on_is_asked_for_once_more(stream):
     assert len(starts) == 1
 
 
+async def test_reasoning_need_not_wait_for_a_call_that_must_come():
+    model = ScriptedModel([[Reasoning("One two three."), Text(f"Well. {PARIS}")]])
+    answer = await Emulated(model, prompts=PROMPTS).ask(asking(choice=ToolChoice("required")))
+    batches = answer.events()
+    told = []
+    while len(told) < 3:
+        told += await anext(batches)
+    assert [type(event) for event in told] == [StepStart, PartStart, Delta]
+    assert not model.answers[0].complete
+    told += [event async for batch in batches for event in batch]
+    assert [type(part) for part in fold(told).parts] == [Reasoning, Text, ToolCall]
+
+
 @both_ways
 async def test_a_model_that_never_calls_ends_honestly(stream):
     heard = await hear(asking(stream=stream, choice=ToolChoice("required", ("now",))), "No.", "No!", reasks=5)
     assert heard.told == ["No!"]
     assert heard.response.reason == "stop"
     assert len(heard.model.requests) == 2
+    assert heard.notes == ["choice_unmet", "asked_again", "choice_unmet", "given_up"]
     assert any("now" in warning for warning in heard.warnings) or stream
 
 

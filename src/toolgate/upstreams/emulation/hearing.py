@@ -63,6 +63,7 @@ class Hearing:
         self._parser: Parser | None = ear.parser(plan)
         self._said: list[str] = []
         self._in_text = False
+        self._thinking = False
         self._heard_delta = False
         self._held: list[StepEvent] | None = [] if plan.held else None
         self._spoilt: dict[str, str] = {}  # tools whose calls the parser could not read, and why
@@ -132,7 +133,10 @@ class Hearing:
         if self._held is not None and (unknown := self._unknown()):
             self._noted(Note("unknown_tool", "a call of a tool that is not on offer", unknown))
             return [f"There is no tool called {unknown!r}; there are: {', '.join(sorted(self._plan.allowed))}."]
-        return [self._insisting()] if self._plan.choice.mode == "required" else []
+        if self._plan.choice.mode != "required":
+            return []
+        self._noted(Note("choice_unmet", "the client insists on a call, and there is none"))
+        return [self._insisting()]
 
     def rest(self, problems: Sequence[str]) -> list[StepEvent]:
         """What was not told yet, as it is told in the end: what cannot be used is plain text."""
@@ -175,11 +179,24 @@ class Hearing:
         """The events, or nothing while they are held; a call that is wanted ends the waiting of a stream."""
         if self._held is None:
             return events
-        self._held += events
-        if not self._plan.asked.stream or not any(_is_call(event) for event in events):
-            return []
+        thoughts = self._leading_thoughts(events) if self._plan.asked.stream and not self._held else []
+        self._held += events[len(thoughts) :]
+        if not self._plan.asked.stream or not any(_is_call(event) for event in self._held):
+            return thoughts
         held, self._held = self._held, None
-        return held
+        return [*thoughts, *held]
+
+    def _leading_thoughts(self, events: list[StepEvent]) -> list[StepEvent]:
+        """The reasoning with which the events begin: it need not wait, for it is no answer."""
+        for place, event in enumerate(events):
+            match event:
+                case PartStart(part):
+                    self._thinking = isinstance(part, Reasoning)
+            if not self._thinking:
+                return events[:place]
+            if isinstance(event, PartEnd):
+                self._thinking = False
+        return events
 
     def _broken(self) -> list[str]:
         """The calls that cannot be read even when mended; those that can be are mended."""
