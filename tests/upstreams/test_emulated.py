@@ -446,6 +446,17 @@ async def test_pictures_leave_a_visible_gap_and_a_warning():
     assert heard.warnings == ()
 
 
+async def test_pictures_in_results_reach_a_model_that_sees_them():
+    picture, sound = Media("image", "image/png", data="AA=="), Media("audio", "audio/wav", data="AA==")
+    result = Message("tool", (ToolResult("c1", (Text("here"), picture, sound)),))
+    history = (user(), Message("assistant", (ToolCall("c1", "now", "{}"),)), result)
+    heard = await hear(asking(*history), "A cat.", images=True)
+    text, shown = heard.model.requests[0].messages[-1].parts
+    assert shown == picture
+    assert "here\n[audio (audio/wav) left out" in text.text
+    assert heard.warnings == ("audio content was left out: the model reads text only",)
+
+
 async def test_freeform_tools_and_awkward_names_come_back_as_the_client_knows_them():
     tools = (ToolDef("apply.patch", "Patches.", kind="freeform"), ToolDef("web", kind="hosted"))
     heard = await hear(asking(tools=tools), lambda request: _call_first(request, "*** Begin"))

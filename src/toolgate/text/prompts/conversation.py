@@ -148,11 +148,11 @@ class Scribe(Struct, frozen=True):
     def _results(self, results: Sequence[ToolResult], calls: Mapping[str, ToolCall], left_out: list[Media]) -> Message:
         told = [self._result(result, calls.get(result.call_id), left_out) for result in results]
         text = Text(self.prompts.results(told))
-        media = [part for result in results for part in result.content if isinstance(part, Media)]
-        return Message("user", (text, *(media if self.images else ())))
+        shown = [part for result in results for part in self._visible(result.content, []) if isinstance(part, Media)]
+        return Message("user", (text, *shown))
 
     def _result(self, result: ToolResult, call: ToolCall | None, left_out: list[Media]) -> Result:
-        text = plain_text(tuple(self._visible(result.content, left_out)))
+        text = "\n".join([part.text for part in self._visible(result.content, left_out) if isinstance(part, Text)])
         failed = result.is_error or (result.is_error is None and _FAILED.match(text) is not None)
         given = call.arguments if call else ""
         if len(given) > _LONGEST_ARGUMENTS:
