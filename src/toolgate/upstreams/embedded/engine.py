@@ -1,0 +1,239 @@
+"""The engine's process: `python -m toolgate.upstreams.embedded.engine`, spoken to over its standard input and output.
+
+It loads weights and answers one question at a time on the main thread, while another thread listens for cancellations.
+It ends when the gateway closes its end of the pipe, however the gateway came to its end.
+Only here is the runtime imported, and only here are its words known.
+"""
+
+import os
+import queue
+import secrets
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from toolgate.upstreams.embedded import frames
+from toolgate.upstreams.embedded.stops import Stops
+
+BATCH = 128
+"""Tokens of a prompt that are read between two looks at whether the answer is still wanted."""
+
+NOT_INSTALLED = "The runtime is not installed: pip install 'toolgate[embedded]'."
+NO_OPENMP = "The runtime needs the system's OpenMP library: install the package libgomp1 (libgomp on Fedora)."
+
+
+class Pipes:
+    """Both ends of the conversation, out of reach of a library that prints."""
+
+    def __init__(self) -> None:
+        self._incoming: BinaryIO = os.fdopen(os.dup(0), "rb")
+        self._outgoing = os.dup(1)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.close(nothing)
+        os.dup2(2, 1)
+
+    def read(self) -> frames.Order | None:
+        """The next order; None when the gateway is gone."""
+        head = self._incoming.read(frames.HEAD)
+        size = int.from_bytes(head, "big")
+        body = self._incoming.read(size) if len(head) == frames.HEAD else b""
+        return frames.decode_order(body) if body and len(body) == size else None
+
+    def write(self, report: frames.Report) -> None:
+        """Send it whole; the process ends if nobody takes it."""
+        rest = memoryview(frames.encode(report))
+        try:
+            while rest:
+                rest = rest[os.write(self._outgoing, rest) :]
+        except OSError:
+            os._exit(0)
+
+
+class Unloadable(Exception):
+    """The weights cannot be loaded; the text says why."""
+
+
+class Engine:
+    """Loaded weights that answer one question at a time."""
+
+    def __init__(self, pipes: Pipes) -> None:
+        self._pipes = pipes
+        self._orders: queue.SimpleQueue[frames.Generate] = queue.SimpleQueue()
+        self._cancelled: set[int] = set()
+        self._server: Any = None  # the runtime has no types
+
+    def load(self, order: frames.Load) -> None:
+        """Load the weights; Unloadable if that cannot be."""
+        began = time.monotonic()
+        self._server = _load(order)
+        self._pipes.write(frames.Ready(time.monotonic() - began))
+
+    def listen(self) -> None:
+        """Take orders until the gateway is gone, then end at once: loading and answering cannot be interrupted."""
+        while (order := self._pipes.read()) is not None:
+            match order:
+                case frames.Generate():
+                    self._orders.put(order)
+                case frames.Cancel(id):
+                    self._cancelled.add(id)
+        os._exit(0)
+
+    def serve(self) -> None:
+        """Answer for ever."""
+        while True:
+            order = self._orders.get()
+            writer = Writer(self._pipes, order, self._cancelled)
+            try:
+                if order.id not in self._cancelled:
+                    self._server.handle_chat_completions(_body(order), writer)
+                report = writer.report
+            except (ValueError, RuntimeError, TypeError) as error:  # the runtime's words for a request it cannot take
+                report = frames.Failed(order.id, str(error)[:1000])
+            self._pipes.write(report)
+            self._cancelled.discard(order.id)
+
+
+class Writer:
+    """Hears the runtime's chunks of one answer and tells them; returns True when no more are wanted."""
+
+    def __init__(self, pipes: Pipes, order: frames.Generate, cancelled: set[int]) -> None:
+        self._pipes = pipes
+        self._id = order.id
+        self._cancelled = cancelled
+        self._stops = Stops(order.stop)
+        self._ending: frames.Ending = "cancelled"
+        self._failed: frames.Failed | None = None
+        self._counts: Mapping[str, Any] = {}
+
+    def __call__(self, chunk: Any) -> bool:
+        """Tell what the chunk says, if anything; called from the runtime, which must see no exception."""
+        if not isinstance(chunk, dict):
+            return False
+        if "error" in chunk:
+            self._failed = _failure(self._id, chunk["error"])
+            return True
+        self._counts = chunk.get("timings") or self._counts
+        if "prompt_progress" in chunk:
+            told = chunk["prompt_progress"]
+            self._pipes.write(frames.Reading(self._id, told.get("processed", 0), told.get("total", 0)))
+        for choice in chunk.get("choices") or ():
+            self._say(choice.get("delta", {}).get("content"))
+            if choice.get("finish_reason"):
+                self._end("length" if choice["finish_reason"] == "length" else "stop")
+        return self._stops.found is not None or self._id in self._cancelled
+
+    @property
+    def report(self) -> frames.Over | frames.Failed:
+        """How it ended."""
+        if self._failed is not None:
+            return self._failed
+        cached, count = int(self._counts.get("cache_n", 0)), self._counts.get
+        return frames.Over(
+            self._id,
+            self._ending,
+            cached + int(count("prompt_n", 0)),
+            cached,
+            int(count("predicted_n", 0)),
+            self._stops.found,
+        )
+
+    def _say(self, text: str | None) -> None:
+        if text and (told := self._stops.feed(text)):
+            self._pipes.write(frames.Said(self._id, told))
+        if self._stops.found is not None:
+            self._ending = "stop_sequence"
+
+    def _end(self, ending: frames.Ending) -> None:
+        if self._stops.found is None:
+            self._ending = ending
+            if rest := self._stops.end():
+                self._pipes.write(frames.Said(self._id, rest))
+
+
+def _failure(id: int, error: Any) -> frames.Failed:
+    told = error if isinstance(error, dict) else {}
+    message = str(told.get("message") or error)[:1000]
+    return frames.Failed(id, message, told.get("n_prompt_tokens"), told.get("n_ctx"))
+
+
+def _body(order: frames.Generate) -> dict[str, Any]:
+    """The runtime's own request; its timings are the exact counts of tokens, also of an answer that is cut off."""
+    body: dict[str, Any] = {
+        **order.sampling,
+        "messages": [dict(message) for message in order.messages],
+        "max_tokens": order.max_tokens,
+        "stream": True,
+        "return_progress": True,
+        "timings_per_token": True,
+        "cache_prompt": True,
+    }
+    # Its `json_schema` and `tool_choice` let free text through when they fail; a grammar of our own is checked by us.
+    return {**body, "grammar": order.grammar} if order.grammar else body
+
+
+def _load(order: frames.Load) -> Any:
+    if not Path(order.path).is_file():
+        raise Unloadable(f"There is no file {order.path}.")
+    try:
+        import xllamacpp as runtime  # type: ignore[import-not-found, import-untyped, unused-ignore]  # an extra
+    except ModuleNotFoundError:
+        raise Unloadable(NOT_INSTALLED) from None
+    except ImportError as error:
+        raise Unloadable(NO_OPENMP if "libgomp" in str(error) else f"The runtime does not start: {error}.") from None
+    try:
+        return runtime.Server(_parameters(runtime, order))
+    except (RuntimeError, ValueError, MemoryError) as error:
+        raise Unloadable(f"{Path(order.path).name} cannot be loaded: {error}.") from None
+
+
+def _parameters(runtime: Any, order: frames.Load) -> Any:
+    """The runtime's settings: bounded memory, no copy of the file in it, and nobody let in at the port that it opens."""
+    asked = runtime.CommonParams()
+    asked.model.path = order.path
+    asked.n_ctx = order.context
+    asked.n_batch = asked.n_ubatch = BATCH
+    asked.n_parallel = 1
+    asked.cache_ram_mib = order.cache
+    asked.load_mode = runtime.llama_load_mode(0)
+    asked.cpuparams.n_threads = asked.cpuparams_batch.n_threads = order.threads
+    asked.api_keys = [secrets.token_urlsafe(32)]
+    asked.cors_origins = ""
+    asked.ui = asked.endpoint_slots = asked.endpoint_props = asked.endpoint_metrics = False
+    asked.force_pure_content_parser = True  # what looks like a call in its text is text
+    asked.reasoning_format = runtime.common_reasoning_format.COMMON_REASONING_FORMAT_NONE
+    asked.verbosity = 1
+    return asked
+
+
+def _be_expendable() -> None:
+    """If the machine runs out of memory, this process goes before the gateway does."""
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("500")
+
+
+def main() -> None:
+    """Be the engine until the gateway goes away."""
+    os.environ["GOMP_SPINCOUNT"] = "1000"  # read when the runtime is loaded: spinning threads starve a busy machine
+    pipes = Pipes()
+    _be_expendable()
+    order = pipes.read()
+    if not isinstance(order, frames.Load):
+        return
+    engine = Engine(pipes)
+    threading.Thread(target=engine.listen, name="toolgate-listener", daemon=True).start()
+    try:
+        engine.load(order)
+    except Unloadable as error:
+        pipes.write(frames.Refused(str(error)))
+        sys.stderr.flush()
+        os._exit(1)
+    engine.serve()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""Brings a file from the model hub over HTTPS, going on where an earlier attempt stopped. Blocks; runs in a thread.
+
+Proxies and certificates are those of the environment.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from http.client import HTTPException, HTTPResponse
+from pathlib import Path
+from typing import BinaryIO
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote
+from urllib.request import Request, urlopen
+
+from toolgate.upstreams.embedded.errors import Abandoned, Undelivered
+from toolgate.upstreams.embedded.weights import HubFile
+
+HUB = "https://huggingface.co"
+_CHUNK = 256 * 1024
+_SECONDS = 30.0
+
+
+def address(file: HubFile, environment: Mapping[str, str]) -> str:
+    """Where the file is; `HF_ENDPOINT` names another hub, as it does for the hub's own tools."""
+    hub = environment.get("HF_ENDPOINT", HUB).rstrip("/")
+    return f"{hub}/{file.repository}/resolve/main/{quote(file.file)}"
+
+
+def download(
+    url: str, part: Path, size: int, tell: Callable[[int], None], abandoned: threading.Event, seconds: float = _SECONDS
+) -> None:
+    """Append to `part` what it lacks of `size` bytes; what came is kept, whatever happens."""
+    start = part.stat().st_size if part.exists() else 0
+    if start > size:
+        part.unlink()
+        start = 0
+    if start == size:
+        return
+    if not url.startswith(("https://", "http://")):
+        raise Undelivered(f"{url} is no web address")
+    request = Request(url, headers={"range": f"bytes={start}-"} if start else {})  # noqa: S310 - checked above
+    try:
+        with closing(urlopen(request, timeout=seconds)) as response:  # noqa: S310
+            whole = response.status != 206
+            with part.open("wb" if whole else "ab") as file:
+                _copy(response, file, 0 if whole else start, size, tell, abandoned)
+    except HTTPError as error:
+        raise Undelivered(f"the hub answered with status {error.code}") from None
+    except (URLError, OSError, HTTPException) as error:
+        raise Undelivered(f"the hub could not be reached or broke off ({getattr(error, 'reason', error)})") from None
+
+
+def _copy(
+    response: HTTPResponse, file: BinaryIO, at: int, size: int, tell: Callable[[int], None], abandoned: threading.Event
+) -> None:
+    while chunk := response.read(_CHUNK):
+        if abandoned.is_set():
+            raise Abandoned
+        at += len(chunk)
+        if at > size:
+            raise Undelivered("the hub's file is longer than it should be")
+        file.write(chunk)
+        tell(at)
+    if at < size:
+        raise Undelivered(f"the hub broke off after {at:,} of {size:,} bytes")
