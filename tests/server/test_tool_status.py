@@ -53,6 +53,14 @@ def test_without_a_wish_nothing_of_them_is_seen(stage: Stage) -> None:
     assert "get_time" not in post(stage, "/v1/chat/completions", stream=True).text
 
 
+def test_a_response_makes_no_more_calls_than_its_request_allows(stage: Stage) -> None:
+    stage.play([TIME], [ToolCall("call_time_000000000000000002", "get_time", '{"zone":"X"}')], "Enough.")
+    wants = {"tool_execution": "auto", "use_server_tools": True, "max_tool_calls": 1}
+    answer = httpx.post(f"{stage.url}/v1/responses", json={"model": "openai_chat", "input": "Time?", **wants}).json()
+    assert [item.get("status") for item in answer["output"]] == ["completed", "failed", "completed"]
+    assert answer["max_tool_calls"] == 1
+
+
 def test_an_unknown_wish_is_refused(stage: Stage) -> None:
     wants = {"tool_status": "loud", "tool_execution": "auto"}
     answer = httpx.post(f"{stage.url}/v1/chat/completions", json={"model": "openai_chat", "messages": ASK, **wants})

@@ -127,7 +127,7 @@ class Tooling:
                 raise
             known = replace(behalf, tainted=_is_tainted((*request.messages, *past.messages), self.registry))
             toolbox = RunToolbox(outfit.shelf, outfit.selection, self._runner, self._desk, known)
-            gear = WithTools(route.model, toolbox, journal, manner, self._budget(wanted), route.price)
+            gear = WithTools(route.model, toolbox, journal, manner, self._budget(wanted, request), route.price)
             return replace(gear, parallel=self.terms.parallel, past=past), journal
 
         return Equipment(_Journalled(begin), request, outfit.selection.warnings)
@@ -141,8 +141,15 @@ class Tooling:
             if decision.approval in waiting:
                 await self._desk.answer(decision.approval, decision.approve, by=caller.name, reason=decision.reason)
 
-    def _budget(self, wanted: Wanted) -> Budget:
-        return self.terms.budget if wanted.rounds is None else replace(self.terms.budget, rounds=wanted.rounds)
+    def _budget(self, wanted: Wanted, request: ModelRequest) -> Budget:
+        """What the run may use up; a client may ask for less than we allow, and for other rounds."""
+        budget = self.terms.budget
+        if wanted.rounds is not None:
+            budget = replace(budget, rounds=wanted.rounds)
+        most = request.extra.get(request.dialect, {}).get("max_tool_calls")
+        if type(most) is int and most > 0:
+            budget = replace(budget, calls=min(most, budget.calls or most))
+        return budget
 
     def _is_known(self, server: ToolServer) -> bool:
         if server.label == OWN_LABEL:
