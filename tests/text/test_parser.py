@@ -154,3 +154,47 @@ def test_text_is_told_as_it_comes() -> None:
     for char in "Plain words, 1 < 2, [x], {y} and `z`.":
         told_so_far += "".join([event.text for event in parser.feed(char) if isinstance(event, Delta)])
     assert told_so_far == "Plain words, 1 < 2, [x], {y} and `z`."
+
+
+def test_ticks_inside_a_fence_do_not_end_it() -> None:
+    text = f"```\nSome `code` and ```` more\n{PARIS}\n```\n"
+    assert both(text) == [text]
+
+
+def test_a_whole_call_may_stand_in_a_value() -> None:
+    example = f"Write {PARIS} to ask."
+    text = f'<invoke name="get_weather"><parameter name="city">{example}</parameter></invoke>'
+    assert both(text) == [("get_weather", {"city": example})]
+
+
+@pytest.mark.parametrize("word", ["anyOf", "oneOf"])
+def test_alternatives_are_looked_into(word: str) -> None:
+    tools = [tool("f", x={word: [{"type": "integer"}, {"type": "null"}]})]
+    for text, value in {"5.0": 5, "None": None, "x": "x"}.items():
+        call = f'<invoke name="f"><parameter name="x">{text}</parameter></invoke>'
+        assert both(call, tools=tools) == [("f", {"x": value})]
+
+
+def test_a_reference_that_comes_back_to_itself_is_no_trap() -> None:
+    loop = {"anyOf": [{"$ref": "#/properties/x"}] * 50 + [{"type": "integer"}]}
+    call = '<invoke name="f"><parameter name="x">7</parameter></invoke>'
+    assert both(call, tools=[tool("f", x=loop)]) == [("f", {"x": 7})]
+
+
+def test_a_mark_inside_a_longer_one_does_not_count() -> None:
+    call = '<atem:function_calls>\n<atem:invoke name="now">\n</atem:invoke>\n</atem:function_calls>'
+    assert both(f"Well.<|eom|><|start|>assistant to=now<|message|>{call}", "auto") == ["Well.", ("now", {})]
+
+
+@pytest.mark.parametrize("depth", [50, 5_000])
+def test_deep_nesting_is_read_or_reported_and_never_fatal(depth: int) -> None:
+    deep = "[" * depth + "]" * depth
+    parser = Parser(syntax("hermes"), TOOLS)
+    parser.feed(f'<tool_call>{{"name": "get_weather", "arguments": {{"tags": {deep}}}}}</tool_call>')
+    assert parser.called
+    assert bool(parser.problems) is (depth > 400)
+    tags = "".join(["]<]minimax[>[<item>"] * depth)
+    assert told(
+        f']<]minimax[>[<tool_call>]<]minimax[>[<invoke name="get_weather">]<]minimax[>[<tags>{tags}', "auto", cut=True
+    )
+    assert both('{"name": ' * 50, "auto") == ['{"name": ' * 50]

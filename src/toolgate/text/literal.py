@@ -43,6 +43,7 @@ _HALVES = re.compile(rf"\\{_PAIR_OF_HALVES}")
 _OCTAL = re.compile(r"[0-7]{1,3}")
 _JSON_NUMBER = re.compile(_NUMBER)
 _PYTHON_NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:_[0-9]+)*)?(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?")
+_DEEPEST = 400  # levels of nesting; those who check arguments give up a little later
 _LONGEST_NUMBER = 1 << 20
 _State: TypeAlias = Choice["value", "after", "broken"]
 _SPELT = {"true": "true", "false": "false", "null": "null"}
@@ -102,6 +103,8 @@ class Literal:
         if whole := _CONTAINER.match(self._source.text, self._source.at):
             self._out(self._source.take(len(whole[0])))
             return "after"
+        if len(self.open) == _DEEPEST:
+            return "broken"
         self._source.take(1)
         if char == "(":
             self._fixed(TUPLES_FIX)
