@@ -20,6 +20,8 @@ def check(upstream: int) -> None:
             if failures := load(job).failures:
                 raise Failed(f"the load generator calls right answers wrong: {failures}")
         _check_wrong(jobs[-1])
+    _check_rounds(direct)
+    _check_first_text(direct)
 
 
 def _check_wrong(job: Job) -> None:
@@ -27,3 +29,25 @@ def _check_wrong(job: Job) -> None:
     for change in ({"words": job.words + 1}, {"terminator": "never sent"}, {"path": "/nowhere"}):
         if load(msgspec.structs.replace(job, **change)).ok:
             raise Failed(f"the load generator calls wrong answers right: {change}")
+
+
+def _check_rounds(direct: Standing) -> None:
+    """Expects answers to be right at every stage of a client's rounds, and the first alone to be no run of all rounds."""
+    stages = [Shape("mock-rounds-4", ran=ran) for ran in range(5)]
+    for shape, right in [
+        *((stage, True) for stage in stages),
+        (Shape("mock-rounds-4", server_tools=("clock",)), False),
+    ]:
+        job = direct.job(CHAT, shape, 1)
+        assert job is not None
+        if bool(load(job).ok) is not right:
+            raise Failed(f"the load generator misjudges {shape}")
+
+
+def _check_first_text(direct: Standing) -> None:
+    """Expects the first word of a stream that takes half a second long before its last."""
+    job = direct.job(CHAT, Shape("mock-chunks-100-every-5", stream=True), 1)
+    assert job is not None
+    heard = load(job)
+    if not heard.first or heard.first[0] > heard.latencies[0] / 2:
+        raise Failed("the load generator does not notice when the first word comes")

@@ -9,17 +9,16 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from bench.answers import WAIT_SECONDS
-from bench.field import Field, Standing, standing
+from bench.field import Field, Standing
 from bench.figures import Figure
 from bench.load import Outcome, percentile
-from bench.peers.toolgate import Toolgate
 from bench.processes import load
 from bench.shapes import CHAT, MESSAGES_OVER_CHAT, Route, Shape
-from bench.topics.tools.common import NAME, US, service
+from bench.topics.tools.common import NAME, US
 
 ROUTES = (CHAT, MESSAGES_OVER_CHAT)
 OFFERED = 128
-EVERY = ("clock", "mock_*")  # the clock and a service with one operation less than can be offered
+EVERY = ("clock", "mock_*")  # the clock, and a service that is one operation short
 REQUESTS, FEW = 100, 3
 HASTY = "answered before its tool can have ended"
 
@@ -41,6 +40,11 @@ class Case(NamedTuple):
     tool_seconds: float = 0.0
 
 
+def lines() -> list[str]:
+    """All lines."""
+    return [case.line for case in cases()]
+
+
 def line(what: str, route: Route) -> str:
     """The table line of a kind of request over a route."""
     return f"{what}, {route}"
@@ -55,15 +59,12 @@ def cases() -> Iterator[Case]:
     yield Case(line(WAITING, CHAT), CHAT, shape, WAIT_SECONDS)
 
 
-def measure(field: Field) -> Iterator[Figure]:
+def measure(field: Field, server: Standing) -> Iterator[Figure]:
     """One request at a time, the cases in turns."""
     chosen = [case for case in cases() if field.wants(NAME, case.line)]
-    if not chosen:
-        return
-    with standing(Toolgate({"mock": service(OFFERED - 1)}), field.upstream, "toolgate-tools") as server:
-        for case in chosen:
-            _heard(server, case)
-        turns = [[_heard(server, case) for case in chosen] for _ in range(field.pace.repeats)]
+    for case in chosen:
+        _heard(server, case)
+    turns = [[_heard(server, case) for case in chosen] for _ in range(field.pace.repeats)]
     for at, case in enumerate(chosen):
         yield _figure(case, [turn[at] for turn in turns])
 

@@ -9,12 +9,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from bench.answers import rounds as rounds_of
-from bench.field import CONNECTIONS, Cost, Field, Standing, standing
+from bench.field import CONNECTIONS, Cost, Field, Standing
 from bench.figures import Figure
 from bench.load import Job
-from bench.peers.toolgate import Toolgate
 from bench.shapes import CHAT, MESSAGES_OVER_CHAT, Route, Shape
-from bench.topics.tools.common import costs, figure, job, service, wanted
+from bench.topics.tools.common import costs, figure, job, wanted
 from bench.topics.tools.first_text import EVERY, OFFERED
 
 MODEL = "mock-rounds-4"
@@ -59,13 +58,15 @@ class Pair(NamedTuple):
 PAIRS = (Pair(CHAT, stream=False), Pair(CHAT, stream=True), Pair(MESSAGES_OVER_CHAT, stream=True))
 
 
-def measure(field: Field) -> Iterator[Figure]:
+def lines() -> list[str]:
+    """All lines."""
+    return [line for pair in PAIRS for line in pair.lines]
+
+
+def measure(field: Field, server: Standing) -> Iterator[Figure]:
     """The ways in turns, pair by pair."""
-    pairs = [pair for pair in PAIRS if any(wanted(field, pair.lines))]
-    if not pairs:
-        return
-    with standing(Toolgate({"mock": service(OFFERED - 1)}), field.upstream, "toolgate-tools") as server:
-        for pair in pairs:
+    for pair in PAIRS:
+        if any(wanted(field, pair.lines)):
             yield from _figures(pair, costs(field, server, pair.jobs(server)))
 
 
