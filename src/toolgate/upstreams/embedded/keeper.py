@@ -105,6 +105,7 @@ class Keeper:
                 path = path or await self._weights()
                 await self._run(path)
             except (NoWeights, EngineFault) as error:
+                path = None  # the file itself may be what is wrong
                 self._set("failed", str(error))
                 await self._wanted.wait()  # whoever asks next has it tried again
             await asyncio.sleep(self._pause)
