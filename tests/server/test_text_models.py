@@ -84,3 +84,12 @@ def test_a_row_that_cannot_be_served_is_told_at_the_start(
     config: Config = msgspec.structs.replace(gateway_config("http://127.0.0.1:9"), models=(row,), text=text)
     assert serve(config, config_path=None) == 2
     assert words in capsys.readouterr().err
+
+
+def test_a_stale_result_is_passed_over_for_a_model_that_only_writes_text(stage: tuple[str, Player]) -> None:
+    url, player = stage
+    player.scripted = ScriptedModel(["Well."])
+    stale = {"role": "tool", "tool_call_id": "call_gone_0000000000000001", "content": "old"}
+    user = {"role": "user", "content": "And?"}
+    answer = httpx.post(f"{url}/v1/chat/completions", json={"model": "plain", "messages": [user, stale, user]})
+    assert (answer.status_code, "was ignored" in answer.headers["x-toolgate-warning"]) == (200, True)

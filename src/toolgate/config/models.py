@@ -39,7 +39,8 @@ def resolve_models(entries: tuple[ModelEntry, ...], around: Surroundings, proble
 
 def _model(entry: ModelEntry, targets: tuple[Target, ...], fallbacks: tuple[str, ...], around: Surroundings) -> Model:
     row = around.rows.get(targets[0].upstream)
-    given: Mapping[str, Any] = {**(row.capabilities if row else {}), **entry.capabilities}
+    unsaid = {"images": False} if entry.tools == "emulated" else {}  # a model that only writes text seldom sees more
+    given: Mapping[str, Any] = {**unsaid, **(row.capabilities if row else {}), **entry.capabilities}
     return Model(
         name=entry.name,
         aliases=entry.aliases,

@@ -27,7 +27,7 @@ class RequestCheck:
             self._check_tools(request.tools, route)
         if request.tool_choice is not None:
             self._check_choice(request.tool_choice, request.tools, ours or frozenset())
-        request = settle(request, strict=route.strict, resumable=ours is not None)
+        request = settle(request, strict=route.strict, lenient=route.lenient, resumable=ours is not None)
         return route.with_defaults(request)
 
     def _check_tools(self, tools: tuple[ToolDef, ...], route: Route) -> None:

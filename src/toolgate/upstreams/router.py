@@ -21,6 +21,7 @@ class Route(Struct, frozen=True):
     created: int = 0
     max_tools: int = 128
     strict: bool = False
+    lenient: bool = False
     whole_arguments: bool = False
     context: int | None = None
     images: bool = True
