@@ -109,5 +109,5 @@ async def answering(handler: Callable[[Any], Any], limits: Limits = QUICK) -> As
 async def until(condition: Callable[[], bool], patience: float = 5.0) -> None:
     """Let the other tasks run until something is so."""
     async with asyncio.timeout(patience):
-        while not condition():
+        while not condition():  # noqa: ASYNC110  # what the peer has seen has no event of its own
             await asyncio.sleep(0.001)

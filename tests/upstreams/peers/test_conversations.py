@@ -122,7 +122,7 @@ async def test_an_answer_left_in_the_middle_of_reading_is_cancelled() -> None:
         answer = await stage.model.ask(request("/endless"))
         events = answer.events()
         await anext(events)
-        await events.aclose()  # type: ignore[attr-defined]  # it is a generator
+        await events.aclose()
         await until(lambda: stage.echo.open == 0)
 
 

@@ -7,12 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import trustme
 from msgspec.structs import replace
+from websockets.asyncio.server import serve
 
-from tests.upstreams.faulty import on_both_loops
+from tests.upstreams.faulty import client_tls, on_both_loops, server_tls
 from tests.upstreams.peers.talking import QUICK, answering, request, staged, told, until
 from toolgate.conversation.errors import Garbled, GatewayFault, Rejected, TimedOut, Unavailable
 from toolgate.upstreams.peers import Limits, Peer
+from toolgate.upstreams.peers.frames import Cancel
 from toolgate.upstreams.transport import Timeouts
 
 KIB = 1024
@@ -236,6 +239,46 @@ async def test_a_message_longer_than_the_peer_takes_is_refused_before_it_is_sent
         assert await stage.say("hello", first, "shorter") == "You said (2): shorter"
 
 
+async def test_what_could_not_be_sent_may_be_asked_again() -> None:
+    """fault: U12"""
+    async with staged() as stage:
+        line = await stage.peer.line()
+        await line.aclose()
+        with pytest.raises(Unavailable, match="before it was asked") as raised:
+            await line.ask(Cancel)
+        assert raised.value.code == "upstream_unavailable"
+
+
+async def test_a_line_that_opens_while_the_peer_is_closed_is_closed_too() -> None:
+    async with staged() as stage:
+        opening = asyncio.create_task(stage.peer.line())
+        await asyncio.sleep(0)
+        await stage.peer.aclose()
+        with pytest.raises(Unavailable, match="closed here"):
+            await opening
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+async def test_tls_is_verified_or_nothing_is_said(trusted: bool) -> None:
+    """fault: U2"""
+    authority = trustme.CA()
+
+    async def handler(connection: Any) -> None:
+        await tell(connection, WELCOME)
+        await connection.wait_closed()
+
+    async with serve(handler, "127.0.0.1", 0, ssl=server_tls(authority)) as server:
+        url = f"wss://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        tls = client_tls(authority if trusted else trustme.CA())
+        peer = Peer("box", url, "canary", limits=QUICK, tls=tls, environment={})
+        if trusted:
+            assert (await peer.line()).open
+        else:
+            with pytest.raises(Unavailable, match=r"certificate of .* is not accepted"):
+                await peer.line()
+        await peer.aclose()
+
+
 async def test_a_refused_credential_is_told_as_ours() -> None:
     async with staged(token="another") as stage:
         with pytest.raises(Unavailable, match="refused our credentials") as raised:
@@ -298,13 +341,13 @@ async def test_a_peer_that_does_not_welcome_us_is_given_up_at_the_connect_limit(
 async def test_a_server_that_is_no_peer_is_unavailable(answer: bytes, words: str) -> None:
     """fault: U8"""
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def hand_out(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(answer)
         writer.close()
         await writer.wait_closed()
 
-    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+    async with await asyncio.start_server(hand_out, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         peer = Peer("box", f"ws://127.0.0.1:{port}", limits=QUICK, environment={})
         with pytest.raises(Unavailable, match=words):

@@ -128,8 +128,8 @@ class Line:
         try:
             async with asyncio.timeout(limit if limit < float("inf") else None):
                 await self._socket.send(encode_frame(frame))
-        except Lost as loss:
-            exchange.lose(str(loss))
+        except Lost as loss:  # it has heard nothing, so it may be asked again
+            raise Unavailable(f"{self._peer} {loss} before it was asked") from None
         except TimeoutError:
             exchange.lose(f"read nothing for {limit:g} s")
 

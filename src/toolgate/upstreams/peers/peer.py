@@ -63,11 +63,15 @@ class Peer:
             self._account_for_loss()
             self._refuse_while_resting()
             try:
-                self._line = await self._opened()
+                line = await self._opened()
             except UpstreamFault:
                 self._failed()
                 raise
-            return self._line
+            self._line = line
+        if self._closed:  # meanwhile
+            await self.aclose()
+            raise self._gone()
+        return line
 
     async def aclose(self) -> None:
         """Close the line; nothing is asked any more."""
@@ -113,8 +117,11 @@ class Peer:
 
     def _refuse_while_resting(self) -> None:
         if self._closed:
-            raise Unavailable(f"the connection to {self._place.origin.name} was closed here", status=503)
+            raise self._gone()
         left = self._rest_until - asyncio.get_running_loop().time()
         if left > 0:
             told = f"{self._place.origin.name} could not be reached a moment ago and is left alone for {left:.1f} s"
             raise Unavailable(told, status=503, retry_after=left)
+
+    def _gone(self) -> Unavailable:
+        return Unavailable(f"the connection to {self._place.origin.name} was closed here", status=503)
