@@ -10,23 +10,24 @@ from collections.abc import Sequence
 from toolgate.text.syntax import Opener
 
 _LONGEST_PATTERN = 96
+_SPAN = r"`(?:[^`\n]++`(?=[^`]))?"
 
 
 class Openers:
-    """Some openers, ready to be looked for."""
+    """Some openers, ready to be looked for; with `spans`, a code span that has come whole is found in one piece."""
 
-    def __init__(self, openers: Sequence[Opener]) -> None:
+    def __init__(self, openers: Sequence[Opener], spans: bool = True) -> None:
         anywhere = [opener for opener in openers if opener.at == "anywhere"]
         self._anywhere = _Set(anywhere)
         self._line = _Set([opener for opener in openers if opener.at != "start"])
         self._start = _Set(openers)
         lines = _firsts([opener for opener in openers if opener.at == "line"])
         # Every branch begins with a plain character: only then does `re` skip text without trying them.
-        ticks = ["`", *([rf"\n[ \t]*+(?=[{lines}])"] if lines else [])]
+        ticks = [_SPAN if spans else "`", *([rf"\n[ \t]*+(?=[{lines}])"] if lines else [])]
         self.search = re.compile("|".join([*ticks, *self._anywhere.branches])).search
 
     def opened(self, found: re.Match[str]) -> Opener | None:
-        """The opener that `search` found; None if it found a backtick or the beginning of a line."""
+        """The opener that `search` found; None if it found code or the beginning of a line."""
         return self._anywhere.opener(found[0], found.string, found.start())
 
     def at_line(self, text: str, at: int, fresh: bool) -> tuple[Opener, str] | None:
@@ -40,6 +41,11 @@ class Openers:
     def doubtful(self, text: str, at: int) -> int:
         """Where the end of the text may be the beginning of an opener; its length if nowhere."""
         return self._anywhere.doubtful(text, at)
+
+    def certain(self, found: re.Match[str], at: int) -> bool:
+        """Whether what was found stands inside nothing longer that has not come whole."""
+        text, start = found.string, found.start()
+        return len(text) - start > self._anywhere.reach or self._anywhere.doubtful(text, at) >= start
 
 
 class _Set:
@@ -56,7 +62,7 @@ class _Set:
         self._partial = re.compile(partials or r"(?!)").fullmatch
         self._firsts = re.compile(f"[{_firsts(openers)}]" if openers else r"(?!)").finditer
         longest = max([len(word) for word in words], default=0)
-        self._reach = _LONGEST_PATTERN if partials else longest
+        self.reach = _LONGEST_PATTERN if partials else longest
 
     def opener(self, found: str, text: str, at: int) -> Opener | None:
         if opener := self._words.get(found):
@@ -73,7 +79,7 @@ class _Set:
 
     def doubtful(self, text: str, at: int) -> int:
         size = len(text)
-        for first in self._firsts(text, max(at, size - self._reach + 1)):
+        for first in self._firsts(text, max(at, size - self.reach + 1)):
             if self.begins(text[first.start() :]):
                 return first.start()
         return size

@@ -29,7 +29,7 @@ def _openers(syntax: Syntax, names: tuple[str, ...], answer: str | None, close: 
     """What may open in text or, given what closes it, inside reasoning; prepared once, for it takes milliseconds."""
     calls = syntax.openers(names)
     if close:
-        return Openers([*calls, Opener(_end_reasoning, close)])
+        return Openers([*calls, Opener(_end_reasoning, close)], spans=False)  # reasoning may be closed inside a span
     marks = [Opener(_think, opening, at="start") for opening, _ in (*syntax.thinks, *THINKS)]
     if answer:
         marks.append(Opener(_answer, f"<{answer}>"))
@@ -91,8 +91,8 @@ class Scanner:
         if self._line_start and (yield from self._line()):
             return
         found = openers.search(source.text, source.at)
-        if found and not source.ended and openers.doubtful(source.text, source.at) < found.start():
-            found = None  # it may stand inside a longer mark that has not come whole
+        if found and not source.ended and not openers.certain(found, source.at):
+            found = None
         end = found.start() if found else len(source.text) if source.ended else openers.doubtful(source.text, source.at)
         if end > source.at:
             self._say(source.take(end - source.at))
