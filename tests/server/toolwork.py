@@ -32,7 +32,7 @@ TRUSTING = Tools(approvals=Approvals(default="allow", open_world="allow"))
 """Nobody is asked, so that what stops a tool is not a question."""
 
 TEXT: Mapping[str, Any] = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
-CANARY = "sk-canary-0123456789abcdef"
+CANARY = "xyzzy0canary0123456789"
 
 
 class Oracle:
@@ -99,6 +99,14 @@ class Work:
         self.url = url
         self.gate = gate
         self._player = player
+        self._tasks = asyncio.all_tasks()
+
+    async def rest(self) -> None:
+        """Wait until the server does nothing any more."""
+        try:
+            await soon(lambda: not busy(self._tasks))
+        except AssertionError:
+            raise AssertionError(f"tasks are left over: {busy(self._tasks)}") from None
 
     def play(self, *entries: Entry, **options: Any) -> ScriptedModel:
         """Put on a script."""
@@ -173,29 +181,29 @@ async def at_work(
     player = Player()
     brought = [Source(*tools), *sources] if tools else list(sources)
     async with listening(Toolgate(upstream_config(), {"played": player})) as upstream_url:
-        config = gateway_config(upstream_url, **{"tools": TRUSTING, **changes})
+        config = replace(gateway_config(upstream_url), **{"tools": TRUSTING, **changes})
         config = replace(config, models=tuple([replace(model, **(of_models or {})) for model in config.models]))
         async with listening(gate := Toolgate(config, sources=brought)) as url:
             work = Work(url, player, gate)
-            assert (await work.get("/healthz")).status == 200
-            tasks = asyncio.all_tasks()
             yield work
             began = time.perf_counter()
             assert (await work.get("/healthz")).status == 200
             assert time.perf_counter() - began < 1.0
-            await soon(lambda: not busy(tasks), "tasks are left over")
+            await work.rest()
     await soon(lambda: _open_files() <= files, "files are left open")
     assert _children() == set()
 
 
 def busy(before: set[asyncio.Task[Any]]) -> list[asyncio.Task[Any]]:
-    """The tasks that were not there before; those that wait for the next request do not count."""
+    """The tasks that were not there before; those that wait for the next request or tend a kept process do not count."""
     found = [task for task in asyncio.all_tasks() - before if task is not asyncio.current_task()]
     return [task for task in found if not _is_idle(task.get_coro())]
 
 
 def _is_idle(coroutine: Any) -> bool:
-    return coroutine.__qualname__ == "Worker._serve" and not inspect.iscoroutine(coroutine.cr_await)
+    if coroutine.__qualname__ == "Worker._serve":
+        return not inspect.iscoroutine(coroutine.cr_await)
+    return bool(coroutine.__qualname__ == "_listen")
 
 
 async def soon(happens: Callable[[], Any], otherwise: str = "it did not happen", seconds: float = 5.0) -> Any:
