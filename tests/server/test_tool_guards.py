@@ -152,7 +152,7 @@ async def test_arguments_that_an_approver_edited_are_those_that_run(tmp_path: Pa
 async def test_a_tool_of_the_client_is_the_clients_though_the_server_has_one_of_that_name(
     oracle: Oracle, client: str, stream: bool, model: str
 ) -> None:
-    """X3; field: E14, E15"""
+    """X3; field: E14"""
     own = tool(client, "write", {"type": "object", "properties": {"text": {"type": "string"}}})
     async with at_work(oracle) as work:
         script = work.play([call()], "Not needed.")
@@ -303,6 +303,30 @@ async def test_after_a_departure_during_an_unsafe_tool_the_same_request_does_not
         assert b"Checking." in heard.body
         assert results(script.requests[1]) == [INTERRUPTED]
         assert len(endless.runs) == 1
+
+
+@DIALECTS
+async def test_a_run_that_was_asked_for_again_makes_sure_of_its_client_before_it_runs_anything(
+    oracle: Oracle, client: str
+) -> None:
+    """fault: C1: the client has left while the model thought, which takes a moment to be noticed."""
+    async with at_work(oracle) as work:
+        thought = asyncio.Event()
+
+        async def think(request: Any) -> Any:
+            await thought.wait()
+            return [call(number=1)]
+
+        script = work.play(think, [call(number=2)], "Done.")
+        async with work.asking(client) as caller:
+            await soon(lambda: len(script.requests) == 1)
+            caller.writer.close()
+            retried = asyncio.ensure_future(work.ask(client, stream=True))
+            await soon(lambda: len(script.requests) >= 2)
+            thought.set()
+            assert b"Done." in (await retried).body
+        await work.rest()
+        assert len(oracle.runs) == 1
 
 
 @DIALECTS
