@@ -48,3 +48,13 @@ def test_a_seal_that_comes_before_the_reasoning_is_known_when_it_starts() -> Non
     parts.end_part()
     assert PartStart(Reasoning("", seal)) in parts.events
     assert ends(parts) == [Reasoning("hm", seal)]
+
+
+def test_a_call_that_was_cut_off_before_its_arguments_began_is_not_a_whole_one_without_any() -> None:
+    for blank in ("", "  \n"):
+        parts = Assembler({"look"})
+        parts.call(0, id=FIRST, name="look", arguments=blank)
+        parts.end("length")
+        (call,) = ends(parts)
+        assert isinstance(call, ToolCall)
+        assert not call.complete

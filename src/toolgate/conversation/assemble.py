@@ -82,7 +82,7 @@ class _Call:
     def whole(self, cut: bool) -> ToolCall:
         text = "".join(self.fragments)
         arguments = text if self.freeform else settled(text)
-        complete = not cut or (bool(text) and not self.freeform and is_object(arguments))
+        complete = not cut or (bool(text.strip()) and not self.freeform and is_object(arguments))
         told = arguments if complete else text  # what is cut off before it began is not an empty object
         return ToolCall(self.id, self.name, told, self.executor, self.freeform, complete, self.extra)
 
