@@ -6,6 +6,7 @@ schema. Knows the engine only as something that writes.
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing
+from typing import Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -19,7 +20,7 @@ from toolgate.conversation.request import ToolDef
 from toolgate.upstreams.adapt import Restorer
 from toolgate.upstreams.embedded import frames, grammar, prompts
 from toolgate.upstreams.embedded.plan import NAME, Plan, sampling
-from toolgate.upstreams.embedded.process import EngineFault, EngineProcess
+from toolgate.upstreams.embedded.process import EngineFault
 
 _NAME_TOKENS = 64
 _ARGUMENT_TOKENS = 1024
@@ -54,6 +55,23 @@ class EmbeddedAnswer:
         await self._rest.aclose()
 
 
+class Generation(Protocol):
+    """One text that is being written."""
+
+    def __aiter__(self) -> AsyncIterator[frames.Told]:
+        """What is told of it, the last being `Over` or `Failed`; EngineFault if the engine ends before."""
+
+    def cancel(self) -> None:
+        """Have it stopped, unless it is over."""
+
+
+class Engine(Protocol):
+    """Something that writes."""
+
+    def generate(self, order: frames.Generate, over: Callable[[], None]) -> Generation:
+        """Begin to write; `over` is called as soon as it is written."""
+
+
 class Written(Struct):
     """What one generation gave, filled while it goes on."""
 
@@ -69,7 +87,7 @@ class Written(Struct):
 class Writing:
     """Has the engine write what a plan needs; `done` is called once it has no more to write."""
 
-    def __init__(self, engine: EngineProcess, plan: Plan, model: str, done: Callable[[], None]) -> None:
+    def __init__(self, engine: Engine, plan: Plan, model: str, done: Callable[[], None]) -> None:
         self._engine = engine
         self._plan = plan
         self._model = model

@@ -78,7 +78,7 @@ class Keeper:
         self.start()
         try:
             async with asyncio.timeout(self._options.wait):
-                while self._engine is None:
+                while self._engine is None or not self._engine.lives:
                     if self.state.phase in ("failed", "closed"):
                         raise Unavailable(f"The embedded model cannot answer: {self.state.message}", status=503)
                     await self._changed.wait()

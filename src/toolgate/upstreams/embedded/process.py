@@ -68,6 +68,7 @@ class EngineProcess:
         self._generations: dict[int, Generation] = {}
         self._count = 0
         self._words = bytearray()
+        self.lives = True
         self._loaded: asyncio.Future[frames.Ready] = asyncio.get_running_loop().create_future()
         self._listening = asyncio.create_task(self._listen())
         self._overhearing = asyncio.create_task(self._overhear())
@@ -107,7 +108,7 @@ class EngineProcess:
         """An answer to these messages; those asked before are answered first."""
         self._count += 1
         generation = self._generations[self._count] = Generation(self, self._count, over)
-        if self._listening.done():
+        if not self.lives:
             generation.hear(EngineFault(self._ending()))
         else:
             self._send(msgspec.structs.replace(order, id=self._count))
@@ -148,6 +149,7 @@ class EngineProcess:
                 self._hear(frames.decode_report(await self._process.stdout.readexactly(size)))
         except (asyncio.IncompleteReadError, msgspec.DecodeError, ConnectionError):
             pass
+        self.lives = False
         await self._gone()
         fault = EngineFault(self._ending())
         if not self._loaded.done():
