@@ -118,12 +118,20 @@ class Selection:
 
     def _admitted(self) -> tuple[Tool, ...]:
         """All that are offered; the registry's own tuple when that is all there are, which others know by sight."""
-        entries, every = self._registry.entries(), self._registry.tools()
-        if self._wish.every and not self._rights:  # only the clauses are left to be asked
-            admitted = [entry.tool for entry in entries if entry.when is None or entry.when.holds(self._context)]
-        else:
-            admitted = [entry.tool for entry in entries if self._admits(entry)]
+        entries, every = self._wished(self._registry.entries()), self._registry.tools()
+        if self._rights:
+            entries = [entry for entry in entries if permitted(self._rights, entry.spec)]
+        admitted = [entry.tool for entry in entries if entry.when is None or entry.when.holds(self._context)]
         return every if len(admitted) == len(every) else tuple(admitted)
+
+    def _wished(self, entries: Sequence[Entry]) -> Sequence[Entry]:
+        """Those that are asked for; among thousands, a few names are found without looking at the rest of each."""
+        wish, pinned = self._wish, self.pinned
+        if wish.every:
+            return entries
+        if not (wish.patterns or wish.tags):
+            return [entry for entry in entries if entry.spec.name in pinned]
+        return [entry for entry in entries if entry.spec.name in pinned or wish.covers(entry.spec)]
 
     def _admits(self, entry: Entry) -> bool:
         return (
