@@ -24,6 +24,8 @@ _LONGEST = 256
 _WILD = re.compile(r"[*?\[]")
 _TAG = "tag:"
 _TO_COMPARE = 500
+_NO_NAME = ""
+"""A pattern that fits no tool."""
 
 
 class Wish(Struct, frozen=True):
@@ -131,7 +133,12 @@ class Selection:
             return entries
         if not (wish.patterns or wish.tags):
             return [entry for entry in entries if entry.spec.name in pinned]
-        return [entry for entry in entries if entry.spec.name in pinned or wish.covers(entry.spec)]
+        fits, other_tags = _compiled(wish.patterns or (_NO_NAME,)).match, wish.tags.isdisjoint
+        return [
+            entry
+            for entry in entries
+            if (spec := entry.spec).name in pinned or not other_tags(spec.tags) or fits(spec.name)
+        ]
 
     def _admits(self, entry: Entry) -> bool:
         return (
