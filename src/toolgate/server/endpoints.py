@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, Protocol, cast
 
@@ -36,13 +36,39 @@ class Pace(Struct, frozen=True):
     keepalive: float = 15.0
 
 
+class Outlet(Protocol):
+    """Where an answer goes: an HTTP exchange, or whatever keeps it for somebody who comes back for it."""
+
+    @property
+    def client_left(self) -> bool:
+        """Whether nobody waits for the answer any more."""
+
+    def cancel_when_client_leaves(self) -> None:
+        """From now on the running task is cancelled when nobody waits any more."""
+
+    async def respond(self, status: int, body: bytes, headers: Iterable[Header] = ()) -> None:
+        """Answer in one piece."""
+
+    async def start(self, content_type: bytes, headers: Iterable[Header] = ()) -> None:
+        """Begin a streamed answer."""
+
+    async def write(self, chunk: bytes) -> None:
+        """Take a piece of a streamed answer."""
+
+    def idle_for(self) -> float:
+        """Seconds since the last piece."""
+
+    async def end(self) -> None:
+        """The streamed answer is complete."""
+
+
 class Question(Struct, frozen=True):
     """A request on its way to an answer, with all that is needed to tell the answer.
 
     `asked` is what the model is asked: the request itself, unless the server's tools have a part in it.
     """
 
-    exchange: Exchange
+    exchange: Outlet
     dialect: Dialect
     half: ServerHalf
     request: ModelRequest
@@ -245,7 +271,7 @@ async def _close(asking: asyncio.Future[Answer]) -> None:
 
 
 @asynccontextmanager
-async def _kept_alive(exchange: Exchange, seconds: float, comment: bytes) -> AsyncIterator[None]:
+async def _kept_alive(exchange: Outlet, seconds: float, comment: bytes) -> AsyncIterator[None]:
     """Meanwhile, a comment is sent whenever nothing was for so long; a framing without comments stays silent."""
     if not comment:
         yield
@@ -257,7 +283,7 @@ async def _kept_alive(exchange: Exchange, seconds: float, comment: bytes) -> Asy
         beating.cancel()
 
 
-async def _beat(exchange: Exchange, seconds: float, comment: bytes) -> None:
+async def _beat(exchange: Outlet, seconds: float, comment: bytes) -> None:
     while True:
         await asyncio.sleep(seconds)
         if exchange.idle_for() >= seconds * 0.9:
