@@ -176,7 +176,7 @@ async def test_a_system_message_stands_in_the_first_message_and_changing_it_star
         await told(await stage.model.ask(asked("Be rude.", "hello", first, "on")))
         kind, rude = stage.conversations
         assert [text for _, text in kind][::2] == ["<system_context>\nBe kind.\n</system_context>\n\nhello", "on"]
-        assert rude[0][1].startswith("<system_context_2>\nBe rude.\n")  # echo has written the other tag
+        assert rude[0][1].partition(">\n")[2].startswith("Be rude.\n</system_context")
 
 
 async def test_results_go_back_by_id_and_one_that_matches_no_call_is_ignored_with_a_warning() -> None:

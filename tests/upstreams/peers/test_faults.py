@@ -15,7 +15,7 @@ from tests.upstreams.faulty import client_tls, on_both_loops, server_tls
 from tests.upstreams.peers.talking import QUICK, answering, request, staged, told, until
 from toolgate.conversation.errors import Garbled, GatewayFault, Rejected, TimedOut, Unavailable
 from toolgate.upstreams.peers import Limits, Peer
-from toolgate.upstreams.peers.frames import Cancel
+from toolgate.upstreams.peers.frames import Cancel, SendMessage
 from toolgate.upstreams.transport import Timeouts
 
 KIB = 1024
@@ -237,6 +237,23 @@ async def test_a_message_longer_than_the_peer_takes_is_refused_before_it_is_sent
             await stage.say("hello", first, "x" * 20 * KIB)
         assert raised.value.code == "context_length_exceeded"
         assert await stage.say("hello", first, "shorter") == "You said (2): shorter"
+
+
+async def test_a_peer_that_does_not_read_is_timed_out() -> None:
+    async def handler(connection: Any) -> None:
+        await tell(connection, WELCOME)
+        connection.transport.pause_reading()
+        await over.wait()
+        connection.transport.abort()
+
+    over = asyncio.Event()
+    limits = replace(QUICK, timeouts=Timeouts(2.0, 0.3, 5.0, 20.0))
+    async with answering(handler, limits) as model:
+        line = await model._peer.line()
+        with pytest.raises(TimedOut, match="read nothing for"):
+            await line.ask(lambda own: SendMessage(own, "c", "x" * 32 * KIB * KIB))
+        await model._peer.aclose()
+        over.set()
 
 
 async def test_what_could_not_be_sent_may_be_asked_again() -> None:

@@ -2,10 +2,12 @@
 
 import json
 import re
+import time
 import unicodedata
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -125,3 +127,12 @@ def test_a_transcript_tells_the_turns_whatever_stands_in_them(texts: list[str]) 
         assert expanded(opening) == list(zip(speakers, texts, strict=True))
     else:
         assert opening == texts[0]
+
+
+@pytest.mark.parametrize("text", [" " * 500_000, "\r" * 500_000, "<turn_2" * 100_000, "\u0301" * 500_000])
+def test_no_text_takes_long_to_compare_or_to_tell(text: str) -> None:
+    started = time.process_time()
+    asked = read(ModelRequest("m", history(text, text, "new")))
+    assert asked.digest(str)
+    assert asked.opening
+    assert time.process_time() - started < 2

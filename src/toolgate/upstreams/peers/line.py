@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from toolgate import __version__
-from toolgate.conversation.errors import Garbled, Rejected, Unavailable
+from toolgate.conversation.errors import Garbled, Rejected, TimedOut, Unavailable
 from toolgate.upstreams.peers.exchange import Exchange, told_fault
 from toolgate.upstreams.peers.frames import (
     PROTOCOL,
@@ -91,7 +91,7 @@ class Line:
         exchange = Exchange(next(self._ids), self._peer, limits.timeouts, limits.unread, limits.answer, self._leave)
         self._exchanges[exchange.id] = exchange
         try:
-            await self._say(exchange, frame(exchange.id))
+            await self._say(frame(exchange.id))
             await exchange.begin()
         except BaseException:
             exchange.cancel()
@@ -123,7 +123,7 @@ class Line:
                 case Failed() as failure:
                     raise told_fault(failure, self._peer)
 
-    async def _say(self, exchange: Exchange, frame: Told) -> None:
+    async def _say(self, frame: Told) -> None:
         limit = self._limits.timeouts.first_byte
         try:
             async with asyncio.timeout(limit if limit < float("inf") else None):
@@ -131,7 +131,7 @@ class Line:
         except Lost as loss:  # it has heard nothing, so it may be asked again
             raise Unavailable(f"{self._peer} {loss} before it was asked") from None
         except TimeoutError:
-            exchange.lose(f"read nothing for {limit:g} s")
+            raise TimedOut(f"{self._peer} read nothing for {limit:g} s (limit: first_byte)") from None
 
     async def _listen(self) -> None:
         """Hand every frame to its id, until there are no more."""

@@ -7,7 +7,6 @@ compared without any blanks: clients trim it, and calls that it wrote are writte
 
 import hashlib
 import json
-import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, TypeAlias
@@ -24,8 +23,6 @@ Speaker: TypeAlias = Literal["user", "assistant"]
 Retell: TypeAlias = Callable[[str], str]
 
 _GAP = "\n\n"
-_BLANKS = re.compile(r"\s+")
-_LINE_ENDS = re.compile(r"[^\S\n]*(?:\r\n?|\n)")
 _EXPLANATION = "This is our conversation so far. Go on from where it ends."
 
 
@@ -182,13 +179,11 @@ def _transcript(reading: Reading) -> str:
 
 
 def _free_tag(tag: str, reading: Reading) -> str:
-    """The tag, numbered if somebody has written it."""
+    """The tag, or if somebody has written it, one that nobody can have: it depends on all that was written."""
     texts = [reading.system, reading.new, *[turn.text for turn in reading.said]]
-    number, free = 1, tag
-    while any(f"<{free}" in text or f"</{free}" in text for text in texts):
-        number += 1
-        free = f"{tag}_{number}"
-    return free
+    if not any(f"<{tag}" in text or f"</{tag}" in text for text in texts):
+        return tag
+    return f"{tag}_{hashlib.sha256(encode(texts)).hexdigest()[:16]}"
 
 
 def _digest(system: str, turns: Sequence[Turn], retell: Retell) -> str:
@@ -199,9 +194,10 @@ def _digest(system: str, turns: Sequence[Turn], retell: Retell) -> str:
 def _compared(turn: Turn, retell: Retell) -> str:
     if turn.speaker == "user":
         return _tidy(turn.text)
-    return _BLANKS.sub("", _tidy(retell(turn.text)))
+    return "".join(_tidy(retell(turn.text)).split())
 
 
 def _tidy(text: str) -> str:
     """The text as it means, whatever an editor did to the ends of its lines; indentation stays."""
-    return unicodedata.normalize("NFC", _LINE_ENDS.sub("\n", text)).strip()
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    return unicodedata.normalize("NFC", "\n".join([line.rstrip() for line in lines]).strip())

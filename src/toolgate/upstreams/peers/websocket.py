@@ -4,6 +4,7 @@ The socket itself comes from the transport, like any other to an upstream, so th
 treated alike; redirects are not followed.
 """
 
+import asyncio
 from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import Struct
@@ -77,7 +78,13 @@ class WebSocket:
 
     async def aclose(self, code: int = 1000) -> None:
         """Say goodbye and close, within a second."""
-        await self._connection.close(code)
+        try:
+            async with asyncio.timeout(_FAREWELL_SECONDS):
+                await self._connection.close(code)
+        except TimeoutError:
+            pass  # it does not even read
+        finally:
+            self._connection.transport.abort()
 
 
 async def open_websocket(
