@@ -39,7 +39,7 @@ from toolgate.config import Secret
 from toolgate.config.settings import Approvals, HttpTools, McpServer, RunLimits, Tools, Workers
 from toolgate.conversation.message import Media, Text, ToolResult
 from toolgate.testing import FakeTool
-from toolgate.tools.tool import Output
+from toolgate.tools.tool import Invocation, Output, Progress
 
 DIALECTS = pytest.mark.parametrize("client", CLIENTS)
 STREAMS = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
@@ -290,6 +290,26 @@ async def test_a_model_that_never_stops_is_stopped_by_the_rounds(client: str) ->
         assert heard.status == 200
         assert calls(client, heard) == []
         assert (len(quick.calls), len(script.requests)) == (10, 12)
+
+
+class Chatty(FakeTool):
+    """Tells of its progress more often than anybody can hear."""
+
+    async def invoke(self, invocation: Invocation) -> Output:
+        for number in range(50_000):
+            invocation.tell(Progress(f"{CANARY} {number}"))
+        return await super().invoke(invocation)
+
+
+async def test_a_flood_of_progress_is_thinned_out_and_holds_no_secret() -> None:
+    """fault: T4, T5"""
+    setup = tools(http={"shop": HttpTools(openapi="nowhere.json", headers={"x-key": Secret(CANARY)})})
+    async with at_work(Chatty("chatty", lambda arguments: "well"), tools=setup) as work:
+        script = work.play([call("chatty", "{}")], "Done.")
+        heard = await work.ask(stream=True, tool_status="events")
+        assert results(script.requests[1]) == ["well"]
+        assert 0 < heard.body.count(b"tool_progress") <= 200
+        assert CANARY.encode() not in heard.body
 
 
 # T6: MCP servers

@@ -29,6 +29,7 @@ INTERRUPTED = (
     "Do not repeat it; find out what happened, or ask the user."
 )
 CIRCLING = "This very call was made several times already and was not run again: use its result, or do something else."
+_MOST_NEWS = 100
 
 
 class Past(Struct, frozen=True):
@@ -74,7 +75,7 @@ class Run:
         self._journal = gear.journal
         self._manner = gear.manner
         self._spent = Spent(gear.budget, gear.price)
-        self._spent.rounds = sum(message.role == "assistant" for message in self._own)
+        self._spent.rounds = sum(message.role == "assistant" for message in self._own) - bool(unanswered(self._own))
         self._teller = Teller(gear.manner, gear.toolbox, request)
         choice = request.tool_choice
         self._gate = asyncio.Semaphore(1 if choice and choice.parallel is False else gear.parallel)
@@ -199,16 +200,15 @@ class Run:
         spent = time.monotonic() - self._began - self._toolbox.waited()
         exceeded = self._spent.exceeded(len(calls), spent)
         if exceeded:
-            self._last_round = True
-            return {call.id: f"Not run: {exceeded}. Answer with what you have." for call in calls}
-        refusals = dict.fromkeys(self._spent.round(calls), CIRCLING)
+            refusals = {call.id: f"Not run: {exceeded}. Answer with what you have." for call in calls}
+        else:
+            refusals = dict.fromkeys(self._spent.round(calls), CIRCLING)
         self._last_round = len(refusals) == len(calls)
-        refusals |= {
+        return refusals | {
             call.id: INTERRUPTED
             for call in calls
             if call.id in self._past.started and not self._toolbox.is_repeatable(call.name)
         }
-        return refusals
 
     def _is_harmless(self, name: str) -> bool:
         return self._toolbox.is_repeatable(name) and not self._toolbox.may_ask(name)
@@ -219,7 +219,7 @@ class Run:
         if refusal is not None:
             return ToolResult(call.id, (Text(refusal),), True, call.name)
         async with self._gate:
-            return await self._toolbox.run(call, news.put_nowait, partial(self._starting, call))
+            return await self._toolbox.run(call, partial(_tell, news), partial(self._starting, call))
 
     async def _starting(self, call: ToolCall) -> None:
         if not self._toolbox.is_repeatable(call.name):
@@ -244,6 +244,12 @@ class Run:
         if any(not self._is_harmless(result.name or "") for result in results):
             await self._journal.progressed(self._own)
         return None
+
+
+def _tell(news: "asyncio.Queue[ToolProgress | None]", progress: ToolProgress) -> None:
+    """Pass it on, unless so much waits to be told that nobody can be listening."""
+    if news.qsize() < _MOST_NEWS:
+        news.put_nowait(progress)
 
 
 def _not_at_all() -> None:
