@@ -9,6 +9,7 @@ A client that speaks the upstream's own dialect is left alone: it knows what it 
 import hashlib
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import msgspec
@@ -143,6 +144,7 @@ def _as_taken(tool: ToolDef, quirks: Quirks, keeps_namespaces: bool) -> ToolDef:
     return tool if name == tool.name else replace(tool, name=name)
 
 
+@lru_cache(maxsize=8192)  # the same tools are offered again and again
 def short_name(name: str, limit: int) -> str:
     """The name itself if every upstream takes it, else a readable beginning and a digest of the whole."""
     safe = _UNSAFE.sub("_", name)
