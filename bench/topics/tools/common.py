@@ -52,7 +52,7 @@ def costs(field: Field, server: Standing, jobs: Mapping[str, Job]) -> dict[str, 
     """What each job costs, taken in turns, after each has been sized and the server warmed for it."""
     fitted = {name: sized(todo, cost(server, todo), field.pace) for name, todo in jobs.items()}
     for todo in fitted.values():
-        warm(server, todo, 2 * field.pace.cpu_budget)
+        warm(server, todo, field.pace.cpu_budget)
     turns = [{name: cost(server, todo) for name, todo in fitted.items()} for _ in range(field.pace.repeats)]
     return {name: [turn[name] for turn in turns] for name in jobs}
 
