@@ -4,7 +4,8 @@ A response is on the disk before it is reported kept.
 """
 
 import sqlite3
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -29,6 +30,9 @@ CREATE TABLE IF NOT EXISTS responses (
 """
 _LONGEST_CHAIN = 10_000
 
+Write: TypeAlias = Callable[[sqlite3.Connection], object]
+"""A change to other tables that must happen together with one to these, or not at all."""
+
 
 class StoredResponse(Struct, frozen=True):
     """One answer: the input items that were new in its request, the response object, and what it continued."""
@@ -48,8 +52,8 @@ class ResponseStore:
         self._database = database
         database.needs(_SCHEMA)
 
-    async def save(self, response: StoredResponse) -> None:
-        """Keep a response; once this returns it survives a crash."""
+    async def save(self, response: StoredResponse, *also: Write) -> None:
+        """Keep a response, and make the other changes with it; once this returns all of it survives a crash."""
         row = (
             response.id,
             response.owner,
@@ -63,6 +67,8 @@ class ResponseStore:
         def write(db: sqlite3.Connection) -> None:
             db.execute("INSERT OR REPLACE INTO responses VALUES (?, ?, ?, ?, ?, ?)", row)
             db.executemany("INSERT OR REPLACE INTO items VALUES (?, ?, ?)", items)
+            for other in also:
+                other(db)
 
         await self._database.change(write)
 
@@ -88,8 +94,8 @@ class ResponseStore:
         rows = await self._database.do(lambda db: db.execute(_SELECT_BY_ITEM, (id, owner)).fetchall())
         return _output(_response(rows[0])).get(id) if rows else None
 
-    async def delete(self, owner: str, id: str) -> bool:
-        """Forget a response and its items; false if this owner has none of this id."""
+    async def delete(self, owner: str, id: str, *also: Write) -> bool:
+        """Forget a response and its items, with the other changes; false if this owner has none of this id."""
         response = await self.load(owner, id)
         if response is None:
             return False
@@ -97,6 +103,8 @@ class ResponseStore:
 
         def forget(db: sqlite3.Connection) -> bool:
             db.executemany("DELETE FROM items WHERE id = ? AND owner = ?", items)
+            for other in also:
+                other(db)
             return db.execute("DELETE FROM responses WHERE id = ? AND owner = ?", (id, owner)).rowcount == 1
 
         return await self._database.change(forget)

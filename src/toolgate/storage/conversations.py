@@ -1,0 +1,169 @@
+"""Conversation objects of the Responses API and their items, in SQLite.
+
+Items have an order of their own and keep it. Whoever does not own a conversation cannot tell it from one that does not
+exist. What an item says is none of this file's business.
+"""
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from toolgate.storage.database import Database
+from toolgate.storage.responses import Write
+
+Order: TypeAlias = Literal["asc", "desc"]
+Item: TypeAlias = dict[str, Any]
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS conversations (
+    id TEXT PRIMARY KEY,
+    owner TEXT NOT NULL,
+    created INTEGER NOT NULL,
+    metadata BLOB NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS conversation_items (
+    conversation TEXT NOT NULL,
+    place INTEGER NOT NULL,
+    id TEXT NOT NULL,
+    item BLOB NOT NULL,
+    PRIMARY KEY (conversation, place)
+);
+CREATE UNIQUE INDEX IF NOT EXISTS conversation_item_ids ON conversation_items (id, conversation);
+"""
+_OWNED = "SELECT 1 FROM conversations WHERE id = ? AND owner = ?"
+_ITEM = """
+SELECT item FROM conversation_items
+WHERE id = ? AND conversation = (SELECT id FROM conversations WHERE id = ? AND owner = ?)
+"""
+_REMOVE = """
+DELETE FROM conversation_items
+WHERE id = ? AND conversation = (SELECT id FROM conversations WHERE id = ? AND owner = ?)
+"""
+_PAGES: dict[Order, str] = {
+    "asc": """
+    SELECT item FROM conversation_items
+    WHERE conversation = ? AND conversation = (SELECT id FROM conversations WHERE id = ? AND owner = ?)
+    AND place > coalesce((SELECT place FROM conversation_items WHERE conversation = ? AND id = ?), -1)
+    ORDER BY place LIMIT ?
+    """,
+    "desc": """
+    SELECT item FROM conversation_items
+    WHERE conversation = ? AND conversation = (SELECT id FROM conversations WHERE id = ? AND owner = ?)
+    AND place < coalesce((SELECT place FROM conversation_items WHERE conversation = ? AND id = ?), 1e18)
+    ORDER BY place DESC LIMIT ?
+    """,
+}
+
+
+class StoredConversation(Struct, frozen=True):
+    """A conversation without its items."""
+
+    id: str
+    owner: str
+    created: int
+    metadata: dict[str, str]
+
+
+class ConversationStore:
+    """Keeps conversations; every question about one names its owner."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        database.needs(_SCHEMA)
+
+    async def create(self, conversation: StoredConversation, items: Sequence[Item]) -> None:
+        """Keep a new conversation that begins with these items, each of which has an id."""
+        one = conversation
+        row = (one.id, one.owner, one.created, msgspec.json.encode(one.metadata))
+
+        def write(db: sqlite3.Connection) -> None:
+            db.execute("INSERT INTO conversations VALUES (?, ?, ?, ?)", row)
+            _append(db, one.id, items)
+
+        await self._database.change(write)
+
+    async def load(self, owner: str, id: str) -> StoredConversation | None:
+        """The conversation of this id, if this owner has one."""
+        select = "SELECT id, owner, created, metadata FROM conversations WHERE id = ? AND owner = ?"
+        rows = await self._database.do(lambda db: db.execute(select, (id, owner)).fetchall())
+        if not rows:
+            return None
+        id, owner, created, metadata = rows[0]
+        return StoredConversation(id, owner, created, msgspec.json.decode(metadata))
+
+    async def update(self, owner: str, id: str, metadata: dict[str, str]) -> bool:
+        """Change what is noted about a conversation; false if this owner has none of this id."""
+        row = (msgspec.json.encode(metadata), id, owner)
+        update = "UPDATE conversations SET metadata = ? WHERE id = ? AND owner = ?"
+        return await self._database.change(lambda db: db.execute(update, row).rowcount == 1)
+
+    async def delete(self, owner: str, id: str) -> bool:
+        """Forget a conversation and its items; false if this owner has none of this id."""
+
+        def forget(db: sqlite3.Connection) -> bool:
+            if db.execute("DELETE FROM conversations WHERE id = ? AND owner = ?", (id, owner)).rowcount == 0:
+                return False
+            db.execute("DELETE FROM conversation_items WHERE conversation = ?", (id,))
+            return True
+
+        return await self._database.change(forget)
+
+    def appending(self, owner: str, id: str, items: Sequence[Item]) -> Write:
+        """Adds the items at the end, in their order; true unless the conversation is gone by then."""
+
+        def write(db: sqlite3.Connection) -> bool:
+            if db.execute(_OWNED, (id, owner)).fetchone() is None:
+                return False
+            _append(db, id, items)
+            return True
+
+        return write
+
+    async def append(self, owner: str, id: str, items: Sequence[Item]) -> bool:
+        """Add items at the end; false if this owner has no such conversation."""
+        return bool(await self._database.change(self.appending(owner, id, items)))
+
+    async def items(self, owner: str, id: str) -> list[Item]:
+        """All items, oldest first."""
+        return await self.page(owner, id, "asc", None, -1)
+
+    async def page(self, owner: str, id: str, order: Order, after: str | None, limit: int) -> list[Item]:
+        """At most so many items in this order, those behind the one named `after`; -1 is no limit."""
+        select, values = _PAGES[order], (id, id, owner, id, after, limit)
+        rows = await self._database.do(lambda db: db.execute(select, values).fetchall())
+        return [msgspec.json.decode(row[0]) for row in rows]
+
+    async def item(self, owner: str, id: str, item: str) -> Item | None:
+        """One item of a conversation."""
+        rows = await self._database.do(lambda db: db.execute(_ITEM, (item, id, owner)).fetchall())
+        return msgspec.json.decode(rows[0][0]) if rows else None
+
+    async def named(self, owner: str, item: str) -> Item | None:
+        """The item of this id in whichever conversation of this owner."""
+        select = """
+        SELECT item FROM conversation_items JOIN conversations ON conversations.id = conversation
+        WHERE conversation_items.id = ? AND owner = ? LIMIT 1
+        """
+        rows = await self._database.do(lambda db: db.execute(select, (item, owner)).fetchall())
+        return msgspec.json.decode(rows[0][0]) if rows else None
+
+    async def remove(self, owner: str, id: str, item: str) -> bool:
+        """Take one item out; false if it is not there."""
+        return await self._database.change(lambda db: db.execute(_REMOVE, (item, id, owner)).rowcount == 1)
+
+
+def _append(db: sqlite3.Connection, id: str, items: Sequence[Item]) -> None:
+    """An item that is said again, under the id it has here already, stays where it is and says the new words."""
+    last = db.execute("SELECT max(place) FROM conversation_items WHERE conversation = ?", (id,)).fetchone()[0]
+    place = 0 if last is None else last + 1
+    for item in items:
+        row = (id, place, item["id"], msgspec.json.encode(item))
+        db.execute(
+            "INSERT INTO conversation_items VALUES (?, ?, ?, ?) "
+            "ON CONFLICT (id, conversation) DO UPDATE SET item = excluded.item",
+            row,
+        )
+        place += 1
