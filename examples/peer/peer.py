@@ -178,6 +178,7 @@ async def main() -> None:
     options.add_argument("--token", default=None, help="the Bearer token that callers must present")
     chosen = options.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
+    logging.getLogger("websockets").setLevel(logging.WARNING)
     server = await EchoPeer(chosen.token).listen(chosen.host, chosen.port)
     logging.info("listening on ws://%s:%d", chosen.host, server.sockets[0].getsockname()[1])
     await server.serve_forever()

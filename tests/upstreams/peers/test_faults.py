@@ -203,7 +203,7 @@ async def test_an_answer_to_create_conversation_that_names_none_is_garbled() -> 
 
 async def test_a_peer_that_gives_no_sign_of_life_is_lost_after_two_heartbeats() -> None:
     """fault: U4"""
-    async with staged(replace(QUICK, heartbeat=0.1)) as stage:
+    async with staged(replace(QUICK, heartbeat=0.4)) as stage:
         stage.echo.deaf = False
         with pytest.raises(Unavailable, match="no sign of life"):
             await stage.say("/deaf")
@@ -224,9 +224,9 @@ async def test_heartbeats_keep_a_silent_line_open() -> None:
                     pings += 1
                     await tell(connection, {"type": "pong"})
 
-    async with answering(handler, replace(QUICK, heartbeat=0.02)) as model:
+    async with answering(handler, replace(QUICK, heartbeat=0.25)) as model:
         line = await model._peer.line()
-        await until(lambda: pings >= 5)
+        await until(lambda: pings >= 2)
         assert line.open
 
 
