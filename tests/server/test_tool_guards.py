@@ -7,14 +7,18 @@ An oracle writes down every run; each guard was removed once to see its tests fa
 import asyncio
 import itertools
 import json
-from collections.abc import Awaitable, Callable, Mapping
+import re
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.server.talk import CLIENTS, Caller, Heard
+from tests.server.talk import CLIENTS, PATHS, Caller, Heard, ask, body
 from tests.server.toolwork import (
+    AUTO,
     TRUSTING,
     Oracle,
     Work,
@@ -27,11 +31,15 @@ from tests.server.toolwork import (
     soon,
     tool,
 )
+from tests.stage import Player, upstream_config
 from toolgate.config.settings import Approvals, RunLimits, Tools
 from toolgate.conversation.errors import Garbled, Unavailable
 from toolgate.conversation.events import ModelResponse
 from toolgate.conversation.message import Text
 from toolgate.engine.rounds import INTERRUPTED
+from toolgate.server.build import Toolgate
+from toolgate.server.listen import listening
+from toolgate.testing import ScriptedModel
 from toolgate.tools.tool import Annotations
 
 ASKING = Tools(approvals=Approvals(hold_seconds=5))
@@ -360,6 +368,113 @@ async def test_an_upstream_that_fails_behind_a_finished_tool_leaves_it_done(orac
         assert said(client, await work.ask(client)) == "Written."
         assert results(script.requests[2]) == ["written"]
         assert len(oracle.runs) == 1
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+async def test_a_call_that_waited_for_a_person_is_one_round_however_often_it_is_asked_for(
+    oracle: Oracle, rounds: int
+) -> None:
+    """X2, A3"""
+    async with at_work(oracle, tools=Tools(approvals=Approvals(hold_seconds=0.01))) as work:
+        script = work.play([call()], "Done.")
+        for _ in range(3):
+            assert "waits for approval" in said("openai_chat", await work.ask(max_tool_rounds=rounds))
+        assert (await work.decide((await work.waiting())["id"])).status == 200
+        assert said("openai_chat", await work.ask(max_tool_rounds=rounds)) == "Done."
+        assert results(script.requests[1]) == ["written"]
+        assert len(oracle.runs) == 1
+
+
+async def test_a_call_that_was_cut_off_is_said_to_be_so_though_a_budget_is_used_up(endless: Oracle) -> None:
+    async with at_work(endless) as work:
+        script = work.play([call()], "Checking.")
+        async with work.asking("openai_chat", max_tool_rounds=1) as caller:
+            await asyncio.wait_for(endless.began.wait(), 5)
+            caller.hang_up()
+        await work.ask(stream=True, max_tool_rounds=1)
+        assert results(script.requests[1]) == [INTERRUPTED]
+
+
+async def test_after_a_restart_the_same_request_does_not_run_an_unsafe_tool_again(tmp_path: Path) -> None:
+    """D3; fault: K-B: the server is killed in the middle of the call."""
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "tools" / "writer.py").write_text(WRITER)
+    runs = tmp_path / "runs"
+    async with listening(Toolgate(upstream_config(), {"played": (player := Player())})) as upstream:
+        config = killable(tmp_path, upstream)
+        player.scripted = script = ScriptedModel([[call(arguments="{}")], "Checking."])
+        async with served(config) as (url, process), Caller(url) as caller:
+            await caller.post(PATHS["openai_chat"], body("openai_chat", "m", False, "Go.", **AUTO))
+            await soon(runs.exists, seconds=15)
+            process.kill()
+        async with served(config) as (url, _):
+            heard = await ask(url, PATHS["openai_chat"], body("openai_chat", "m", False, "Go.", **AUTO))
+            assert said("openai_chat", heard) == "Checking."
+        assert results(script.requests[1]) == [INTERRUPTED]
+        assert runs.read_text() == "ran\n"
+
+
+WRITER = """
+import os, time
+from pathlib import Path
+from toolgate.lm import tool
+
+@tool()
+def write() -> str:
+    "Writes."
+    with (Path(__file__).parents[1] / "runs").open("a") as file:
+        file.write("ran\\n")
+        file.flush()
+        os.fsync(file.fileno())
+    time.sleep(60)
+    return "written"
+"""
+
+
+def killable(place: Path, upstream: str) -> Path:
+    """A configuration for a process of its own."""
+    config = {
+        "server": {"port": 0},
+        "upstreams": {"up": {"dialect": "openai_chat", "base_url": f"{upstream}/v1"}},
+        "models": [{"name": "m", "upstream": "up", "model": "played"}],
+        "tools": {
+            "python": ["tools"],
+            "limits": {"call_seconds": 60},
+            "approvals": {"default": "allow"},
+        },
+        "storage": f"sqlite:///{place}/toolgate.db",
+    }
+    path = place / "toolgate.yaml"
+    path.write_text(json.dumps(config))
+    return path
+
+
+async def _has(url: str, name: str) -> bool:
+    async with Caller(url) as caller:
+        caller.writer.write(f"GET /v1/tools/{name} HTTP/1.1\r\nhost: {url[7:]}\r\n\r\n".encode())
+        return (await caller.answer()).status == 200
+
+
+@asynccontextmanager
+async def served(config: Path) -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
+    """A server in a process of its own, once its tools are there."""
+    program = [sys.executable, "-c", "from toolgate.cli import main; main()"]
+    command = [*program, "serve", "--config", str(config), "--port", "0"]
+    process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE, cwd=config.parent)
+    assert process.stderr is not None
+    try:
+        line = b""
+        while b"http://" not in line:
+            line = await asyncio.wait_for(process.stderr.readline(), 20)
+            assert line, "the server did not start"
+        url = re.search(r"http://[0-9.:]+", line.decode())
+        assert url is not None
+        await soon(lambda: _has(url[0], "write"), seconds=15)
+        yield url[0], process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
 
 
 async def test_an_idempotent_tool_may_run_again_after_a_departure(tmp_path: Path) -> None:

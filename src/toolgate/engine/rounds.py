@@ -204,11 +204,8 @@ class Run:
         else:
             refusals = dict.fromkeys(self._spent.round(calls), CIRCLING)
         self._last_round = len(refusals) == len(calls)
-        return refusals | {
-            call.id: INTERRUPTED
-            for call in calls
-            if call.id in self._past.started and not self._toolbox.is_repeatable(call.name)
-        }
+        # Only what may do harm is noted when it starts; its tool need not be here yet to say so again.
+        return refusals | {call.id: INTERRUPTED for call in calls if call.id in self._past.started}
 
     def _is_harmless(self, name: str) -> bool:
         return self._toolbox.is_repeatable(name) and not self._toolbox.may_ask(name)
