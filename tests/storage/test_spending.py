@@ -1,0 +1,48 @@
+"""What keys have spent, on the disk (E5)."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from toolgate.limits import Purse
+from toolgate.storage.database import Database
+from toolgate.storage.spending import SpendingStore
+
+
+@pytest.fixture
+async def database(tmp_path: Path) -> AsyncIterator[Database]:
+    database = Database(tmp_path / "t.db")
+    yield database
+    await database.aclose()
+
+
+async def test_amounts_add_up_and_the_new_sums_are_told(database: Database) -> None:
+    store = SpendingStore(database)
+    await store.add({("ann", "2026-11"): 0.5, ("bob", "2026-11"): 1.0})
+    assert await store.add({("ann", "2026-11"): 0.25}) == {("ann", "2026-11"): 0.75}
+    assert await store.sums(["2026-11", "ever"]) == {("ann", "2026-11"): 0.75, ("bob", "2026-11"): 1.0}
+    assert await store.sums(["2026-10"]) == {}
+
+
+async def test_names_may_hold_anything(database: Database) -> None:
+    """(fault: Z1)"""
+    store = SpendingStore(database)
+    await store.add({("'; DROP TABLE spending; --\0\n", "ever"): 1.0})
+    assert await store.sums(["ever"]) == {("'; DROP TABLE spending; --\0\n", "ever"): 1.0}
+
+
+async def test_two_processes_see_each_others_spending_once_it_is_written(tmp_path: Path) -> None:
+    one, two = Database(tmp_path / "t.db"), Database(tmp_path / "t.db")
+    purses = [Purse(SpendingStore(each), every=60) for each in (one, two)]
+    for purse in purses:
+        await purse.open()
+        purse.spend("ann", 1.0)
+    await asyncio.gather(*[purse.flush() for purse in purses])
+    purses[0].spend("ann", 0.5)
+    await purses[0].aclose()
+    assert purses[0].spent("ann", "total") == 2.5
+    await purses[1].aclose()
+    await one.aclose()
+    await two.aclose()
