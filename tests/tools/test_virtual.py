@@ -141,6 +141,13 @@ def test_the_clients_own_tools_go_before_ours_of_the_same_name() -> None:
     assert "mail_004" not in said(one, "activate_mcp_mail_2")
 
 
+def test_clients_whose_tools_have_other_names_than_ours_are_shown_the_very_same() -> None:
+    shelves, search = Shelves(), Search([tool.spec for tool in ALL])
+    mine, yours = (shelves.shelf(ALL, search, limit=62, taken={name}) for name in ("my_tool", "your_tool"))
+    assert all(one is other for one, other in zip(mine.offered(), yours.offered(), strict=True))
+    assert shelves.shelf(ALL, search, limit=62, taken={"mail_004"}).resolve("mail_004") is None
+
+
 def test_one_large_source_is_divided_by_tags_or_by_how_names_begin_or_by_the_alphabet() -> None:
     tagged = [tool(f"git_{n:03}", "mcp/git", tags=("issues" if n % 2 else "pulls",)) for n in range(60)]
     assert names(shelf(tagged, limit=50))[1].startswith("activate_mcp_git_pulls")

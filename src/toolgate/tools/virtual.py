@@ -63,14 +63,20 @@ class Shelves:
         `taken` are the names of the client's own tools, which go before ours of the same name;
         `pinned` are those of ours that are offered before all others.
         """
+        layout = self._layout(tools, limit, threshold, frozenset())
+        if not layout.names_apart(taken):
+            layout = self._layout(tools, limit, threshold, frozenset(taken))
+        return Shelf(layout, search, pinned)
+
+    def _layout(self, tools: Sequence[Tool], limit: int, threshold: int | None, taken: frozenset[str]) -> "_Layout":
         # Tools are known by their identity, which is theirs alone because they are kept here.
-        key = (*map(id, tools), limit, threshold, frozenset(taken))
-        _, layout = known = self._layouts.get(key) or (tuple(tools), _layout(tools, limit, threshold, frozenset(taken)))
+        key = (*map(id, tools), limit, threshold, taken)
+        known = self._layouts.get(key) or (tuple(tools), _layout(tools, limit, threshold, taken))
         self._layouts[key] = known
         self._layouts.move_to_end(key)
         if len(self._layouts) > _REMEMBERED:
             self._layouts.popitem(last=False)
-        return Shelf(layout, search, pinned)
+        return known[1]
 
 
 class Shelf:
@@ -171,6 +177,10 @@ class _Layout(Struct, frozen=True, eq=False):
     groups: Mapping[str, Group] = {}
     names: Mapping[Group, str] = {}
     homes: Mapping[str, str] = {}
+
+    def names_apart(self, taken: Collection[str]) -> bool:
+        """Whether none of these names is one of ours, so that whoever has them can share this."""
+        return not any(name in self.tools or name in self.groups or name == self.search for name in taken)
 
     def inside(self, name: str) -> tuple[ToolSpec, ...]:
         """What a group shows when it is opened."""
