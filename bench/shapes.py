@@ -45,7 +45,7 @@ class Shape(NamedTuple):
     """One kind of request: what it carries and which scripted model answers it.
 
     `server_tools` are names and patterns of tools that the server is to offer and to run. `ran` is how many rounds of the
-    clock the client has run by itself, `own` the name of a tool that is the client's. Another `number` is another request.
+    clock the client has run by itself, `own` how many tools are the client's. Another `number` is another request.
     """
 
     model: str
@@ -54,7 +54,7 @@ class Shape(NamedTuple):
     history: int = 1
     server_tools: tuple[str, ...] = ()
     ran: int | None = None
-    own: str = ""
+    own: int = 0
     number: int = 0
 
     @property
@@ -70,7 +70,7 @@ class Shape(NamedTuple):
         if self.tools:
             request["tools"] = [_TOOL_SHAPES[wire](tool) for tool in _TOOLS]
         if self.own:
-            request["tools"] = [_TOOL_SHAPES[wire]({**_TOOLS[0], "name": self.own})]
+            request["tools"] = [_TOOL_SHAPES[wire]({**_TOOLS[0], "name": f"own_{at}"}) for at in range(self.own)]
         if self.server_tools:
             request |= {"tool_execution": "auto", "use_server_tools": self.server_tools}
         if self.ran is not None:

@@ -47,9 +47,9 @@ def _figure(line: str, found: dict[str, list[Cost]]) -> Figure:
 
 
 def _jobs(server: Standing) -> dict[str, Job]:
-    # More bodies than groupings are remembered, each with another tool of the client's: none of them can be reused.
+    # More bodies than groupings are remembered, each with other room beside the client's tools: none can be reused.
     numbers = range(2 * CONNECTIONS)
-    anew = [Shape("mock", server_tools=("*",), own=f"own_{number}") for number in numbers]
+    anew = [Shape("mock", server_tools=("*",), own=number + 1) for number in numbers]
     return {
         PLAIN: job(server, CHAT, [Shape("mock")]),
         LIST: _listing(server, "", SERVICES * EACH),
