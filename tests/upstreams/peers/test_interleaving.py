@@ -83,7 +83,8 @@ class Talks(RuleBasedStateMachine):
         self.asked += 1
         new = f"{topic} #{self.asked}"
         answer = await self.stage.say(*history, new)
-        [held] = [one for one in self.stage.conversations if one[-1][0] == "assistant" and one[-2][1].endswith(new)]
+        answered = [one for one in self.stage.conversations if one and one[-1][0] == "assistant"]
+        [held] = [one for one in answered if one[-2][1].endswith(new)]
         (_, opening), *later = held
         history += [new, answer]
         assert said([*expanded(opening), *later]) == said(zip("ua" * (len(history) // 2), history, strict=True))
