@@ -1,0 +1,179 @@
+"""The Responses endpoints: create, read, follow, cancel and forget.
+
+A request that continues another is completed before its dialect reads it (`turns.py`). What is kept is the response as it
+was told, so that GET gives what the stream gave. One that runs in the background is told from what is kept of it.
+"""
+
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from typing import Any
+
+from toolgate.conversation.errors import InvalidRequest, NotFound
+from toolgate.dialects.dialect import Dialect
+from toolgate.server.app import Call, Endpoint
+from toolgate.server.endpoints import Conversations, Question, warning_header
+from toolgate.server.exchange import Header
+from toolgate.server.responses.items import with_ids
+from toolgate.server.responses.keeper import Keeper, Turn
+from toolgate.server.responses.paging import cut, read_number, read_page, read_query
+from toolgate.server.responses.state import State
+from toolgate.server.responses.turns import Past, conversation_of
+from toolgate.storage.responses import ResponseStore, StoredResponse
+from toolgate.wire.jsontext import encode
+
+
+class Responses:
+    """The Responses endpoints; without `state` there are neither conversations nor background responses."""
+
+    def __init__(
+        self, conversations: Conversations, store: ResponseStore, dialect: Dialect, state: State | None = None
+    ) -> None:
+        self._conversations = conversations
+        self._store = store
+        self._dialect = dialect
+        self._state = state
+        self._past = Past(store, state)
+
+    def endpoints(self) -> list[Endpoint]:
+        """What is served."""
+        words = self._dialect.server
+        return [
+            Endpoint("POST", "/v1/responses", self.create, words),
+            Endpoint("GET", "/v1/responses/{}/input_items", self.input_items, words),
+            Endpoint("POST", "/v1/responses/{}/cancel", self.cancel, words),
+            Endpoint("GET", "/v1/responses/{}", self.retrieve, words),
+            Endpoint("DELETE", "/v1/responses/{}", self.delete, words),
+        ]
+
+    async def create(self, call: Call) -> None:
+        """Answer a Responses request, whole, streamed or in the background."""
+        body = await call.exchange.json()
+        if type(body) is not dict:
+            raise InvalidRequest("The body must be an object.")
+        release = self._take(call, body)
+        if body.get("background") is True:
+            await self._start(call, body, release)
+            return
+        try:
+            turn = await self._past.turn(body, call.caller.name)
+            question = await self._question(call, turn.body)
+            await self._conversations.answer(question, self._keeper(turn))
+        finally:
+            release()
+
+    async def retrieve(self, call: Call) -> None:
+        """Tell a kept response again; with `stream=true` its events, those behind `starting_after`."""
+        said = read_query(call.exchange.query)
+        kept = await self._find(call)
+        if said.get("stream", "").lower() not in ("true", "1"):
+            await call.exchange.respond(200, encode(kept.body))
+            return
+        after = read_number(said, "starting_after", -1)
+        if self._state is None:
+            raise InvalidRequest("Streams are not kept by this server.", param="stream")
+        await self._state.background.require_stream(kept)
+        await self._follow(call, kept, after)
+
+    async def delete(self, call: Call) -> None:
+        """Forget a kept response; if it is still being made, that ends."""
+        kept, state = await self._find(call), self._state
+        if state is None:
+            await self._store.delete(call.caller.name, kept.id)
+        else:
+            await state.background.cancel(kept)
+            await self._store.delete(call.caller.name, kept.id, state.background.streams.forgetting(kept.id))
+        await call.exchange.respond(200, encode({"id": kept.id, "object": "response", "deleted": True}))
+
+    async def cancel(self, call: Call) -> None:
+        """Cancel a response that runs in the background; one that has ended is told as it is."""
+        kept = await self._find(call)
+        if self._state is None or kept.body.get("background") is not True:
+            raise InvalidRequest("Only a background response can be cancelled, and this one is complete.")
+        kept = await self._state.background.cancel(kept)
+        await call.exchange.respond(200, encode(kept.body))
+
+    async def input_items(self, call: Call) -> None:
+        """List the items that a kept response answered, newest first unless `order` says otherwise."""
+        kept, page = await self._find(call), read_page(call.exchange.query)
+        chain = await self._store.chain(call.caller.name, kept.id)
+        items = [
+            item
+            for turn in chain
+            for item in (turn.input if turn.id == kept.id else [*turn.input, *turn.body["output"]])
+        ]
+        named = [{"id": f"item_{kept.id[5:]}_{number}", **item} for number, item in enumerate(items)]
+        await call.exchange.respond(200, encode(cut(with_ids(named), page)))
+
+    async def _find(self, call: Call) -> StoredResponse:
+        kept = await self._store.load(call.caller.name, call.arguments[0])
+        if kept is None:
+            raise _unknown(call.arguments[0])
+        return kept if self._state is None else await self._state.background.current(kept)
+
+    def _take(self, call: Call, body: dict[str, Any]) -> Callable[[], None]:
+        """Take the request's conversation, if it names one: two answers at once would mix up their items."""
+        conversation = conversation_of(body)
+        if conversation is None or self._state is None:
+            return lambda: None
+        return self._state.take(call.caller.name, conversation)
+
+    def _question(self, call: Call, body: dict[str, Any]) -> Awaitable[Question]:
+        return self._conversations.question(call, self._dialect, self._dialect.server, body)
+
+    def _keeper(self, turn: Turn) -> Keeper | None:
+        if not turn.stored and turn.conversation is None:
+            return None
+        return Keeper(self._store, turn, self._state.conversations if self._state else None)
+
+    async def _start(self, call: Call, body: dict[str, Any], release: Callable[[], None]) -> None:
+        """Begin a background response and tell its id, or its events as they come."""
+        streamed = body.get("stream") is True
+        try:
+            kept, question = await self._started(call, body, release, streamed)
+        except BaseException:
+            release()
+            raise
+        if streamed:
+            await self._follow(call, kept, -1, _warnings(question))
+        else:
+            await call.exchange.respond(200, encode(kept.body), _warnings(question))
+
+    async def _started(
+        self, call: Call, body: dict[str, Any], release: Callable[[], None], streamed: bool
+    ) -> tuple[StoredResponse, Question]:
+        if self._state is None:
+            raise InvalidRequest("background responses are not offered by this server.", param="background")
+        if body.get("store") is False:
+            raise InvalidRequest("A background response must be stored.", param="background")
+        if type(body.get("stream")) not in (bool, type(None)):
+            raise InvalidRequest("stream must be true or false.", param="stream", code="invalid_type")
+        turn = await self._past.turn({**body, "stream": True}, call.caller.name)
+        question = await self._question(call, turn.body)
+        kept = await self._state.background.start(
+            self._conversations.answer,
+            question,
+            Keeper(self._store, turn, self._state.conversations),
+            turn.owner,
+            kept=streamed,
+            on_end=release,
+        )
+        return kept, question
+
+    async def _follow(self, call: Call, kept: StoredResponse, after: int, headers: list[Header] | None = None) -> None:
+        assert self._state is not None  # whoever follows has seen it
+        exchange = call.exchange
+        exchange.cancel_when_client_leaves()
+        await exchange.start(self._dialect.stream_type.encode(), headers or [])
+        async with aclosing(self._state.background.follow(kept, after)) as chunks:
+            async for chunk in chunks:
+                await exchange.write(chunk)
+        await exchange.end()
+
+
+def _warnings(question: Question) -> list[Header]:
+    warnings = list(question.request.warnings)
+    return [(b"x-toolgate-warning", warning_header(warnings))] if warnings else []
+
+
+def _unknown(id: str) -> NotFound:
+    return NotFound(f"The response {id[:100]!r} was not found.", param="response_id", code="response_not_found")

@@ -1,0 +1,37 @@
+"""All that the Responses API has under way or shares between requests; it outlives any one configuration."""
+
+from collections.abc import Callable
+
+from toolgate.conversation.errors import Conflict
+from toolgate.server.responses.background import Background, Terms
+from toolgate.storage.conversations import ConversationStore
+from toolgate.storage.database import Database
+from toolgate.storage.responses import ResponseStore
+from toolgate.storage.streams import StreamStore
+from toolgate.telemetry.traced import Traced
+
+
+class State:
+    """Conversations, which of them are in use, and background responses."""
+
+    def __init__(self, database: Database, store: ResponseStore, traced: Traced, terms: Terms | None = None) -> None:
+        self.conversations = ConversationStore(database)
+        self.background = Background(store, StreamStore(database), traced, terms or Terms())
+        self._in_use: set[tuple[str, str]] = set()
+
+    def take(self, owner: str, conversation: str) -> Callable[[], None]:
+        """Take a conversation for one response, which gives it back by calling what is returned."""
+        key = (owner, conversation)
+        if key in self._in_use:
+            raise Conflict(
+                f"Another response is being made in the conversation {conversation!r}; try again when it has ended.",
+                param="conversation",
+                code="conversation_locked",
+                retry_after=1,
+            )
+        self._in_use.add(key)
+        return lambda: self._in_use.discard(key)
+
+    async def aclose(self, seconds: float = 0.0) -> None:
+        """Wait so long for background responses, then end them."""
+        await self.background.aclose(seconds)

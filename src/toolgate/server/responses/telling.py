@@ -1,0 +1,31 @@
+"""Frames of a stream that was cut short: what they tell of finished items, and the one that says how it ended."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from toolgate.conversation.errors import ToolgateError
+from toolgate.dialects.openai_responses.answer import error_object
+from toolgate.wire.jsontext import encode
+
+_ITEM_DONE = b"event: response.output_item.done\n"
+
+
+def items_done(frames: Iterable[bytes]) -> list[Any]:
+    """The items that these frames tell the end of."""
+    ends = [frame for frame in frames if frame.startswith(_ITEM_DONE)]
+    return [msgspec.json.decode(frame.partition(b"\ndata: ")[2])["item"] for frame in ends]
+
+
+def closing(response: dict[str, Any], number: int) -> bytes:
+    """The frame that tells how a response ended."""
+    kind = f"response.{response['status']}"
+    event = {"type": kind, "sequence_number": number, "response": response}
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), encode(event))
+
+
+def error_frame(error: ToolgateError, number: int) -> bytes:
+    """The frame that tells why no more frames come."""
+    flat = {"code": error.code, "message": error.message, "param": error.param, "error": error_object(error)}
+    return b"event: error\ndata: %b\n\n" % encode({"type": "error", "sequence_number": number, **flat})

@@ -1,0 +1,110 @@
+"""Putting the past in front of a request: the turns that it continues, its conversation, the items that it only names."""
+
+from typing import Any
+
+from toolgate.conversation.errors import InvalidRequest, NotFound
+from toolgate.server.responses.background import is_running
+from toolgate.server.responses.items import text_message
+from toolgate.server.responses.keeper import Turn
+from toolgate.server.responses.state import State
+from toolgate.storage.responses import ResponseStore
+
+
+class Past:
+    """Knows what was said before; without `state` there are no conversations."""
+
+    def __init__(self, store: ResponseStore, state: State | None) -> None:
+        self._store = store
+        self._state = state
+
+    async def turn(self, body: dict[str, Any], owner: str) -> Turn:
+        """The request with its past in front of its own items."""
+        new_items = _items(body.get("input"))
+        if any(_is_reference(item) for item in new_items):
+            new_items = [await self.meant(item, owner) for item in new_items]
+            body = {**body, "input": new_items}
+        conversation = conversation_of(body)
+        if conversation is not None:
+            earlier = await self._conversation(owner, conversation)
+        elif body.get("previous_response_id") is not None:
+            earlier = await self._chain(owner, body["previous_response_id"])
+        else:
+            return Turn(owner, body, new_items)
+        return Turn(owner, {**body, "input": [*earlier, *new_items]}, new_items, conversation)
+
+    async def meant(self, item: Any, owner: str) -> Any:
+        """The kept item that a reference names; one that names nothing is left for the dialect to refuse."""
+        if not _is_reference(item):
+            return item
+        found = await self._store.item(owner, item["id"])
+        if found is None and self._state is not None:
+            found = await self._state.conversations.named(owner, item["id"])
+        return found or item
+
+    async def _conversation(self, owner: str, id: str) -> list[Any]:
+        if self._state is None:
+            raise InvalidRequest("conversation objects are not offered by this server.", param="conversation")
+        if await self._state.conversations.load(owner, id) is None:
+            raise unknown_conversation(id)
+        return await self._state.conversations.items(owner, id)
+
+    async def _chain(self, owner: str, previous: Any) -> list[Any]:
+        chain = await self._store.chain(owner, previous) if type(previous) is str else []
+        if not chain:
+            raise InvalidRequest(
+                f"The response {str(previous)[:100]!r} was not found.",
+                param="previous_response_id",
+                code="previous_response_not_found",
+            )
+        if is_running(chain[-1]) and self._state is not None:
+            chain[-1] = await self._state.background.current(chain[-1])
+        if is_running(chain[-1]):
+            raise InvalidRequest(
+                f"The response {previous!r} has not ended yet, so that it cannot be continued.",
+                param="previous_response_id",
+                code="previous_response_not_completed",
+            )
+        return [item for turn in chain for item in (*turn.input, *turn.body["output"])]
+
+
+def conversation_of(body: dict[str, Any]) -> str | None:
+    """The id of the conversation that a request names."""
+    match body.get("conversation"):
+        case None:
+            return None
+        case str(id) | {"id": str(id)} if id:
+            if body.get("previous_response_id") is not None:
+                raise InvalidRequest(
+                    "conversation and previous_response_id cannot be used together.",
+                    param="conversation",
+                    code="mutually_exclusive_parameters",
+                )
+            return id
+        case _:
+            raise InvalidRequest(
+                "conversation must be an id or an object with an id.", param="conversation", code="invalid_type"
+            )
+
+
+def unknown_conversation(id: str) -> NotFound:
+    """The one answer for a conversation that does not exist and for one that is somebody else's."""
+    return NotFound(
+        f"The conversation {id[:100]!r} was not found.", param="conversation", code="conversation_not_found"
+    )
+
+
+def _is_reference(item: Any) -> bool:
+    match item:
+        case {"id": str(), "type": "item_reference"}:
+            return True
+        case {"id": str()}:
+            return "type" not in item and "role" not in item
+        case _:
+            return False
+
+
+def _items(value: Any) -> list[Any]:
+    """The input as a list of items; what is neither text nor list is left for the dialect to refuse."""
+    if type(value) is str:
+        return [text_message(value)]
+    return value if type(value) is list else []
