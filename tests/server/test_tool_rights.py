@@ -155,6 +155,23 @@ async def test_the_mcp_door_checks_arguments(oracle: Oracle, arguments: Any) -> 
         assert oracle.runs == []
 
 
+async def test_the_mcp_door_asks_a_person_and_an_approval_lets_one_call_run(oracle: Oracle) -> None:
+    """R8, A2"""
+    tools = Tools(approvals=Approvals(hold_seconds=0.01, self_approval=True))
+    async with at_work(oracle, keys=KEYS, tools=tools) as work:
+
+        async def write() -> Any:
+            answer = await through_mcp(work, "root-key-1", "tools/call", name="write", arguments={"text": "hi"})
+            return answer["result"]
+
+        assert (await write())["isError"]
+        assert (await work.decide((await work.waiting("root-key-1"))["id"], key="root-key-1")).status == 200
+        assert oracle.runs == []
+        assert (await write())["content"] == [{"type": "text", "text": "written"}]
+        assert (await write())["isError"]
+        assert len(oracle.runs) == 1
+
+
 async def test_a_key_without_the_scope_finds_the_tool_doors_closed(oracle: Oracle) -> None:
     async with at_work(oracle, keys=KEYS) as work:
         assert (await work.get("/v1/tools", "talker-key")).status == 403
