@@ -1,0 +1,221 @@
+"""Limits of keys at the HTTP edge: who is let in, what the headers say of it, and what a request has cost at its end.
+
+A wrapper around handlers. A key without limits costs one look-up, and without any limited key nothing is wrapped.
+Knows headers, usage and prices; how things are counted is in `toolgate.limits`.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from msgspec.structs import replace
+
+from toolgate.config import Key
+from toolgate.conversation.errors import RateLimited
+from toolgate.conversation.events import Usage
+from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
+from toolgate.engine.limits import Price
+from toolgate.limits import Budget, Counters, Hold, KeyLimits, Meter, Purse, Taken
+from toolgate.limits.purse import Held
+from toolgate.server.app import Call, Endpoint
+from toolgate.server.exchange import Exchange, Header
+from toolgate.wire.jsontext import encode
+
+_BYTES_PER_TOKEN = 4
+_MOST_INPUT = 100_000  # beyond it a body is mostly images, of which a token is many bytes
+_OUTPUT = 1_000
+_STREAMED_PER_TOKEN = 100  # bytes of a streamed answer, whose events are longer than their words
+
+_SAID = {
+    "requests": "requests per minute",
+    "tokens": "tokens per minute",
+    "concurrency": "requests at a time",
+}
+
+
+class Permit:
+    """What one request has taken; it must be settled, whatever becomes of the request."""
+
+    __slots__ = ("_counters", "_held", "_hold", "_purse")
+
+    def __init__(self, counters: Counters, purse: Purse, hold: Hold, held: Held | None) -> None:
+        self._counters = counters
+        self._purse = purse
+        self._hold = hold
+        self._held = held
+
+    def settle(self, usage: Usage | None, cost: float) -> None:
+        """The request is over: what it used is counted and the rest given back; a second time does nothing."""
+        if self._hold.settled:
+            return
+        self._counters.settle(self._hold, usage.input + usage.output if usage else 0)
+        if self._held is not None:
+            self._purse.settle(self._held, cost)
+        else:
+            self._purse.spend(self._hold.key, cost)
+
+
+class Limits:
+    """The limits of a configuration's keys; counters and purse outlive it."""
+
+    def __init__(
+        self,
+        limits: Mapping[str, KeyLimits],
+        counters: Counters,
+        purse: Purse,
+        price_of: Callable[[str], Price],
+        dearest: Price = Price(),  # noqa: B008  # an immutable value
+    ) -> None:
+        """`limits` by the names of keys; `price_of` a model by any of its names; `dearest` bounds what is not yet known."""
+        self._limits = {name: one for name, one in limits.items() if one}
+        self._counters = counters
+        self._purse = purse
+        self._price_of = price_of
+        self._dearest = dearest
+
+    def around(self, endpoints: Sequence[Endpoint]) -> list[Endpoint]:
+        """The endpoints, with limits around those that cost something; answering an approval never does."""
+        return [self._around(one) if self._limits and _costs(one) else one for one in endpoints]
+
+    async def admit(self, caller: str, estimate: Usage, exchange: Exchange) -> Permit:
+        """Let a request in, or RateLimited; either way the answer's headers will say how the limits stand."""
+        limits = self._limits[caller]
+        held = await self._hold(caller, limits.budget, estimate, exchange) if limits.budget else None
+        try:
+            taken = await self._counters.take(caller, limits, estimate.input + estimate.output)
+            exchange.extra_headers += _headers(taken, exchange)
+            if taken.hold is None:
+                raise _refusal(taken, limits)
+        except BaseException:
+            if held is not None:
+                self._purse.settle(held, 0.0)
+            raise
+        return Permit(self._counters, self._purse, taken.hold, held)
+
+    def _around(self, endpoint: Endpoint) -> Endpoint:
+        handler = endpoint.handler
+
+        async def handle(call: Call) -> None:
+            if call.caller.name not in self._limits:
+                return await handler(call)
+            estimate = _estimate(call.exchange)
+            permit = await self.admit(call.caller.name, estimate, call.exchange)
+            try:
+                await handler(call)
+            finally:
+                usage = _used(call, estimate)
+                permit.settle(usage, self._price_of(call.record.model).of(usage) if usage else 0.0)
+
+        handle.__doc__ = handler.__doc__
+        return replace(endpoint, handler=handle)
+
+    async def _hold(self, caller: str, budget: Budget, estimate: Usage, exchange: Exchange) -> Held:
+        await self._purse.open()
+        held = self._purse.hold(caller, budget, self._dearest.of(estimate))
+        if held is not None:
+            return held
+        if self._purse.spent(caller, budget.period) < budget.amount:
+            raise RateLimited(
+                "What is left of this key's budget is held by requests under way; try again when they are done.",
+                retry_after=1,
+            )
+        exchange.extra_headers.append((b"x-should-retry", b"false"))
+        raise _used_up(budget, self._purse.renews_in(budget))
+
+
+class KeyList:
+    """The keys at GET /v1/keys, for whoever looks after them; never a key itself, nor its digest."""
+
+    def __init__(self, keys: Sequence[Key], limits: Mapping[str, KeyLimits], purse: Purse) -> None:
+        self._keys = keys
+        self._limits = limits
+        self._purse = purse
+
+    def endpoints(self) -> list[Endpoint]:
+        """What is served."""
+        return [Endpoint("GET", "/v1/keys", self.list, OPENAI_CHAT.server, scope="admin")]
+
+    async def list(self, call: Call) -> None:
+        """List the keys: what they may do, their limits and, of limited ones, what they have spent."""
+        await self._purse.open()
+        await call.exchange.respond(200, encode({"object": "list", "data": [self._shown(key) for key in self._keys]}))
+
+    def _shown(self, key: Key) -> dict[str, Any]:
+        limits = self._limits.get(key.name) or KeyLimits()
+        said: dict[str, Any] = {"object": "key", "name": key.name, "scopes": key.scopes, "models": key.models}
+        said |= {"tools": key.tools, "blocked_tools": key.blocked_tools}
+        for name in ("requests_per_minute", "tokens_per_minute", "concurrency"):
+            said[name] = getattr(limits, name)
+        budget = limits.budget
+        said["budget"] = {"amount": budget.amount, "period": budget.period} if budget else None
+        spent = {period: round(self._purse.spent(key.name, period), 6) for period in ("day", "month", "total")}
+        return {**said, "spent": spent}
+
+
+def _costs(endpoint: Endpoint) -> bool:
+    return endpoint.method == "POST" and (endpoint.scope == "chat" or endpoint.path == "/mcp")
+
+
+def _estimate(exchange: Exchange) -> Usage:
+    """What the request may use, as far as the length of its body tells."""
+    length = exchange.named.get(b"content-length", b"")
+    size = int(length) if length.isdigit() else 0
+    return Usage(min(size // _BYTES_PER_TOKEN, _MOST_INPUT), _OUTPUT, estimated=True)
+
+
+def _used(call: Call, estimate: Usage) -> Usage | None:
+    """What was used; of an answer that was broken off before anybody said so, about as much as went out."""
+    record = call.record
+    if record.usage is not None or record.first_event is None:
+        return record.usage
+    return Usage(estimate.input, call.exchange.sent // _STREAMED_PER_TOKEN, estimated=True)
+
+
+def _refusal(taken: Taken, limits: KeyLimits) -> RateLimited:
+    which = taken.refused or "requests"
+    limit = {
+        "requests": limits.requests_per_minute,
+        "tokens": limits.tokens_per_minute,
+        "concurrency": limits.concurrency,
+    }[which]
+    wait = max(1, math.ceil(taken.retry_after))
+    return RateLimited(
+        f"This key's limit of {limit} {_SAID[which]} is reached; try again in {wait} s.", retry_after=wait
+    )
+
+
+def _used_up(budget: Budget, renews: float | None) -> RateLimited:
+    span = {"day": "for today", "month": "for this month", "total": "altogether"}[budget.period]
+    return RateLimited(
+        f"This key's budget of {budget.amount:g} {span} is used up.",
+        code="insufficient_quota",
+        retry_after=None if renews is None else math.ceil(renews),
+    )
+
+
+def _headers(taken: Taken, exchange: Exchange) -> list[Header]:
+    """How the limits stand, in the words of Anthropic to Anthropic's clients and of OpenAI to all others."""
+    anthropic = exchange.path.startswith("/v1/messages") or b"anthropic-version" in exchange.named
+    say = _anthropic if anthropic else _openai
+    meters = (("requests", taken.requests), ("tokens", taken.tokens))
+    return [header for what, meter in meters if meter for header in say(what, meter)]
+
+
+def _openai(what: str, meter: Meter) -> list[Header]:
+    said = {"limit": str(meter.limit), "remaining": str(meter.remaining), "reset": _duration(meter.reset)}
+    return [(f"x-ratelimit-{name}-{what}".encode(), value.encode()) for name, value in said.items()]
+
+
+def _anthropic(what: str, meter: Meter) -> list[Header]:
+    reset = datetime.now(UTC) + timedelta(seconds=math.ceil(meter.reset))
+    said = {"limit": str(meter.limit), "remaining": str(meter.remaining), "reset": f"{reset:%Y-%m-%dT%H:%M:%SZ}"}
+    return [(f"anthropic-ratelimit-{what}-{name}".encode(), value.encode()) for name, value in said.items()]
+
+
+def _duration(seconds: float) -> str:
+    """Seconds as OpenAI writes them: `120ms`, `6s`, `1m0s`."""
+    if seconds < 1:
+        return f"{math.ceil(seconds * 1000)}ms"
+    whole = math.ceil(seconds)
+    return f"{whole}s" if whole < 60 else f"{whole // 60}m{whole % 60}s"

@@ -1,0 +1,113 @@
+"""Answers under the idempotency keys of their requests, in SQLite.
+
+A key is claimed before its request is carried out. A claim is a lease: who holds it renews it, and when the holder died
+somebody else takes it over. Only the holder can keep an answer, so one who was asleep too long changes nothing.
+"""
+
+import sqlite3
+import time
+from collections.abc import Callable
+from typing import TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from toolgate.storage.database import Database
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS idempotency (
+    owner TEXT NOT NULL,
+    key TEXT NOT NULL,
+    digest BLOB NOT NULL,
+    holder TEXT NOT NULL,
+    leased_until REAL NOT NULL,
+    created REAL NOT NULL,
+    answer BLOB,
+    PRIMARY KEY (owner, key)
+);
+CREATE INDEX IF NOT EXISTS idempotency_by_age ON idempotency (created);
+"""
+DAY = 86_400.0
+
+
+class KeptAnswer(Struct, frozen=True, array_like=True):
+    """An answer as it was sent; a body that was too large to keep is None."""
+
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    body: bytes | None
+    streamed: bool = False
+
+
+class Claimed(Struct, frozen=True):
+    """The request is to be carried out, by us."""
+
+
+class Busy(Struct, frozen=True):
+    """Somebody else is carrying it out."""
+
+
+class Another(Struct, frozen=True):
+    """The key was used for another request."""
+
+
+Claim: TypeAlias = Claimed | Busy | Another | KeptAnswer
+
+
+class IdempotencyStore:
+    """Keeps answers for a day, each for the caller who asked."""
+
+    def __init__(
+        self, database: Database, *, lease: float = 30.0, keep: float = DAY, clock: Callable[[], float] = time.time
+    ) -> None:
+        self.lease = lease
+        self._database = database
+        self._keep = keep
+        self._clock = clock
+        database.needs(_SCHEMA)
+
+    async def claim(self, owner: str, key: str, digest: bytes, holder: str) -> Claim:
+        """Claim a key for a request of this digest; what became of it if that cannot be."""
+        now = self._clock()
+
+        def decide(db: sqlite3.Connection) -> Claim:
+            db.execute("DELETE FROM idempotency WHERE created < ?", (now - self._keep,))
+            row = db.execute(_SELECT, (owner, key)).fetchone()
+            if row is None:
+                db.execute(_INSERT, (owner, key, digest, holder, now + self.lease, now))
+                return Claimed()
+            known, leased_until, answer = row
+            if known != digest:
+                return Another()
+            if answer is not None:
+                return msgspec.msgpack.decode(answer, type=KeptAnswer)
+            # A lease from far in the future was given before the clock was set back.
+            if now < leased_until <= now + 2 * self.lease:
+                return Busy()
+            db.execute(_TAKE_OVER, (holder, now + self.lease, owner, key))
+            return Claimed()
+
+        return await self._database.change(decide)
+
+    async def renew(self, owner: str, key: str, holder: str) -> bool:
+        """Hold the claim for longer; false if it was lost."""
+        values = (self._clock() + self.lease, owner, key, holder)
+        return await self._database.change(lambda db: db.execute(_RENEW, values).rowcount == 1)
+
+    async def keep(self, owner: str, key: str, holder: str, answer: KeptAnswer) -> bool:
+        """Keep the answer; false if the claim was lost."""
+        values = (msgspec.msgpack.encode(answer), owner, key, holder)
+        return await self._database.change(lambda db: db.execute(_KEEP, values).rowcount == 1)
+
+    async def release(self, owner: str, key: str, holder: str) -> None:
+        """Give the claim up: the next to come carries the request out."""
+        await self._database.change(lambda db: db.execute(_RELEASE, (owner, key, holder)))
+
+
+_SELECT = "SELECT digest, leased_until, answer FROM idempotency WHERE owner = ? AND key = ?"
+_INSERT = "INSERT INTO idempotency VALUES (?, ?, ?, ?, ?, ?, NULL)"
+_TAKE_OVER = "UPDATE idempotency SET holder = ?, leased_until = ? WHERE owner = ? AND key = ?"
+_HOLDING = "WHERE owner = ? AND key = ? AND holder = ? AND answer IS NULL"
+_RENEW = f"UPDATE idempotency SET leased_until = ? {_HOLDING}"  # noqa: S608 - constants
+_KEEP = f"UPDATE idempotency SET answer = ? {_HOLDING}"  # noqa: S608 - constants
+_RELEASE = f"DELETE FROM idempotency {_HOLDING}"  # noqa: S608 - constants

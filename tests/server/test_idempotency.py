@@ -1,0 +1,267 @@
+"""`Idempotency-Key`: one execution, one answer, byte for byte (D4; fault: M2, Z1)."""
+
+import asyncio
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.server.limited import ANSWER, open_gate
+from tests.server.talk import CLIENTS, PATHS, Caller, Heard, body
+from toolgate.conversation.errors import Unavailable
+from toolgate.conversation.events import ModelResponse
+from toolgate.conversation.message import Text
+from toolgate.conversation.request import ModelRequest
+from toolgate.dialects.openai_chat import DIALECT
+from toolgate.limits import KeyLimits
+from toolgate.server.app import Call, Endpoint
+from toolgate.server.idempotency import Terms
+from toolgate.storage.database import Database
+from toolgate.storage.idempotency import Busy, Claimed, IdempotencyStore, KeptAnswer
+
+CHAT = PATHS["openai_chat"]
+QUESTION = body("openai_chat", "m", False)
+KEY = "idempotency-key: k1"
+
+
+def own(heard: Heard) -> dict[str, str]:
+    """The headers that are the answer's, not the request's."""
+    return {name: value for name, value in heard.headers.items() if name not in ("x-request-id", "date")}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("client", CLIENTS)
+async def test_a_request_that_is_sent_again_gets_the_same_bytes(client: str, stream: bool) -> None:
+    async with open_gate([ANSWER]) as gate:
+        first, again = [await gate.ask(PATHS[client], body(client, "m", stream), KEY) for _ in range(2)]
+        assert (first.status, again.status) == (200, 200)
+        assert again.body == first.body
+        assert "idempotent-replayed" not in first.headers
+        assert own(again) == {**own(first), "idempotent-replayed": "true"}
+        assert len(gate.model.requests) == 1
+
+
+async def test_without_a_key_every_request_is_carried_out() -> None:
+    async with open_gate([ANSWER] * 2) as gate:
+        for _ in range(2):
+            assert (await gate.ask(CHAT, QUESTION)).status == 200
+        assert len(gate.model.requests) == 2
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_of_fifty_at_once_one_is_carried_out_and_all_get_its_answer(stream: bool) -> None:
+    """(fault: M2)"""
+    async with open_gate([ANSWER]) as gate:
+        question = body("openai_chat", "m", stream)
+        heard = await asyncio.gather(*[gate.ask(CHAT, question, KEY) for _ in range(50)])
+        assert {one.status for one in heard} == {200}
+        assert len({one.body for one in heard}) == 1
+        assert sum("idempotent-replayed" not in one.headers for one in heard) == 1
+        assert len(gate.model.requests) == 1
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+async def test_another_body_under_the_same_key_is_refused_and_not_with_422(client: str) -> None:
+    """An editor shows 422 as a filtered answer, and SDKs retry 409. (fault: M2)"""
+    async with open_gate([ANSWER]) as gate:
+        await gate.ask(PATHS[client], body(client, "m", False), KEY)
+        heard = await gate.ask(PATHS[client], body(client, "m", False, "Bye"), KEY)
+        assert heard.status == 400
+        assert b"take a new key" in heard.body
+        if client.startswith("openai"):
+            assert heard.json["error"]["code"] == "idempotency_key_reused"
+        assert len(gate.model.requests) == 1
+
+
+async def test_another_path_under_the_same_key_is_another_request() -> None:
+    async with open_gate([ANSWER]) as gate:
+        await gate.ask(CHAT, QUESTION, KEY)
+        assert (await gate.ask("/api/chat", QUESTION, KEY)).status == 400
+
+
+async def test_other_callers_have_keys_of_their_own() -> None:
+    """(fault: M2)"""
+    async with open_gate([ANSWER, "Another answer"]) as gate:
+        mine = await gate.ask(CHAT, QUESTION, KEY)
+        theirs = await gate.ask(CHAT, QUESTION, KEY, who="bob")
+        assert "idempotent-replayed" not in theirs.headers
+        assert mine.body != theirs.body
+
+
+@pytest.mark.parametrize("key", ["", "x" * 256, "gr\xfc\xdfe", "a\tb", "\x01"])
+async def test_a_key_that_is_none_is_refused(key: str) -> None:
+    """(fault: Z1)"""
+    async with open_gate([]) as gate:
+        heard = await gate.ask(CHAT, QUESTION, f"idempotency-key: {key}")
+        assert heard.status == 400
+        if "\x01" not in key:  # which no reader of HTTP accepts
+            assert heard.json["error"]["code"] == "invalid_idempotency_key"
+
+
+@pytest.mark.parametrize("key", ["x" * 255, "'; DROP TABLE idempotency; --", "%00", "../..", "k"])
+async def test_a_key_may_hold_any_printable_character(key: str) -> None:
+    """(fault: Z1)"""
+    async with open_gate([ANSWER]) as gate:
+        heard = [await gate.ask(CHAT, QUESTION, f"idempotency-key: {key}") for _ in range(2)]
+        assert [one.headers.get("idempotent-replayed") for one in heard] == [None, "true"]
+
+
+async def test_a_failure_is_not_kept() -> None:
+    async with open_gate([Unavailable("gone"), ANSWER]) as gate:
+        statuses = [(await gate.ask(CHAT, QUESTION, KEY)).status for _ in range(3)]
+        assert statuses == [502, 200, 200]
+        assert len(gate.model.requests) == 2
+
+
+async def test_a_stream_that_failed_in_the_middle_is_not_kept() -> None:
+    question = body("openai_chat", "m", True)
+    async with open_gate([[Text("Hello"), Unavailable("gone")], ANSWER]) as gate:
+        broken = await gate.ask(CHAT, question, KEY)
+        assert b"error" in broken.body
+        whole = await gate.ask(CHAT, question, KEY)
+        assert b"error" not in whole.body
+        assert "idempotent-replayed" not in whole.headers
+
+
+async def test_whoever_waits_takes_over_from_a_client_that_left() -> None:
+    """(fault: M2)"""
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def first(_: ModelRequest) -> ModelResponse:
+        begun.set()
+        await go_on.wait()
+        return ANSWER
+
+    async with open_gate([first, "The second"]) as gate:
+        async with Caller(gate.url) as caller:
+            await caller.post(CHAT, QUESTION, "authorization: Bearer ann-key", KEY)
+            await begun.wait()
+            waiting = asyncio.create_task(gate.ask(CHAT, QUESTION, KEY))
+        heard = await asyncio.wait_for(waiting, 10)
+        assert b"The second" in heard.body
+        assert "idempotent-replayed" not in heard.headers
+
+
+async def test_whoever_waits_too_long_is_told_to_come_back() -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(_: ModelRequest) -> ModelResponse:
+        begun.set()
+        await go_on.wait()
+        return ANSWER
+
+    async with open_gate([slow], terms=Terms(wait=0.05)) as gate:
+        first = asyncio.create_task(gate.ask(CHAT, QUESTION, KEY))
+        await begun.wait()
+        second = await gate.ask(CHAT, QUESTION, KEY)
+        assert (second.status, second.json["error"]["code"]) == (409, "idempotency_in_progress")
+        assert second.headers["retry-after"] == "5"
+        go_on.set()
+        assert (await first).status == 200
+
+
+async def test_an_answer_on_another_node_is_waited_for(tmp_path: Path) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(_: ModelRequest) -> ModelResponse:
+        begun.set()
+        await go_on.wait()
+        return ANSWER
+
+    path, terms = tmp_path / "t.db", Terms(look=0.01)
+    async with open_gate([slow], path=path, terms=terms) as one, open_gate([], path=path, terms=terms) as two:
+        first = asyncio.create_task(one.ask(CHAT, QUESTION, KEY))
+        await begun.wait()
+        second = asyncio.create_task(two.ask(CHAT, QUESTION, KEY))
+        go_on.set()
+        assert (await second).body == (await first).body
+
+
+async def test_what_a_crash_left_unfinished_is_taken_over_and_carried_out_once(tmp_path: Path) -> None:
+    """The first node claims and is never heard of again. (fault: M2)"""
+    path, heard_of = tmp_path / "t.db", KeptAnswer(200, [], b"never")
+    async with open_gate([ANSWER], path=path, lease=0.3, terms=Terms(look=0.01)) as gate:
+        database = Database(path)
+        dead = IdempotencyStore(database, lease=0.3)
+        digest = sha256(b"\0".join((CHAT.encode(), b"", msgspec.json.encode(QUESTION)))).digest()
+        assert await dead.claim("ann", "k1", digest, "dead") == Claimed()
+        assert await dead.claim("ann", "k1", digest, "other") == Busy()
+        heard = await asyncio.gather(*[gate.ask(CHAT, QUESTION, KEY) for _ in range(10)])
+        assert {one.status for one in heard} == {200}
+        assert len({one.body for one in heard}) == 1
+        assert len(gate.model.requests) == 1
+        assert not await dead.keep("ann", "k1", "dead", heard_of)  # it woke up too late
+        assert (await gate.ask(CHAT, QUESTION, KEY)).body == heard[0].body
+        await database.aclose()
+
+
+async def test_a_long_execution_keeps_its_claim() -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(_: ModelRequest) -> ModelResponse:
+        begun.set()
+        await go_on.wait()
+        return ANSWER
+
+    async with open_gate([slow], lease=0.15, terms=Terms(look=0.01)) as gate:
+        first = asyncio.create_task(gate.ask(CHAT, QUESTION, KEY))
+        await begun.wait()
+        second = asyncio.create_task(gate.ask(CHAT, QUESTION, KEY))
+        done, _ = await asyncio.wait({second}, timeout=0.5)  # three leases long
+        assert not done
+        go_on.set()
+        assert (await second).body == (await first).body
+        assert len(gate.model.requests) == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_too_large_to_keep_is_sent_once_and_not_made_again(stream: bool) -> None:
+    question = body("openai_chat", "m", stream)
+    async with open_gate([ANSWER], terms=Terms(body_bytes=100)) as gate:
+        assert (await gate.ask(CHAT, question, KEY)).status == 200
+        again = await gate.ask(CHAT, question, KEY)
+        assert (again.status, again.json["error"]["code"]) == (409, "idempotency_not_replayable")
+        assert len(gate.model.requests) == 1
+
+
+async def test_any_endpoint_that_takes_posts_can_be_made_idempotent() -> None:
+    seen: list[Any] = []
+
+    async def register(call: Call) -> None:
+        """Take note."""
+        seen.append(await call.exchange.json())
+        await call.exchange.respond(201, b"{}", [(b"x-more", b"yes")])
+
+    more = [Endpoint("POST", "/v1/tools", register, DIALECT.server, scope="admin")]
+    async with open_gate([], more=more) as gate:
+        heard = [await gate.ask("/v1/tools", {"name": "t"}, KEY, who="root") for _ in range(2)]
+        assert [(one.status, one.headers["x-more"]) for one in heard] == [(201, "yes")] * 2
+        assert seen == [{"name": "t"}]
+
+
+async def test_a_replay_counts_as_a_request_but_uses_no_tokens() -> None:
+    limits = {"ann": KeyLimits(requests_per_minute=3, tokens_per_minute=1_000_000)}
+    async with open_gate([ANSWER], limits) as gate:
+        heard = [await gate.ask(CHAT, QUESTION, KEY) for _ in range(4)]
+        assert [one.status for one in heard] == [200, 200, 200, 429]
+        assert [one.headers["x-ratelimit-remaining-requests"] for one in heard] == ["2", "1", "0", "0"]
+        assert int(heard[3].headers["x-ratelimit-remaining-tokens"]) == 500_000
+
+
+async def test_answers_are_forgotten_after_a_day_and_a_clock_set_back_holds_nobody_up() -> None:
+    """(fault: K-M)"""
+    now = [1_000_000.0]
+    database = Database(None)
+    store = IdempotencyStore(database, clock=lambda: now[0])
+    assert await store.claim("ann", "k", b"d", "1") == Claimed()
+    now[0] -= 3600
+    assert await store.claim("ann", "k", b"d", "2") == Claimed()
+    assert not await store.keep("ann", "k", "1", KeptAnswer(200, [], b"late"))
+    kept = KeptAnswer(200, [(b"a", b"b")], b"\xff\0", streamed=True)
+    assert await store.keep("ann", "k", "2", kept)
+    assert await store.claim("ann", "k", b"d", "3") == kept
+    now[0] += 86_400 + 3601
+    assert await store.claim("ann", "k", b"d", "4") == Claimed()
+    await database.aclose()
