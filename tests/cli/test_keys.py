@@ -1,0 +1,72 @@
+"""`toolgate keys` (E2, E5)."""
+
+import asyncio
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from tests.server.limited import ANSWER, open_gate
+from tests.server.talk import PATHS, body
+from toolgate.cli.keys import app
+from toolgate.config import load
+from toolgate.limits import Budget, KeyLimits
+from toolgate.server.auth import Keys
+
+LIMITS = {"ann": KeyLimits(requests_per_minute=5, concurrency=2, budget=Budget(10.0, "total"))}
+
+
+def run(*arguments: str, **options: Any) -> Result:
+    return CliRunner().invoke(app, [*arguments], **options)
+
+
+def test_a_new_key_opens_the_server_whose_configuration_has_its_line(tmp_path: Path) -> None:
+    result = run("new", "ann@home", "--scopes", "chat, admin")
+    assert result.exit_code == 0
+    key = result.stdout.strip()
+    assert re.fullmatch(r"tg-[\w-]{43}", key)
+    [line] = [line for line in result.stderr.splitlines() if line.startswith("  - ")]
+    assert key not in result.stderr
+    config = tmp_path / "toolgate.yaml"
+    config.write_text(f"keys:\n{line}\n")
+    caller = Keys(load(config, {}).keys).authenticate([(b"x-api-key", key.encode())])
+    assert (caller.name, caller.scopes) == ("ann@home", {"chat", "admin"})
+
+
+@pytest.mark.parametrize(
+    "wrong", [("a b",), ("",), ("x" * 65,), ("ann", "--scopes", "chat,root"), ("ann", "--scopes", "")]
+)
+def test_a_line_that_the_configuration_would_refuse_is_not_made(wrong: tuple[str, ...]) -> None:
+    result = run("new", *wrong)
+    assert result.exit_code == 1
+    assert result.stdout == ""
+
+
+def test_no_two_keys_are_the_same() -> None:
+    assert run("new", "ann").stdout != run("new", "ann").stdout
+
+
+def test_the_digest_of_a_key_is_printed_and_the_key_is_not_an_argument() -> None:
+    result = run("hash", input="secret\n")
+    assert result.stdout == "sha256:2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b\n"
+    assert run("hash", "secret").exit_code == 2
+    assert run("hash", input="\n").exit_code == 1
+
+
+@pytest.mark.parametrize("who", ["root", "ann"])
+async def test_keys_are_listed_with_limits_and_spending_for_admins_only(who: str) -> None:
+    async with open_gate([ANSWER], LIMITS) as gate:
+        await gate.ask(PATHS["openai_chat"], body("openai_chat", "m", False))
+        environment = {"COLUMNS": "200", "TOOLGATE_URL": gate.url, "TOOLGATE_KEY": f"{who}-key"}
+        result = await asyncio.to_thread(run, "list", env=environment)
+        as_json = await asyncio.to_thread(run, "list", "--json", env=environment)
+    if who == "ann":
+        assert result.exit_code == 1
+        assert "lacks the scope admin" in result.stderr
+        return
+    for words in ("5 requests/min, 2 at a time, 10 in total", "0.6", "chat, tools, admin", "none"):
+        assert words in result.stdout
+    assert [one["name"] for one in json.loads(as_json.stdout)["data"]] == ["ann", "bob", "root"]
