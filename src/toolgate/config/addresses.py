@@ -11,7 +11,7 @@ _ENDPOINTS = ("/chat/completions", "/responses", "/messages", "/api/chat", "/api
 _PLAIN = re.compile(r"[^\x00-\x20\x7f]+")
 
 
-def complaint(url: str) -> str | None:
+def complaint(url: str, schemes: tuple[str, ...] = ("http", "https")) -> str | None:
     """What is wrong with a URL as the base of an upstream, if anything; the URL is not repeated."""
     if not _PLAIN.fullmatch(url):
         return "holds a space or a control character"
@@ -20,8 +20,8 @@ def complaint(url: str) -> str | None:
         host, _ = parts.hostname, parts.port
     except ValueError:
         return "has a malformed host or port"
-    if parts.scheme not in ("http", "https") or not host:
-        return "must start with http:// or https:// and name a host"
+    if parts.scheme not in schemes or not host:
+        return f"must start with {' or '.join([f'{scheme}://' for scheme in schemes])} and name a host"
     if parts.username is not None:
         return "holds credentials: put them into api_key or headers"
     if parts.query or parts.fragment:
@@ -34,6 +34,8 @@ def base_url(url: str, dialect: DialectName, endpoint: Endpoint | None = None) -
 
     What is the beginning of a known endpoint's URL becomes that URL, whatever its path is called.
     """
+    if dialect == "peer":
+        return url
     url = url.rstrip("/")
     for end in _ENDPOINTS:
         url = url.removesuffix(end)

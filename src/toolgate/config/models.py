@@ -38,8 +38,9 @@ def resolve_models(entries: tuple[ModelEntry, ...], around: Surroundings, proble
 
 
 def _model(entry: ModelEntry, targets: tuple[Target, ...], fallbacks: tuple[str, ...], around: Surroundings) -> Model:
-    row = around.rows.get(targets[0].upstream)
-    unsaid = {"images": False} if entry.tools == "emulated" else {}  # a model that only writes text seldom sees more
+    row, upstream = around.rows.get(targets[0].upstream), around.upstreams.get(targets[0].upstream)
+    tools = "emulated" if upstream is not None and upstream.dialect == "peer" else entry.tools
+    unsaid = {"images": False} if tools == "emulated" else {}  # a model that only writes text seldom sees more
     given: Mapping[str, Any] = {**unsaid, **(row.capabilities if row else {}), **entry.capabilities}
     return Model(
         name=entry.name,
@@ -47,7 +48,7 @@ def _model(entry: ModelEntry, targets: tuple[Target, ...], fallbacks: tuple[str,
         targets=targets,
         fallbacks=fallbacks,
         retries=entry.retries,
-        tools=entry.tools,
+        tools=tools,
         system=entry.system,
         syntax=entry.syntax,
         prompts=entry.prompts,

@@ -62,7 +62,7 @@ def resolve_upstream(
 def _base_url(entry: UpstreamEntry, row: Row | None, dialect: DialectName, path: str, problems: Problems) -> str | None:
     endpoint = row.dialects.get(dialect) if row else None
     if entry.base_url is not None:
-        wrong = complaint(entry.base_url)
+        wrong = complaint(entry.base_url, ("ws", "wss", "http", "https") if dialect == "peer" else ("http", "https"))
         if wrong:
             problems.note(f"{path}.base_url", wrong)
         return None if wrong else base_url(entry.base_url, dialect, endpoint)

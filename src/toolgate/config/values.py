@@ -107,6 +107,7 @@ class Config(Struct, frozen=True, kw_only=True):
             value for server in self.tools.mcp.values() for value in (*server.headers.values(), *server.env.values())
         ]
         found += [value for service in self.tools.http.values() for value in service.headers.values()]
+        found += [server.oauth.client_secret for server in self.tools.mcp.values() if server.oauth]
         webhook = self.tools.approvals.webhook
         found += [webhook.secret] if webhook else []
         found += [address for address in (self.storage, self.redis) if address and "@" in address.reveal()]

@@ -103,6 +103,7 @@ class ModelRequest(Struct, frozen=True):
     `dialect` is the one the client spoke; `relay` says that an answer in that dialect may reach it as it came.
     `warnings` tells what had to be changed or dropped on the way here; `headers` are the client's own words that its
     dialect says in headers and that an upstream of the same dialect should hear. `decisions` answer approvals.
+    `caller` is whoever asks, where the one who is asked must know.
     """
 
     model: str
@@ -117,3 +118,4 @@ class ModelRequest(Struct, frozen=True):
     relay: bool = True
     headers: Mapping[str, str] = {}
     decisions: tuple[Decision, ...] = ()
+    caller: str = ""

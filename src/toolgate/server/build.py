@@ -5,24 +5,19 @@ import gc
 import os
 import signal
 import sys
-import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec.structs import asdict
 
-from toolgate.config import BUILTIN, Config, ConfigError, Model, Target, Upstream, diff, load
+from toolgate.config import BUILTIN, Config, ConfigError, diff, load
 from toolgate.conversation.errors import ToolgateError
 from toolgate.dialects.anthropic import DIALECT as ANTHROPIC
-from toolgate.dialects.dialect import Dialect
 from toolgate.dialects.ollama import DIALECT as OLLAMA
 from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
 from toolgate.dialects.openai_responses import DIALECT as OPENAI_RESPONSES
 from toolgate.engine import ports
-from toolgate.engine.limits import Price
 from toolgate.server.app import App, Endpoint
 from toolgate.server.auth import Keys
 from toolgate.server.counting import TokenCounts
@@ -36,9 +31,10 @@ from toolgate.server.models import ModelLists
 from toolgate.server.ollama import Ollama
 from toolgate.server.openapi import document
 from toolgate.server.origins import Origins
+from toolgate.server.peers import Peers
 from toolgate.server.responses import Responses
-from toolgate.server.sources import base_of
 from toolgate.server.system import System
+from toolgate.server.upstreams import Models
 from toolgate.server.workshop import Workshop
 from toolgate.storage.database import Database
 from toolgate.storage.responses import ResponseStore
@@ -48,139 +44,8 @@ from toolgate.telemetry.redact import Redactor
 from toolgate.telemetry.traced import Traced
 from toolgate.tools.tool import ToolSource
 from toolgate.upstreams.echo import EchoModel
-from toolgate.upstreams.http_model import Endpoint as UpstreamEndpoint
-from toolgate.upstreams.http_model import HttpModel
-from toolgate.upstreams.router import Route, Router
-from toolgate.upstreams.transport import Timeouts, Transport
-from toolgate.upstreams.wrappers import Balanced, Breaker, Counted, Deployment, Fallback, Limited, RetryBudget, Retrying
-
-if TYPE_CHECKING:
-    from toolgate.text.prompts.wording import Prompts
-
-DIALECTS: dict[str, Dialect] = {one.name: one for one in (OPENAI_CHAT, OPENAI_RESPONSES, ANTHROPIC, OLLAMA)}
-
-
-class Models:
-    """Builds the chain of wrappers that answers for each model of a configuration."""
-
-    def __init__(
-        self, config: Config, transport: Transport, builtin: Mapping[str, ports.Model], traced: Traced
-    ) -> None:
-        self._config = config
-        self._transport = transport
-        self._traced = traced
-        self._builtin = builtin
-        self._budgets = {name: RetryBudget() for name in config.upstreams}
-
-    def router(self) -> Router:
-        """A router over all models."""
-        balanced = {model.name: self._balanced(model) for model in self._config.models}
-        names = {name: model.name for model in self._config.models for name in model.names}
-        started = int(time.time())
-        return Router(
-            [
-                _route(
-                    model,
-                    Counted(_chain([balanced[model.name], *[balanced[names[f]] for f in model.fallbacks]])),
-                    started,
-                )
-                for model in self._config.models
-            ]
-        )
-
-    def _balanced(self, model: Model) -> ports.Model:
-        deployments = [self._deployment(model, target) for target in model.targets]
-        return self._worded(model, deployments[0].model if len(deployments) == 1 else Balanced(deployments))
-
-    def _worded(self, model: Model, asked: ports.Model) -> ports.Model:
-        """The model with what it lacks made up in text: tools, system messages, or calls that it leaks."""
-        if model.tools == "native" and model.system == "native" and not model.promote:
-            return asked
-        from toolgate.upstreams.emulated import Emulated, Injected  # templates take their time to load
-        from toolgate.upstreams.promoted import Promoted
-
-        noted = partial(self._traced.text_noted, model.name)
-        if model.tools == "emulated":
-            return Emulated(
-                asked,
-                syntax=model.syntax,
-                prompts=self._prompts(model.prompts),
-                inject=model.system == "inject",
-                images=model.capabilities.images,
-                parallel=model.capabilities.parallel,
-                reasks=model.reasks,
-                noted=noted,
-            )
-        if model.promote:
-            asked = Promoted(asked, noted=noted)
-        return Injected(asked, self._prompts(model.prompts)) if model.system == "inject" else asked
-
-    def _prompts(self, variant: str) -> "Prompts":
-        from toolgate.text.prompts.wording import Prompts
-
-        base, text = base_of(self._config), self._config.text
-        return Prompts(
-            variant,
-            templates_dir=base / text.templates if text.templates else None,
-            instructions=text.instructions,
-            rules=[base / rule for rule in text.rules],
-        )
-
-    def _deployment(self, model: Model, target: Target) -> Deployment:
-        if target.upstream == BUILTIN:
-            return Deployment(self._builtin[target.model])
-        upstream = self._config.upstreams[target.upstream]
-        asked: ports.Model = HttpModel(
-            self._transport, _endpoint(upstream), target.model, target.quirks, self._traced.attempted
-        )
-        asked = Limited(asked, concurrent=upstream.max_connections, queue=upstream.max_connections)
-        breaker = None
-        if upstream.breaker.failures:
-            breaker = asked = Breaker(asked, failures=upstream.breaker.failures, cooldown=upstream.breaker.seconds)
-        if model.retries:
-            asked = Retrying(asked, self._budgets[upstream.name], attempts=model.retries + 1)
-        return Deployment(asked, target.weight, breaker)
-
-
-def _chain(models: list[ports.Model]) -> ports.Model:
-    return models[0] if len(models) == 1 else Fallback(models)
-
-
-def _route(model: Model, answering: ports.Model, created: int) -> Route:
-    able = model.capabilities
-    return Route(
-        name=model.name,
-        model=answering,
-        aliases=model.aliases,
-        owner=model.targets[0].upstream,
-        created=created,
-        max_tools=able.max_tools,
-        strict=model.strict,
-        lenient=model.tools == "emulated",
-        whole_arguments=model.whole_arguments,
-        allow_tools=model.server_tools,
-        block_tools=model.blocked_tools,
-        price=Price(model.price.input, model.price.output),
-        context=able.context,
-        images=able.images,
-        tools=able.tools or model.tools == "emulated",
-        thinking=able.thinking,
-        defaults=model.defaults,
-    )
-
-
-def _endpoint(upstream: Upstream) -> UpstreamEndpoint:
-    dialect = DIALECTS[upstream.dialect]
-    own = {name: value.reveal() for name, value in upstream.headers.items()}
-    key = upstream.api_key.reveal() if upstream.api_key else None
-    limits = upstream.timeouts
-    return UpstreamEndpoint(
-        upstream.name,
-        dialect,
-        upstream.base_url,
-        {**dialect.upstream.headers(key), **own},
-        Timeouts(limits.connect, limits.first_byte, limits.idle, limits.total),
-    )
+from toolgate.upstreams.router import Router
+from toolgate.upstreams.transport import Transport
 
 
 class Site:
@@ -191,13 +56,14 @@ class Site:
         config: Config,
         transport: Transport,
         builtin: Mapping[str, ports.Model],
+        peers: Peers,
         store: ResponseStore,
         traced: Traced,
         workshop: Workshop | None,
     ) -> None:
         self.traced = traced
         self.system = System(traced.render)
-        router = Models(config, transport, builtin, traced).router()
+        router = Models(config, transport, builtin, peers, traced).router()
         pace = Pace(config.server.first_event_wait, config.server.keepalive_seconds)
         conversations = Conversations(router, pace, traced, workshop.tooling if workshop else None)
         endpoints = _endpoints(router, conversations, store, self.system)
@@ -262,6 +128,7 @@ class Toolgate:
         self._transport = Transport()
         self._database = Database(_database(config))
         self._store = ResponseStore(self._database)
+        self._peers = Peers(self._database)
         log = Log(config.log.level, _log_form(config), Redactor(config.secrets()))
         self._traced = Traced(log, Metrics())
         self._workshop = Workshop(config, self._database, self._traced, sources) if config.tools.enabled else None
@@ -307,7 +174,7 @@ class Toolgate:
     def _build(self, config: Config) -> Site:
         names = [name for model in config.models for name in model.names]
         self._traced.metrics.know(names, [*config.upstreams, BUILTIN])
-        return Site(config, self._transport, self._builtin, self._store, self._traced, self._workshop)
+        return Site(config, self._transport, self._builtin, self._peers, self._store, self._traced, self._workshop)
 
     async def _live(self, receive: Receive, send: Send) -> None:
         while True:
@@ -320,6 +187,7 @@ class Toolgate:
                 if self._workshop is not None:
                     await self._workshop.aclose()
                 await self._transport.aclose()
+                await self._peers.aclose()
                 await self._database.aclose()
                 await send({"type": "lifespan.shutdown.complete"})
                 return

@@ -119,6 +119,8 @@ class Conversations:
         record.dialect, record.model, record.stream = dialect.name, request.model, request.stream
         route = self._router.find(request.model)
         call.caller.require_model(route.name, request.model)
+        if route.personal:
+            request = replace(request, caller=call.caller.name)
         whole = route.whole_arguments or call.exchange.named.get(b"x-toolgate-arguments") == b"whole"
         if whole:
             request = replace(request, relay=False)

@@ -28,6 +28,9 @@ CREATE TABLE IF NOT EXISTS rounds (
 CREATE INDEX IF NOT EXISTS rounds_by_time ON rounds (created);
 """
 _SELECT = "SELECT key, messages, started FROM rounds WHERE owner = ? AND created > ? AND key IN (%s)"
+_KEEP = """
+INSERT INTO rounds VALUES (?, ?, ?, ?, '[]') ON CONFLICT (owner, key) DO UPDATE SET messages = ?, created = ?
+"""
 _messages = msgspec.json.Decoder(tuple[Message, ...])
 _started = msgspec.json.Decoder(list[str])
 
@@ -65,10 +68,7 @@ class RoundStore:
         dropped = [(owner, key) for key in forget]
 
         def write(db: sqlite3.Connection) -> None:
-            db.executemany(
-                "INSERT INTO rounds VALUES (?, ?, ?, ?, '[]') ON CONFLICT (owner, key) DO UPDATE SET messages = ?, created = ?",
-                kept,
-            )
+            db.executemany(_KEEP, kept)
             db.executemany("DELETE FROM rounds WHERE owner = ? AND key = ?", dropped)
             db.execute("DELETE FROM rounds WHERE created < ?", (now - KEPT_SECONDS,))
 

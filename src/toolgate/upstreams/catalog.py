@@ -16,7 +16,7 @@ from msgspec import Meta, Struct
 
 from toolgate.dialects.dialect import Quirks
 
-DialectName: TypeAlias = Literal["openai_chat", "openai_responses", "anthropic", "ollama"]
+DialectName: TypeAlias = Literal["openai_chat", "openai_responses", "anthropic", "ollama", "peer"]
 
 
 class Capabilities(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

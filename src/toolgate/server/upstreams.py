@@ -1,0 +1,166 @@
+"""From the models of a configuration to whoever answers for them: chains of wrappers with one method, `ask`."""
+
+import time
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from toolgate.config import BUILTIN, Config, Model, Target, Upstream
+from toolgate.dialects.anthropic import DIALECT as ANTHROPIC
+from toolgate.dialects.dialect import Dialect
+from toolgate.dialects.ollama import DIALECT as OLLAMA
+from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
+from toolgate.dialects.openai_responses import DIALECT as OPENAI_RESPONSES
+from toolgate.engine import ports
+from toolgate.engine.limits import Price
+from toolgate.server.peers import Peers
+from toolgate.server.sources import base_of
+from toolgate.telemetry.traced import Traced
+from toolgate.upstreams.http_model import Endpoint, HttpModel
+from toolgate.upstreams.router import Route, Router
+from toolgate.upstreams.transport import Timeouts, Transport
+from toolgate.upstreams.wrappers import Balanced, Breaker, Counted, Deployment, Fallback, Limited, RetryBudget, Retrying
+
+if TYPE_CHECKING:
+    from toolgate.text.prompts.wording import Prompts
+
+DIALECTS: dict[str, Dialect] = {one.name: one for one in (OPENAI_CHAT, OPENAI_RESPONSES, ANTHROPIC, OLLAMA)}
+
+
+class Models:
+    """Builds the chain of wrappers that answers for each model of a configuration."""
+
+    def __init__(
+        self,
+        config: Config,
+        transport: Transport,
+        builtin: Mapping[str, ports.Model],
+        peers: Peers,
+        traced: Traced,
+    ) -> None:
+        self._config = config
+        self._transport = transport
+        self._traced = traced
+        self._builtin = builtin
+        self._peers = peers
+        self._budgets = {name: RetryBudget() for name in config.upstreams}
+
+    def router(self) -> Router:
+        """A router over all models."""
+        balanced = {model.name: self._balanced(model) for model in self._config.models}
+        names = {name: model.name for model in self._config.models for name in model.names}
+        started = int(time.time())
+        return Router(
+            [
+                _route(
+                    model,
+                    Counted(_chain([balanced[model.name], *[balanced[names[f]] for f in model.fallbacks]])),
+                    started,
+                    self._is_peer(model),
+                )
+                for model in self._config.models
+            ]
+        )
+
+    def _balanced(self, model: Model) -> ports.Model:
+        deployments = [self._deployment(model, target) for target in model.targets]
+        return self._worded(model, deployments[0].model if len(deployments) == 1 else Balanced(deployments))
+
+    def _worded(self, model: Model, asked: ports.Model) -> ports.Model:
+        """The model with what it lacks made up in text: tools, system messages, or calls that it leaks."""
+        if model.tools == "native" and model.system == "native" and not model.promote:
+            return asked
+        from toolgate.upstreams.emulated import Emulated, Injected  # templates take their time to load
+        from toolgate.upstreams.promoted import Promoted
+
+        noted = partial(self._traced.text_noted, model.name)
+        if model.tools == "emulated":
+            return Emulated(
+                asked,
+                syntax=model.syntax,
+                prompts=self._prompts(model.prompts),
+                inject=model.system == "inject",
+                images=model.capabilities.images,
+                parallel=model.capabilities.parallel,
+                reasks=model.reasks,
+                stops=not self._is_peer(model),
+                noted=noted,
+            )
+        if model.promote:
+            asked = Promoted(asked, noted=noted)
+        return Injected(asked, self._prompts(model.prompts)) if model.system == "inject" else asked
+
+    def _is_peer(self, model: Model) -> bool:
+        found = [self._config.upstreams.get(target.upstream) for target in model.targets]
+        return any(upstream is not None and upstream.dialect == "peer" for upstream in found)
+
+    def _prompts(self, variant: str) -> "Prompts":
+        from toolgate.text.prompts.wording import Prompts
+
+        base, text = base_of(self._config), self._config.text
+        return Prompts(
+            variant,
+            templates_dir=base / text.templates if text.templates else None,
+            instructions=text.instructions,
+            rules=[base / rule for rule in text.rules],
+        )
+
+    def _deployment(self, model: Model, target: Target) -> Deployment:
+        if target.upstream == BUILTIN:
+            return Deployment(self._builtin[target.model])
+        upstream = self._config.upstreams[target.upstream]
+        asked = self._reached(upstream, target)
+        asked = Limited(asked, concurrent=upstream.max_connections, queue=upstream.max_connections)
+        breaker = None
+        if upstream.breaker.failures:
+            breaker = asked = Breaker(asked, failures=upstream.breaker.failures, cooldown=upstream.breaker.seconds)
+        if model.retries:
+            asked = Retrying(asked, self._budgets[upstream.name], attempts=model.retries + 1)
+        return Deployment(asked, target.weight, breaker)
+
+    def _reached(self, upstream: Upstream, target: Target) -> ports.Model:
+        if upstream.dialect == "peer":
+            return self._peers.model(upstream, target.model, self._traced.attempted)
+        return HttpModel(self._transport, _endpoint(upstream), target.model, target.quirks, self._traced.attempted)
+
+
+def _chain(models: list[ports.Model]) -> ports.Model:
+    return models[0] if len(models) == 1 else Fallback(models)
+
+
+def _route(model: Model, answering: ports.Model, created: int, personal: bool) -> Route:
+    able = model.capabilities
+    return Route(
+        name=model.name,
+        model=answering,
+        aliases=model.aliases,
+        owner=model.targets[0].upstream,
+        created=created,
+        max_tools=able.max_tools,
+        strict=model.strict,
+        lenient=model.tools == "emulated",
+        personal=personal,
+        whole_arguments=model.whole_arguments,
+        allow_tools=model.server_tools,
+        block_tools=model.blocked_tools,
+        price=Price(model.price.input, model.price.output),
+        context=able.context,
+        images=able.images,
+        tools=able.tools or model.tools == "emulated",
+        thinking=able.thinking,
+        defaults=model.defaults,
+    )
+
+
+def _endpoint(upstream: Upstream) -> Endpoint:
+    dialect = DIALECTS[upstream.dialect]
+    own = {name: value.reveal() for name, value in upstream.headers.items()}
+    key = upstream.api_key.reveal() if upstream.api_key else None
+    limits = upstream.timeouts
+    return Endpoint(
+        upstream.name,
+        dialect,
+        upstream.base_url,
+        {**dialect.upstream.headers(key), **own},
+        Timeouts(limits.connect, limits.first_byte, limits.idle, limits.total),
+    )
