@@ -24,6 +24,7 @@ from toolgate.storage.streams import StoredStream, StreamStore
 from toolgate.telemetry.traced import RequestRecord, Traced
 
 _PING = b": ping\n"
+_TOO_LONG = "This stream grew too long to be kept; GET the response without stream until it has ended."
 _STOPPED = "The server stopped while this response was running."
 
 
@@ -99,7 +100,7 @@ class Background:
         if self._closed:
             raise Overloaded("The server is shutting down.", retry_after=1)
         most = self._terms.per_caller
-        if sum(run.owner == owner for run in self._runs.values()) >= most:
+        if sum(run.owner == owner and not run.recording.ended for run in self._runs.values()) >= most:
             raise RateLimited(
                 f"{most} responses run in the background already; wait for one to end, or cancel one.",
                 code="too_many_background_responses",
@@ -202,7 +203,7 @@ class Background:
                 if not await self._wait_elsewhere(id):
                     return
             elif lost:
-                raise Conflict("These events are not kept any more.", code="stream_not_kept")
+                raise Conflict(_TOO_LONG, code="stream_not_kept")
             elif not await _set_within(changed, self._terms.keepalive):
                 yield []
 

@@ -4,12 +4,14 @@ A request that continues another is completed before its dialect reads it (`turn
 was told, so that GET gives what the stream gave. One that runs in the background is told from what is kept of it.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from typing import Any
 
-from toolgate.conversation.errors import InvalidRequest, NotFound
+from toolgate.conversation.errors import InvalidRequest, NotFound, Overloaded
 from toolgate.dialects.dialect import Dialect
+from toolgate.dialects.openai_responses.answer import DONE
 from toolgate.server.app import Call, Endpoint
 from toolgate.server.endpoints import Conversations, Question, warning_header
 from toolgate.server.exchange import Header
@@ -17,6 +19,7 @@ from toolgate.server.responses.items import with_ids
 from toolgate.server.responses.keeper import Keeper, Turn
 from toolgate.server.responses.paging import cut, read_number, read_page, read_query
 from toolgate.server.responses.state import State
+from toolgate.server.responses.telling import error_frame
 from toolgate.server.responses.turns import Past, conversation_of
 from toolgate.storage.responses import ResponseStore, StoredResponse
 from toolgate.wire.jsontext import encode
@@ -57,7 +60,7 @@ class Responses:
         try:
             turn = await self._past.turn(body, call.caller.name)
             question = await self._question(call, turn.body)
-            await self._conversations.answer(question, self._keeper(turn))
+            await self._conversations.answer(question, self._keeper(turn, release))
         finally:
             release()
 
@@ -120,10 +123,10 @@ class Responses:
     def _question(self, call: Call, body: dict[str, Any]) -> Awaitable[Question]:
         return self._conversations.question(call, self._dialect, self._dialect.server, body)
 
-    def _keeper(self, turn: Turn) -> Keeper | None:
+    def _keeper(self, turn: Turn, release: Callable[[], None]) -> Keeper | None:
         if not turn.stored and turn.conversation is None:
             return None
-        return Keeper(self._store, turn, self._state.conversations if self._state else None)
+        return Keeper(self._store, turn, self._state.conversations if self._state else None, release)
 
     async def _start(self, call: Call, body: dict[str, Any], release: Callable[[], None]) -> None:
         """Begin a background response and tell its id, or its events as they come."""
@@ -152,7 +155,7 @@ class Responses:
         kept = await self._state.background.start(
             self._conversations.answer,
             question,
-            Keeper(self._store, turn, self._state.conversations),
+            Keeper(self._store, turn, self._state.conversations, release),
             turn.owner,
             kept=streamed,
             on_end=release,
@@ -164,9 +167,16 @@ class Responses:
         exchange = call.exchange
         exchange.cancel_when_client_leaves()
         await exchange.start(self._dialect.stream_type.encode(), headers or [])
-        async with aclosing(self._state.background.follow(kept, after)) as chunks:
-            async for chunk in chunks:
-                await exchange.write(chunk)
+        try:
+            async with aclosing(self._state.background.follow(kept, after)) as chunks:
+                async for chunk in chunks:
+                    await exchange.write(chunk)
+        except asyncio.CancelledError:
+            if exchange.client_left:
+                raise
+            error = Overloaded("The server is shutting down; resume this stream when it is back.", retry_after=1)
+            call.record.note_error(error)
+            await exchange.write(error_frame(error) + DONE)
         await exchange.end()
 
 

@@ -3,6 +3,7 @@
 It is kept before the client hears that it is complete: a fast next turn always finds it.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -48,12 +49,19 @@ def last_response(chunk: bytes) -> dict[str, Any] | None:
 
 
 class Keeper:
-    """Keeps the response of one turn."""
+    """Keeps the response of one turn, and calls `on_kept` when that is done: the next turn may come."""
 
-    def __init__(self, store: ResponseStore, turn: Turn, conversations: ConversationStore | None) -> None:
+    def __init__(
+        self,
+        store: ResponseStore,
+        turn: Turn,
+        conversations: ConversationStore | None,
+        on_kept: Callable[[], None],
+    ) -> None:
         self._store = store
         self._turn = turn
         self._conversations = conversations
+        self._on_kept = on_kept
 
     async def before_chunk(self, chunk: bytes) -> None:
         """Called before frames go out; those that complete the response are looked into."""
@@ -72,6 +80,7 @@ class Keeper:
             await self._store.save(self.record(response), *also, *self._additions(response))
         elif turn.conversation is not None and self._conversations is not None and _is_added(response):
             await self._conversations.append(turn.owner, turn.conversation, _said(turn, response))
+        self._on_kept()
 
     def record(self, response: dict[str, Any]) -> StoredResponse:
         """The response as it is stored."""

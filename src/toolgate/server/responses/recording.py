@@ -54,7 +54,7 @@ class Recording:
 
     def since(self, number: int) -> list[bytes] | None:
         """The frames from this number on that are known so far, or None when they are on the disk, if anywhere."""
-        return self._pending[number - self._first :] if number >= self._first else None
+        return self._pending[number - self._first :] if self._kept and number >= self._first else None
 
     def cancel_when_client_leaves(self) -> None:
         """Nobody has to stay."""
@@ -85,9 +85,10 @@ class Recording:
         if response is not None:
             await self._finish(response, frames, whole=True)
             return
-        self._pending += frames
-        self._dirty.set()
-        self._notify()
+        if self._kept:
+            self._pending += frames
+            self._dirty.set()
+            self._notify()
         if done:
             await self.flush()
 
@@ -118,18 +119,20 @@ class Recording:
             await self.flush()
 
     async def flush(self) -> None:
-        """Bring what is pending to the disk; when there is too much of it, nothing is kept from now on."""
+        """Bring what is pending to the disk; when there is too much of it, none of it is kept from now on."""
         async with self._flushing:
             frames = list(self._pending)
             self._dirty.clear()
             if not frames or self.ended:
                 return
             self._left -= sum(map(len, frames))
-            if self._kept and self._left < 0:
+            if self._left < 0:
                 self._kept = False
+                self._pending.clear()
+                self._notify()
                 await self._streams.drop(self.response["id"])
-            elif self._kept:
-                await self._streams.append(self.response["id"], self._first, frames)
+                return
+            await self._streams.append(self.response["id"], self._first, frames)
             self._drop(len(frames))
 
     def _drop(self, count: int) -> None:

@@ -30,7 +30,8 @@ class State:
                 retry_after=1,
             )
         self._in_use.add(key)
-        return lambda: self._in_use.discard(key)
+        mine = [key]  # given back once, lest it be taken from whoever has it next
+        return lambda: self._in_use.discard(mine.pop()) if mine else None
 
     async def aclose(self, seconds: float = 0.0) -> None:
         """Wait so long for background responses, then end them."""

@@ -25,7 +25,7 @@ def closing(response: dict[str, Any], number: int) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (kind.encode(), encode(event))
 
 
-def error_frame(error: ToolgateError, number: int) -> bytes:
-    """The frame that tells why no more frames come."""
+def error_frame(error: ToolgateError, number: int | None = None) -> bytes:
+    """The frame that tells why no more frames come; it is none of the response's own and may have no number."""
     flat = {"code": error.code, "message": error.message, "param": error.param, "error": error_object(error)}
     return b"event: error\ndata: %b\n\n" % encode({"type": "error", "sequence_number": number, **flat})

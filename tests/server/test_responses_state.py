@@ -1,0 +1,351 @@
+"""Background responses over real sockets: polled, followed, resumed, cancelled, abandoned (C3, D3)."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.server.stateful import Stateful, stateful, until
+from tests.server.talk import Caller
+from toolgate.conversation.errors import Unavailable
+from toolgate.conversation.message import Text, ToolCall
+from toolgate.server.responses import Terms
+from toolgate.testing import FakeSource, FakeTool
+
+ASKED: dict[str, Any] = {"model": "m", "input": "Hi", "background": True}
+STREAMED = {**ASKED, "stream": True}
+LONG = "One two three four five six seven eight nine ten."
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Stateful]:
+    async with stateful() as server:
+        yield server
+
+
+def events(body: bytes) -> list[dict[str, Any]]:
+    """The events of a stream that must have ended as streams do."""
+    frames = [frame for frame in body.split(b"\n\n") if frame and not frame.startswith(b":")]
+    assert frames.pop() == b"data: [DONE]"
+    return [msgspec.json.decode(frame.partition(b"\ndata: ")[2]) for frame in frames]
+
+
+async def read_events(caller: Caller, count: int) -> list[dict[str, Any]]:
+    """So many events of a stream that goes on."""
+    heard = b""
+    await caller.head()
+    while heard.count(b"\n\n") < count:
+        heard += await caller.piece()
+    return events(b"".join([frame + b"\n\n" for frame in heard.split(b"\n\n")[:count]]) + b"data: [DONE]\n\n")
+
+
+async def test_a_background_response_is_queued_runs_and_completes(server: Stateful) -> None:
+    """field: D14"""
+    steps: asyncio.Queue[None] = asyncio.Queue()
+    asked, go = asyncio.Event(), asyncio.Event()
+
+    async def wait(_: Any) -> str:
+        asked.set()
+        await go.wait()
+        return "Hello."
+
+    server.play(wait, pace=steps.get)
+    queued = (await server.request("POST", "/v1/responses", ASKED)).json
+    assert (queued["status"], queued["background"], queued["output"]) == ("queued", True, [])
+    await asked.wait()
+    path = f"/v1/responses/{queued['id']}"
+    assert (await server.request("GET", path)).json == queued
+    go.set()
+
+    async def runs() -> bool:
+        return await server.status(queued["id"]) != "queued"
+
+    await until(runs)
+    assert (await server.request("GET", path)).json == {**queued, "status": "in_progress"}
+    for _ in range(20):
+        steps.put_nowait(None)
+    kept = await server.ended(queued["id"])
+    assert (kept["status"], kept["id"], kept["created_at"]) == ("completed", queued["id"], queued["created_at"])
+    assert kept["output"][0]["content"][0]["text"] == "Hello."
+
+
+async def test_a_background_response_must_be_stored(server: Stateful) -> None:
+    heard = await server.request("POST", "/v1/responses", {**ASKED, "store": False})
+    assert (heard.status, heard.json["error"]["param"]) == (400, "background")
+
+
+async def test_a_wrong_request_is_refused_at_once(server: Stateful) -> None:
+    heard = await server.request("POST", "/v1/responses", {**ASKED, "model": "absent"})
+    assert (heard.status, heard.json["error"]["code"]) == (404, "model_not_found")
+    heard = await server.request("POST", "/v1/responses", {**ASKED, "stream": "yes"})
+    assert (heard.status, heard.json["error"]["param"]) == (400, "stream")
+
+
+async def test_the_stream_survives_its_client_and_resumes_exactly_after_any_number(server: Stateful) -> None:
+    """field: D14"""
+    steps: asyncio.Queue[None] = asyncio.Queue()
+    server.play(LONG, pace=steps.get)
+    for _ in range(4):
+        steps.put_nowait(None)
+    async with server.asking("POST", "/v1/responses", STREAMED) as caller:
+        seen = await read_events(caller, 5)
+        caller.hang_up()
+    id = seen[0]["response"]["id"]
+    for _ in range(30):
+        steps.put_nowait(None)
+    resumed = await server.request(
+        "GET", f"/v1/responses/{id}?stream=true&starting_after={seen[-1]['sequence_number']}"
+    )
+    told = [*seen, *events(resumed.body)]
+    assert [event["sequence_number"] for event in told] == list(range(len(told)))
+    assert told[-1]["response"] == await server.ended(id)
+    assert "".join(event["delta"] for event in told if event["type"] == "response.output_text.delta") == LONG
+    for number in range(-1, len(told)):
+        query = f"starting_after={number}" if number >= 0 else ""
+        again = await server.request("GET", f"/v1/responses/{id}?stream=true&{query}")
+        assert events(again.body) == told[number + 1 :]
+
+
+async def test_many_readers_of_a_running_response_all_hear_the_same(server: Stateful) -> None:
+    go = asyncio.Event()
+    server.play(LONG, pace=go.wait)
+    id = ""
+    async with server.asking("POST", "/v1/responses", STREAMED) as first:
+        id = (await read_events(first, 2))[0]["response"]["id"]
+        path = f"/v1/responses/{id}?stream=true"
+        readers = [asyncio.create_task(server.request("GET", path)) for _ in range(5)]
+        await asyncio.sleep(0)
+        go.set()
+        told = [events((await reader).body) for reader in readers]
+    assert all(one == told[0] for one in told)
+    assert told[0][-1]["type"] == "response.completed"
+
+
+async def test_events_reach_the_disk_while_the_model_is_silent() -> None:
+    hold = asyncio.Event()
+    async with stateful(terms=Terms(flush_seconds=0.01)) as server:
+        server.play(LONG, pace=hold.wait)
+        async with server.asking("POST", "/v1/responses", STREAMED) as caller:
+            seen = await read_events(caller, 2)
+            id = seen[0]["response"]["id"]
+            await server.on_disk(id, 2)
+
+
+async def test_a_failure_before_the_first_word_is_kept_and_told(server: Stateful) -> None:
+    server.play(Unavailable("The model is out of order."))
+    heard = await server.request("POST", "/v1/responses", STREAMED)
+    told = events(heard.body)
+    assert [event["type"] for event in told] == [
+        "response.created",
+        "response.in_progress",
+        "error",
+        "response.failed",
+    ]
+    kept = await server.ended(told[0]["response"]["id"])
+    assert (kept["status"], kept["error"]["message"]) == ("failed", "The model is out of order.")
+
+
+async def test_a_failure_amid_the_answer_is_kept_and_told(server: Stateful) -> None:
+    server.play([Text("Half an"), Unavailable("The model is out of order.")])
+    heard = await server.request("POST", "/v1/responses", STREAMED)
+    last = events(heard.body)[-1]
+    assert last["type"] == "response.failed"
+    assert await server.ended(last["response"]["id"]) == last["response"]
+
+
+async def test_a_defect_fails_the_response_and_nothing_else(server: Stateful) -> None:
+    server.play(RuntimeError("a defect"), "Hello.")
+    id = (await server.request("POST", "/v1/responses", ASKED)).json["id"]
+    kept = await server.ended(id)
+    assert (kept["status"], kept["error"]["code"]) == ("failed", "server_error")
+    id = (await server.request("POST", "/v1/responses", ASKED)).json["id"]
+    assert (await server.ended(id))["status"] == "completed"
+
+
+async def test_a_cancelled_response_stops_its_model_and_says_so(server: Stateful) -> None:
+    hold = asyncio.Event()
+    scripted = server.play(LONG, pace=hold.wait)
+    async with server.asking("POST", "/v1/responses", STREAMED) as caller:
+        id = (await read_events(caller, 2))[0]["response"]["id"]
+        cancelled = await server.request("POST", f"/v1/responses/{id}/cancel")
+        assert (cancelled.status, cancelled.json["status"]) == (200, "cancelled")
+    assert scripted.answers[0].closed
+    assert (await server.request("POST", f"/v1/responses/{id}/cancel")).json == cancelled.json
+    again = events((await server.request("GET", f"/v1/responses/{id}?stream=true")).body)
+    assert again[-1]["type"] == "response.cancelled"
+    assert [event["sequence_number"] for event in again] == list(range(len(again)))
+
+
+async def test_a_queued_response_can_be_cancelled(server: Stateful) -> None:
+    asked = asyncio.Event()
+
+    async def hang(_: Any) -> str:
+        asked.set()
+        await asyncio.Event().wait()
+        return ""
+
+    server.play(hang)
+    id = (await server.request("POST", "/v1/responses", ASKED)).json["id"]
+    await asked.wait()
+    assert (await server.request("POST", f"/v1/responses/{id}/cancel")).json["status"] == "cancelled"
+
+
+async def test_only_a_background_response_can_be_cancelled(server: Stateful) -> None:
+    server.play("Hello.")
+    id = (await server.request("POST", "/v1/responses", {"model": "m", "input": "Hi"})).json["id"]
+    assert (await server.request("POST", f"/v1/responses/{id}/cancel")).status == 400
+    assert (await server.request("GET", f"/v1/responses/{id}?stream=true")).status == 400
+
+
+async def test_a_deleted_response_is_gone_with_its_stream_and_its_run(server: Stateful) -> None:
+    """field: D16"""
+    scripted = server.play(LONG, pace=asyncio.Event().wait)
+    async with server.asking("POST", "/v1/responses", STREAMED) as caller:
+        id = (await read_events(caller, 2))[0]["response"]["id"]
+        assert (await server.request("DELETE", f"/v1/responses/{id}")).json["deleted"] is True
+    assert scripted.answers[0].closed
+    assert (await server.request("GET", f"/v1/responses/{id}")).status == 404
+    assert await server.state.background.streams.load(id) is None
+    assert await server.state.background.streams.after(id, -1) == []
+
+
+async def test_a_caller_may_run_only_so_many_and_harms_no_other() -> None:
+    async with stateful(terms=Terms(per_caller=2)) as server:
+        server.play(*[LONG] * 3, pace=asyncio.Event().wait)
+        ids = [(await server.request("POST", "/v1/responses", ASKED)).json["id"] for _ in range(2)]
+        third = await server.request("POST", "/v1/responses", ASKED)
+        assert (third.status, third.json["error"]["code"]) == (429, "too_many_background_responses")
+        assert "retry-after" in third.headers
+        assert (await server.request("POST", "/v1/responses", ASKED, who="bob")).status == 200
+        await server.request("POST", f"/v1/responses/{ids[0]}/cancel")
+        server.play(LONG, pace=asyncio.Event().wait)
+        assert (await server.request("POST", "/v1/responses", ASKED)).status == 200
+
+
+async def test_a_stream_that_grows_too_long_is_given_up_and_its_response_is_not() -> None:
+    """field: D16"""
+    go = asyncio.Event()
+    async with stateful(terms=Terms(stream_bytes=100, flush_seconds=0.001)) as server:
+        server.play(LONG, pace=go.wait)
+        heard = events((await server.request("POST", "/v1/responses", STREAMED)).body)
+        assert (heard[-1]["type"], heard[-1]["code"]) == ("error", "stream_not_kept")
+        id = heard[0]["response"]["id"]
+        late = await server.request("GET", f"/v1/responses/{id}?stream=true")
+        assert (late.status, late.json["error"]["code"]) == (409, "stream_not_kept")
+        go.set()
+        assert (await server.ended(id))["output"][0]["content"][0]["text"] == LONG
+        assert await server.state.background.streams.after(id, -1) == []
+
+
+async def test_an_unfinished_response_cannot_be_continued_and_a_finished_one_can(server: Stateful) -> None:
+    go = asyncio.Event()
+    server.play(LONG, "More.", pace=go.wait)
+    id = (await server.request("POST", "/v1/responses", ASKED)).json["id"]
+    body = {"model": "m", "input": "And?", "previous_response_id": id}
+    early = await server.request("POST", "/v1/responses", body)
+    assert (early.status, early.json["error"]["code"]) == (400, "previous_response_not_completed")
+    go.set()
+    await server.ended(id)
+    assert (await server.request("POST", "/v1/responses", body)).status == 200
+
+
+async def test_a_response_that_ran_when_the_server_was_stopped_has_failed(tmp_path: Path) -> None:
+    async with stateful(tmp_path / "t.db") as server:
+        server.play(LONG, pace=asyncio.Event().wait)
+        async with server.asking("POST", "/v1/responses", STREAMED) as caller:
+            seen = await read_events(caller, 2)
+    id = seen[0]["response"]["id"]
+    async with stateful(tmp_path / "t.db") as server:
+        kept = (await server.request("GET", f"/v1/responses/{id}")).json
+        assert (kept["status"], kept["error"]["code"]) == ("failed", "server_error")
+        assert "shutting down" in kept["error"]["message"]
+        told = events((await server.request("GET", f"/v1/responses/{id}?stream=true")).body)
+        assert told[: len(seen)] == seen
+        assert told[-1]["response"] == kept
+
+
+async def test_a_response_whose_server_was_killed_has_failed_and_its_events_are_there(tmp_path: Path) -> None:
+    """field: D14"""
+    count = itertools.count()
+
+    async def after_the_first_item() -> None:
+        if next(count) >= 12:
+            await asyncio.Event().wait()
+
+    async with stateful(tmp_path / "t.db", terms=Terms(flush_seconds=0.001)) as killed:
+        killed.play(
+            [Text("First item."), ToolCall("call_" + "a" * 24, "look", "{}"), Text(LONG)], pace=after_the_first_item
+        )
+        async with killed.asking("POST", "/v1/responses", STREAMED) as caller:
+            seen = await read_events(caller, 8)
+            id = seen[0]["response"]["id"]
+            await killed.on_disk(id, 8)
+            async with stateful(tmp_path / "t.db") as server:  # same process number, another run: the first is gone
+                kept = (await server.request("GET", f"/v1/responses/{id}")).json
+                assert (kept["status"], kept["error"]["code"]) == ("failed", "server_error")
+                assert kept["error"]["message"] == "The server stopped while this response was running."
+                told = events((await server.request("GET", f"/v1/responses/{id}?stream=true")).body)
+                assert told[:8] == seen
+                done = [event["item"] for event in told if event["type"] == "response.output_item.done"]
+                assert kept["output"] == done != []
+                assert told[-1] == {
+                    "type": "response.failed",
+                    "sequence_number": len(told) - 1,
+                    "response": kept,
+                }
+                beyond = await server.request("GET", f"/v1/responses/{id}?stream=true&starting_after=5000")
+                assert [event["sequence_number"] for event in events(beyond.body)] == [5001]
+
+
+async def test_stopping_waits_for_what_can_still_end() -> None:
+    go = asyncio.Event()
+    async with stateful() as server:
+        server.play(LONG, pace=go.wait)
+        id = (await server.request("POST", "/v1/responses", ASKED)).json["id"]
+        closing = asyncio.create_task(server.state.aclose(10))
+        await asyncio.sleep(0)
+        late = await server.request("POST", "/v1/responses", ASKED)
+        assert late.status == 503
+        go.set()
+        await closing
+        assert (await server.ended(id))["status"] == "completed"
+
+
+async def test_server_tools_run_in_the_background_too() -> None:
+    """field: D12"""
+    clock = FakeTool("get_time", lambda _: "noon")
+    async with stateful(None, FakeSource(clock)) as server:
+        server.play([ToolCall("call_" + "a" * 24, "get_time", "{}")], "It is noon.", "Still noon.")
+        wish = {"tool_execution": "auto", "use_server_tools": True}
+        heard = await server.request("POST", "/v1/responses", {**STREAMED, **wish})
+        told = events(heard.body)
+        kept = await server.ended(told[0]["response"]["id"])
+        assert [item["type"] for item in kept["output"]] == ["mcp_call", "message"]
+        assert len(clock.calls) == 1
+        assert [event["sequence_number"] for event in told] == list(range(len(told)))
+        body = {"model": "m", "input": "And now?", "previous_response_id": kept["id"], **wish}
+        again = await server.request("POST", "/v1/responses", body)
+        assert again.json["output"][0]["content"][0]["text"] == "Still noon."
+
+
+async def test_strangers_find_no_background_response(server: Stateful) -> None:
+    """fault: Z2"""
+    server.play("Hello.")
+    id = (await server.request("POST", "/v1/responses", ASKED)).json["id"]
+    await server.ended(id)
+    for method, path in (
+        ("GET", f"/v1/responses/{id}"),
+        ("GET", f"/v1/responses/{id}?stream=true"),
+        ("GET", f"/v1/responses/{id}/input_items"),
+        ("POST", f"/v1/responses/{id}/cancel"),
+        ("DELETE", f"/v1/responses/{id}"),
+    ):
+        heard = await server.request(method, path, who="bob")
+        assert (heard.status, heard.json["error"]["code"]) == (404, "response_not_found")
+    heard = await server.request("POST", "/v1/responses", {**ASKED, "previous_response_id": id}, who="bob")
+    assert heard.status == 400
+    assert (await server.request("GET", f"/v1/responses/{id}")).status == 200
