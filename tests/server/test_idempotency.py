@@ -1,6 +1,7 @@
 """`Idempotency-Key`: one execution, one answer, byte for byte (D4; fault: M2, Z1)."""
 
 import asyncio
+import sys
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,22 @@ from toolgate.storage.idempotency import Busy, Claimed, IdempotencyStore, KeptAn
 CHAT = PATHS["openai_chat"]
 QUESTION = body("openai_chat", "m", False)
 KEY = "idempotency-key: k1"
+
+KILLED = """
+import asyncio, pathlib, sys
+from tests.server.limited import open_gate
+
+async def stuck(_):
+    print("asked", flush=True)
+    await asyncio.Event().wait()
+
+async def main():
+    async with open_gate([stuck], path=pathlib.Path(sys.argv[1]), lease=0.5) as gate:
+        print(gate.url, flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
 
 
 def own(heard: Heard) -> dict[str, str]:
@@ -195,6 +212,30 @@ async def test_what_a_crash_left_unfinished_is_taken_over_and_carried_out_once(t
         assert not await dead.keep("ann", "k1", "dead", heard_of)  # it woke up too late
         assert (await gate.ask(CHAT, QUESTION, KEY)).body == heard[0].body
         await database.aclose()
+
+
+async def test_a_server_that_was_killed_in_the_middle_leaves_its_requests_to_the_next(tmp_path: Path) -> None:
+    """(fault: M2)"""
+    path = tmp_path / "t.db"
+    server = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", KILLED, str(path), stdout=asyncio.subprocess.PIPE, cwd=Path(__file__).parents[2]
+    )
+    assert server.stdout is not None
+    try:
+        url = (await server.stdout.readline()).decode().strip()
+        async with Caller(url) as caller:
+            await caller.post(CHAT, QUESTION, "authorization: Bearer ann-key", KEY)
+            assert await server.stdout.readline() == b"asked\n"
+            server.kill()
+            await server.wait()
+    finally:
+        if server.returncode is None:
+            server.kill()
+            await server.wait()
+    async with open_gate([ANSWER], path=path, lease=0.5, terms=Terms(look=0.05)) as gate:
+        heard = await asyncio.gather(*[gate.ask(CHAT, QUESTION, KEY) for _ in range(20)])
+        assert {one.status for one in heard} == {200}
+        assert len({one.body for one in heard}) == len(gate.model.requests) == 1
 
 
 async def test_a_long_execution_keeps_its_claim() -> None:

@@ -143,7 +143,8 @@ class Purse:
 
 
 def _labels(now: datetime) -> dict[Period, str]:
-    return {"day": now.strftime("%Y-%m-%d"), "month": now.strftime("%Y-%m"), "total": EVER}
+    day = now.date().isoformat()
+    return {"day": day, "month": day[:7], "total": EVER}
 
 
 def _renews_in(now: datetime, period: Period) -> float | None:

@@ -9,7 +9,7 @@ Knows exchanges and the store; it must not know dialects, models or tools.
 import asyncio
 import hashlib
 import re
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from contextlib import asynccontextmanager
 
 from msgspec import Struct
@@ -59,9 +59,9 @@ class Idempotency:
     def _around(self, endpoint: Endpoint) -> Endpoint:
         handler = endpoint.handler
 
-        async def handle(call: Call) -> None:
+        def handle(call: Call) -> Awaitable[None]:
             given = call.exchange.named.get(HEADER)
-            await (handler(call) if given is None else self._once(call, handler, given))
+            return handler(call) if given is None else self._once(call, handler, given)
 
         handle.__doc__ = handler.__doc__
         return replace(endpoint, handler=handle)

@@ -5,7 +5,7 @@ Knows headers, usage and prices; how things are counted is in `toolgate.limits`.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -18,7 +18,7 @@ from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
 from toolgate.engine.limits import Price
 from toolgate.limits import Budget, Counters, Hold, KeyLimits, Meter, Purse, Taken
 from toolgate.limits.purse import Held
-from toolgate.server.app import Call, Endpoint
+from toolgate.server.app import Call, Endpoint, Handler
 from toolgate.server.exchange import Exchange, Header
 from toolgate.wire.jsontext import encode
 
@@ -96,19 +96,20 @@ class Limits:
     def _around(self, endpoint: Endpoint) -> Endpoint:
         handler = endpoint.handler
 
-        async def handle(call: Call) -> None:
-            if call.caller.name not in self._limits:
-                return await handler(call)
-            estimate = _estimate(call.exchange)
-            permit = await self.admit(call.caller.name, estimate, call.exchange)
-            try:
-                await handler(call)
-            finally:
-                usage = _used(call, estimate)
-                permit.settle(usage, self._price_of(call.record.model).of(usage) if usage else 0.0)
+        def handle(call: Call) -> Awaitable[None]:
+            return self._limited(call, handler) if call.caller.name in self._limits else handler(call)
 
         handle.__doc__ = handler.__doc__
         return replace(endpoint, handler=handle)
+
+    async def _limited(self, call: Call, handler: Handler) -> None:
+        estimate = _estimate(call.exchange)
+        permit = await self.admit(call.caller.name, estimate, call.exchange)
+        try:
+            await handler(call)
+        finally:
+            usage = _used(call, estimate)
+            permit.settle(usage, self._price_of(call.record.model).of(usage) if usage else 0.0)
 
     async def _hold(self, caller: str, budget: Budget, estimate: Usage, exchange: Exchange) -> Held:
         await self._purse.open()
