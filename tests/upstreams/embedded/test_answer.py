@@ -96,19 +96,35 @@ async def test_a_second_tool_may_follow_the_first() -> None:
     assert "returned:\nsunny" in engine.orders[0].messages[-1]["content"]
 
 
-async def test_the_very_same_call_is_not_made_again_but_answered_from_its_result() -> None:
+async def test_a_tool_that_has_served_the_question_is_not_called_again_for_it() -> None:
     """X8"""
-    engine = Scripted("get_weather", '{"city": "Rome"}', "Sunny.")
+    engine = Scripted("none", "Sunny.")
     history = [user("Weather in Rome?"), *called("get_weather", '{"city": "Rome"}', "sunny")]
-    response = fold(await told(engine, history, tools=TOOLS))
-    assert response.parts == (Text("Sunny."),)
+    assert fold(await told(engine, history, tools=TOOLS)).parts == (Text("Sunny."),)
+    assert engine.orders[0].grammar == 'root ::= "get_time" | "none"'
+    assert "- get_weather:" in engine.orders[0].messages[0]["content"]
+
+
+async def test_when_every_tool_has_served_the_answer_follows_at_once() -> None:
+    engine = Scripted("Sunny.")
+    history = [user("Weather in Rome?"), *called("get_weather", '{"city": "Rome"}', "sunny")]
+    assert fold(await told(engine, history, tools=(WEATHER,))).parts == (Text("Sunny."),)
+
+
+async def test_a_tool_that_failed_may_be_called_again_but_not_in_the_very_same_way() -> None:
+    """X8"""
+    failed = [user("Rome?"), *called("get_weather", '{"city": "Rom"}', "no such city", is_error=True)]
+    [call] = fold(await told(Scripted("get_weather", '{"city": "Rome"}'), failed, tools=TOOLS)).parts
+    assert isinstance(call, ToolCall)
+    response = fold(await told(Scripted("get_weather", '{"city": "Rom"}', "Sorry."), failed, tools=TOOLS))
+    assert response.parts == (Text("Sorry."),)
     assert response.usage is not None
     assert response.usage.input == 30
 
 
 async def test_after_many_calls_for_one_question_it_is_answered() -> None:
     engine = Scripted("Enough.")
-    calls = [part for number in range(6) for part in called("get_time", " " * number, "noon")]
+    calls = [part for number in range(6) for part in called("get_time", " " * number, "broken", is_error=True)]
     assert fold(await told(engine, [user("?"), *calls], tools=TOOLS)).parts == (Text("Enough."),)
 
 

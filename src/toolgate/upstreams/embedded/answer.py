@@ -121,14 +121,14 @@ class Writing:
 
     async def _chosen(self) -> ToolDef | None:
         """The tool to call next, if any."""
-        tools, talk = self._plan.tools, self._plan.talk
-        if not tools or (len(tools) == 1 and not self._plan.may_decline):
+        plan = self._plan
+        tools = plan.callable
+        if not tools or (len(tools) == 1 and not plan.may_decline):
             return tools[0] if tools else None
-        none = prompts.none_word(tools) if self._plan.may_decline else None
+        none = prompts.none_word(plan.tools) if plan.may_decline else None
         words = [tool.name for tool in tools] + ([none] if none else [])
-        order = frames.Generate(
-            0, prompts.to_choose(talk, tools, none), _NAME_TOKENS, _EXACTLY, grammar=grammar.one_of(words)
-        )
+        asked = prompts.to_choose(plan.talk, plan.tools, none)
+        order = frames.Generate(0, asked, _NAME_TOKENS, _EXACTLY, grammar=grammar.one_of(words))
         written = Written()
         await _exhaust(self._write(order, written, _not_yet))
         return next((tool for tool in tools if tool.name == written.text.strip()), None)

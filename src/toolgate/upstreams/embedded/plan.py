@@ -22,11 +22,12 @@ _UNSAID = {"temperature": 0.3, "top_p": 0.9, "top_k": 20}
 
 
 class Plan(Struct, frozen=True):
-    """A request made ready: the conversation, the tools among which it chooses, and whether it may choose none."""
+    """A request made ready: the conversation, the tools it is shown, which may be called next, and whether none may be."""
 
     adapted: Adapted
     talk: Talk
     tools: tuple[ToolDef, ...]
+    callable: tuple[ToolDef, ...]
     may_decline: bool
     max_tokens: int
     warnings: tuple[str, ...]
@@ -54,10 +55,17 @@ def make(request: ModelRequest, max_tokens: int) -> Plan:
         adapted,
         talk,
         offered,
+        _fresh(offered, talk) if mode == "auto" else offered,
         mode == "auto",
         min(asked.settings.max_tokens or max_tokens, max_tokens),
         (*adapted.dropped, *talk.warnings, *_left_out(asked, offered, max_tokens)),
     )
+
+
+def _fresh(tools: tuple[ToolDef, ...], talk: Talk) -> tuple[ToolDef, ...]:
+    """The tools that have given nothing yet for this question: shown a result, a small model calls the same tool again."""
+    served = {used.name for used in talk.last.used if not used.failed}
+    return tuple([tool for tool in tools if tool.name not in served])
 
 
 def _left_out(request: ModelRequest, offered: tuple[ToolDef, ...], max_tokens: int) -> list[str]:

@@ -26,6 +26,11 @@ _CHOOSE = (
 _MUST_CHOOSE = (
     "You choose the tool that fits the user's message best.\nTools:\n{tools}\nReply with the name of one tool only."
 )
+_NEXT = "Which tool is needed next? Say {none} if the answer is known now."
+_RESULT_IS_ENOUGH = (
+    "Now the user says: Is the shop open?\n"
+    'The tool shop_hours was called with {"shop": "bakery"} and returned:\nopen until 18:00'
+)
 _CALL = (
     "You write the arguments for one call of the tool {name} as a JSON object.\n"
     "{description}\n"
@@ -66,11 +71,10 @@ def to_choose(talk: Talk, tools: Sequence[ToolDef], none: str | None) -> Message
     shots = [
         message for question in _NO_TOOL_NEEDED for message in (_message("user", question), _message("assistant", none))
     ]
-    return (
-        _message("system", _CHOOSE.format(tools=listed, none=none)),
-        *shots,
-        _message("user", _asked(talk, f"Which tool is needed next? Say {none} if the answer is known now.")),
-    )
+    then = _NEXT.format(none=none)
+    if talk.last.used:
+        shots += [_message("user", f"{_RESULT_IS_ENOUGH}\n{then}"), _message("assistant", none)]
+    return (_message("system", _CHOOSE.format(tools=listed, none=none)), *shots, _message("user", _asked(talk, then)))
 
 
 def to_call(talk: Talk, tool: ToolDef) -> Messages:
