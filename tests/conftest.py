@@ -1,5 +1,6 @@
 """Fixtures for tests that need a running gateway."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import settings
 
 from tests.stage import Stage, on_stage
 
+os.environ.setdefault("ENABLE_EMBEDDED_MODEL", "false")  # a server started by a test fetches no gigabyte
 settings.register_profile("project", deadline=None, derandomize=True, max_examples=100)
 settings.load_profile("project")
 

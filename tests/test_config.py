@@ -11,7 +11,7 @@ import pytest
 
 from toolgate.config import BUILTIN, Config, ConfigError, Secret, Timeouts, diff, load
 from toolgate.config.addresses import base_url, is_loopback
-from toolgate.config.settings import ECHO, File, Limits
+from toolgate.config.settings import ECHO, LOCAL, Embedded, File, Limits
 from toolgate.conversation.request import Settings, Thinking
 from toolgate.server.head import Limits as EdgeLimits
 from toolgate.upstreams.catalog import catalog
@@ -85,17 +85,22 @@ def test_the_example_of_the_specification_means_what_it_says(written: Any) -> No
     assert config.redis is None
 
 
-def test_without_a_file_the_echo_model_is_served_on_loopback() -> None:
+def test_without_a_file_the_models_in_the_box_are_served_on_loopback() -> None:
     config = load(None, {})
     assert (config.server.host, config.server.port, config.keys, dict(config.upstreams)) == ("127.0.0.1", 8080, (), {})
-    (echo,) = config.models
-    assert (echo.name, echo.targets[0].upstream, echo.targets[0].model) == ("echo", BUILTIN, "echo")
-    assert config == Config()
+    served = [(model.name, model.targets[0].upstream, model.targets[0].model) for model in config.models]
+    assert served == [("local", BUILTIN, "local"), ("echo", BUILTIN, "echo")]
+    assert [config.is_local(model) for model in config.models] == [True, False]
+
+
+def test_the_model_on_this_machine_can_be_turned_off_from_outside() -> None:
+    config = load(None, {"ENABLE_EMBEDDED_MODEL": "false"})
+    assert config == Config(embedded=Embedded(enabled=False))
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "server:\nmodels:\n", "{}"])
 def test_an_empty_file_means_the_defaults(written: Any, text: str) -> None:
-    assert msgspec.structs.replace(written(text), source=None) == Config()
+    assert msgspec.structs.replace(written(text), source=None) == load(None, {})
 
 
 def test_the_example_that_the_command_prints_can_be_used() -> None:
@@ -233,7 +238,7 @@ class TestMistakes:
             ),
             (
                 "models: [{name: a, upstream: builtin}]",
-                "models[0].upstream: the built-in upstream has no model a; known: echo",
+                "models[0].upstream: the built-in upstream has no model a; known: echo, local",
             ),
             (
                 BOX + "models: [{name: a, upstream: bix}]",
@@ -528,7 +533,7 @@ class TestReload:
             ("", (), ()),
             ("keys: [{name: a, key: k}]", ("keys.a",), ()),
             ("log: {level: debug, format: json}", ("log.level",), ("log.format",)),
-            (BOX + "models: [{name: m, upstream: box}]", ("upstreams.box", "models.echo", "models.m"), ()),
+            (BOX + "models: [{name: m, upstream: box}]", ("upstreams.box", "models.local", "models.echo", "models.m"), ()),
             (
                 "server: {port: 1, host: localhost, origins: ['http://x']}",
                 ("server.origins",),
@@ -572,9 +577,9 @@ def test_json_is_yaml_too(written: Any) -> None:
 
 def test_the_defaults_of_the_file_are_the_defaults_of_the_configuration() -> None:
     file, config = File(), Config()
-    for name in ("server", "keys", "tools", "storage", "redis", "log"):
+    for name in ("server", "keys", "tools", "embedded", "text", "storage", "redis", "log"):
         assert getattr(file, name) == getattr(config, name)
-    assert file.models == (ECHO,)
+    assert file.models == (LOCAL, ECHO)
 
 
 def test_a_file_with_tags_runs_nothing(complaints: Any, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from toolgate import __version__
+from toolgate.cli import weights
 from toolgate.cli.approvals import app as approvals_app
 from toolgate.cli.asking import HERE, Key, Url, ask
 from toolgate.cli.tools import app as tools_app
@@ -46,7 +47,7 @@ def serve(
     wrong = complaint(loaded.server.host, loaded.server.port)
     if wrong:
         _stop(wrong, 1)
-    _say(f"Using {path}" if path else f"No {CONFIG_FILE} here: serving the built-in model `echo`")
+    _say(f"Using {path}" if path else f"No {CONFIG_FILE} here: serving the models in the box")
     if reload and path:
         watch(path)
     from toolgate.server.build import serve as run
@@ -81,13 +82,24 @@ def check(
 app.command("doctor", hidden=True)(check)
 
 
-@app.command()
-def models(url: Url = HERE, key: Key = None) -> None:
-    """List the models of a running server."""
+models_app = typer.Typer(invoke_without_command=True)
+
+
+@models_app.callback()
+def models(context: typer.Context, url: Url = HERE, key: Key = None) -> None:
+    """List the models of a running server, or see to the weights of the model that runs here."""
+    if context.invoked_subcommand is not None:
+        return
     from toolgate.cli.printing import print_table
     from toolgate.cli.tables import names_table
 
     print_table(names_table(ask(url, key, "GET", "/v1/models")))
+
+
+models_app.command("pull")(weights.pull)
+models_app.command("add")(weights.add)
+models_app.command("weights")(weights.listed)
+app.add_typer(models_app, name="models")
 
 
 mcp_app = typer.Typer(invoke_without_command=True)

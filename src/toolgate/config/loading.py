@@ -9,7 +9,7 @@ from toolgate.config.problems import ConfigError, Problem, Problems
 from toolgate.config.reading import parse_yaml, read
 from toolgate.config.resolve import check_bind, resolve
 from toolgate.config.settings import File
-from toolgate.config.values import Config
+from toolgate.config.values import ECHO, Config
 from toolgate.upstreams.catalog import catalog
 
 _NO = {"0", "false", "no", "off"}
@@ -31,9 +31,18 @@ def load(path: Path | None, env: Mapping[str, str], *, host: str | None = None, 
     config = msgspec.structs.replace(config, server=msgspec.structs.replace(config.server, **said), source=path)
     if env.get("ENABLE_TOOLS", "").strip().lower() in _NO:
         config = msgspec.structs.replace(config, tools=msgspec.structs.replace(config.tools, enabled=False))
+    if env.get("ENABLE_EMBEDDED_MODEL", "").strip().lower() in _NO:
+        config = _without_local(config)
     check_bind(config, problems)
     problems.settle(source)
     return config
+
+
+def _without_local(config: Config) -> Config:
+    """The configuration without the model that runs on this machine; something is always served."""
+    models = tuple([model for model in config.models if not config.is_local(model)])
+    embedded = msgspec.structs.replace(config.embedded, enabled=False)
+    return msgspec.structs.replace(config, models=models or (ECHO,), embedded=embedded)
 
 
 def _read(path: Path) -> bytes:

@@ -13,7 +13,7 @@ from toolgate.conversation.request import Settings, Thinking
 from toolgate.dialects.dialect import Quirks
 from toolgate.upstreams.catalog import Capabilities, Row
 
-BUILTIN_MODELS = ("echo",)
+BUILTIN_MODELS = ("local", "echo")
 _NAME = re.compile(r"\S{1,256}")
 
 

@@ -47,7 +47,7 @@ def diff(old: Config, new: Config) -> Changes:
     live += [f"tools.{name}" for name in tools if name in _LIVE_TOOLS]
     restart += [f"tools.{name}" for name in tools if name not in _LIVE_TOOLS]
     restart += ["tools.approvals.webhook"] * (old.tools.approvals.webhook != new.tools.approvals.webhook)
-    restart += [name for name in ("storage", "redis") if getattr(old, name) != getattr(new, name)]
+    restart += [name for name in ("embedded", "storage", "redis") if getattr(old, name) != getattr(new, name)]
     return Changes(tuple(live), tuple(restart), running)
 
 
@@ -59,6 +59,7 @@ def _running(old: Config, new: Config) -> Config:
         server=msgspec.structs.replace(old.server, **kept),
         log=msgspec.structs.replace(new.log, format=old.log.format),
         tools=msgspec.structs.replace(old.tools, **tools),
+        embedded=old.embedded,
         storage=old.storage,
         redis=old.redis,
     )

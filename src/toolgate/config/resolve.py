@@ -38,6 +38,7 @@ def resolve(file: File, catalog: Catalog, env: Mapping[str, str], problems: Prob
         upstreams={name: upstream for name, upstream in upstreams.items() if upstream},
         models=models,
         tools=file.tools,
+        embedded=file.embedded,
         text=file.text,
         storage=file.storage,
         redis=file.redis,

@@ -167,7 +167,7 @@ class ModelEntry(Struct, frozen=True, kw_only=True):
 
     name: Annotated[str, about("The public name.")]
     aliases: Annotated[tuple[str, ...], about("Other names for it.")] = ()
-    upstream: Annotated[str | None, about("The upstream that serves it; `builtin` serves `echo`.")] = None
+    upstream: Annotated[str | None, about("The upstream that serves it; `builtin` serves `local` and `echo`.")] = None
     model: Annotated[str | None, about("The upstream's own name for it; by default the public name.")] = None
     upstreams: Annotated[
         tuple[TargetEntry, ...], about("Several upstreams among which requests are shared, in place of one.")
@@ -363,6 +363,24 @@ class Tools(Struct, frozen=True, kw_only=True):
     approvals: Annotated[Approvals, about("When a person is asked first.")] = Approvals()
 
 
+class Embedded(Struct, frozen=True, kw_only=True):
+    """The model `local`, which runs on this machine; its weights are fetched once."""
+
+    enabled: Annotated[
+        bool, about("Whether it may be fetched and run; ENABLE_EMBEDDED_MODEL=false turns it off, too.")
+    ] = True
+    model: Annotated[
+        str,
+        about("Its weights: a name that `toolgate models weights` lists, or the path of a GGUF file.", min_length=1),
+    ] = "qwen2.5-coder-1.5b"
+    folder: Annotated[str | None, about("Where weights are kept; by default the user's cache folder.")] = None
+    context: Annotated[int, about("Tokens of input and output together.", ge=512)] = 8192
+    threads: Annotated[Annotated[int, Meta(ge=1)] | None, about("Processors to use; by default all there are.")] = None
+    max_tokens: Annotated[int, about("Longest answer where a request does not say.", ge=1)] = 2048
+    queue: Annotated[int, about("Requests that may wait while it answers another.", ge=0)] = 16
+    wait: Annotated[float, about("Seconds that a request waits for its turn, or for the weights.", gt=0)] = 120.0
+
+
 class TextPrompts(Struct, frozen=True, kw_only=True):
     """What models that only write text are told."""
 
@@ -380,6 +398,7 @@ class Log(Struct, frozen=True, kw_only=True):
     format: Annotated[LogForm, about("`json`, `text`, or `auto`: text on a terminal, JSON elsewhere.")] = "auto"
 
 
+LOCAL = ModelEntry(name="local", upstream="builtin", model="local")
 ECHO = ModelEntry(name="echo", upstream="builtin", model="echo")
 
 
@@ -390,9 +409,10 @@ class File(Struct, frozen=True, kw_only=True):
     keys: Annotated[tuple[Key, ...], about("Keys that clients present; without any, only loopback is served.")] = ()
     upstreams: Annotated[Mapping[str, UpstreamEntry], about("Who answers for models, by name.")] = {}
     models: Annotated[
-        tuple[ModelEntry, ...], about("Models that clients can ask for; without any, the built-in `echo`.")
-    ] = (ECHO,)
+        tuple[ModelEntry, ...], about("Models that clients can ask for; without any, the built-in `local` and `echo`.")
+    ] = (LOCAL, ECHO)
     tools: Annotated[Tools, about("Where the server's own tools come from.")] = Tools()
+    embedded: Annotated[Embedded, about("The model `local`, which runs on this machine.")] = Embedded()
     text: Annotated[TextPrompts, about("What models that only write text are told.")] = TextPrompts()
     storage: Annotated[Secret, about("Where conversations and runs are kept: sqlite:///… or postgresql://…")] = Secret(
         "sqlite:///toolgate.db"

@@ -8,6 +8,7 @@ from msgspec import Struct
 from toolgate.config.secret import Secret
 from toolgate.config.settings import (
     Breaker,
+    Embedded,
     Key,
     Log,
     Price,
@@ -23,7 +24,9 @@ from toolgate.dialects.dialect import Quirks
 from toolgate.upstreams.catalog import Capabilities, DialectName
 
 BUILTIN = "builtin"
-"""The upstream that is always there: it serves `echo`."""
+"""The upstream that is always there: it serves `local`, the model on this machine, and `echo`."""
+
+LOCAL = "local"
 
 
 class Upstream(Struct, frozen=True, kw_only=True):
@@ -89,11 +92,16 @@ class Config(Struct, frozen=True, kw_only=True):
     upstreams: Mapping[str, Upstream] = {}
     models: tuple[Model, ...] = (ECHO,)
     tools: Tools = Tools()
+    embedded: Embedded = Embedded()
     text: TextPrompts = TextPrompts()
     storage: Secret = Secret("sqlite:///toolgate.db")
     redis: Secret | None = None
     log: Log = Log()
     source: Path | None = None
+
+    def is_local(self, model: Model) -> bool:
+        """Whether the model runs on this machine."""
+        return any(target.upstream == BUILTIN and target.model == LOCAL for target in model.targets)
 
     def by_name(self) -> dict[str, Model]:
         """Every model under each of its names."""

@@ -25,6 +25,7 @@ from toolgate.server.endpoints import Conversations, Pace
 from toolgate.server.exchange import Receive, Scope, Send
 from toolgate.server.head import Limits
 from toolgate.server.listen import run
+from toolgate.server.local import Absent, embedded_model
 from toolgate.server.mcp import words
 from toolgate.server.mcp.door import Door
 from toolgate.server.models import ModelLists
@@ -124,13 +125,14 @@ class Toolgate:
     ) -> None:
         """`builtin` are the models that need no upstream, by name; `sources` bring tools beside the configured ones."""
         self.config = config
-        self._builtin = builtin or {"echo": EchoModel()}
         self._transport = Transport()
         self._database = Database(_database(config))
         self._store = ResponseStore(self._database)
         self._peers = Peers(self._database)
         log = Log(config.log.level, _log_form(config), Redactor(config.secrets()))
         self._traced = Traced(log, Metrics())
+        self._local = embedded_model(config, log) if builtin is None else None
+        self._builtin = builtin or {"local": self._local or Absent(), "echo": EchoModel()}
         self._workshop = Workshop(config, self._database, self._traced, sources) if config.tools.enabled else None
         self._site = self._build(config)
 
@@ -182,10 +184,14 @@ class Toolgate:
             if message["type"] == "lifespan.startup":
                 if self._workshop is not None:
                     await self._workshop.open()
+                if self._local is not None:
+                    self._local.start()
                 await send({"type": "lifespan.startup.complete"})
             else:
                 if self._workshop is not None:
                     await self._workshop.aclose()
+                if self._local is not None:
+                    await self._local.aclose()
                 await self._transport.aclose()
                 await self._peers.aclose()
                 await self._database.aclose()
@@ -261,4 +267,6 @@ def _announce(url: str, config: Config) -> None:
         f"  Anthropic  {url}           (v1/messages)",
         f"  Ollama     {url}           (api/chat)",
     ]
+    if config.embedded.enabled and any(config.is_local(model) for model in config.models):
+        lines.append(f"`local` is {config.embedded.model} on this machine, small and slow: it is made ready meanwhile.")
     sys.stderr.write("\n".join(lines) + "\n")

@@ -1,0 +1,63 @@
+"""The model on this machine, as the server keeps it: made if anybody may ask for it, started and ended with the server."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from toolgate.config import Config
+from toolgate.conversation.errors import Unavailable
+from toolgate.conversation.request import ModelRequest
+from toolgate.engine.ports import Answer
+from toolgate.telemetry.logs import Log
+
+if TYPE_CHECKING:
+    from toolgate.upstreams.embedded.model import EmbeddedModel
+    from toolgate.upstreams.embedded.state import State
+
+_STEP = 10.0
+"""Percent between two lines of the log."""
+
+
+class Absent:
+    """Stands where the model would, in a configuration that does not allow it."""
+
+    async def ask(self, request: ModelRequest) -> Answer:
+        """Say so."""
+        raise Unavailable("The embedded model is turned off here (`embedded.enabled`).", status=503)
+
+
+def embedded_model(config: Config, log: Log) -> "EmbeddedModel | None":
+    """The model that runs here, if some model of the configuration is it and it may run."""
+    if not config.embedded.enabled or not any(config.is_local(model) for model in config.models):
+        return None
+    from toolgate.upstreams.embedded.keeper import Options
+    from toolgate.upstreams.embedded.model import EmbeddedModel
+
+    chosen = config.embedded
+    options = Options(
+        model=chosen.model,
+        folder=Path(chosen.folder).expanduser() if chosen.folder else None,
+        context=chosen.context,
+        threads=chosen.threads,
+        queue=chosen.queue,
+        wait=chosen.wait,
+        max_tokens=chosen.max_tokens,
+    )
+    return EmbeddedModel(options, _Teller(log).tell)
+
+
+class _Teller:
+    """Logs what the model is doing, and not every percent of it."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._told: tuple[str, float] = ("", 0.0)
+
+    def tell(self, state: "State") -> None:
+        """The model's state has changed."""
+        phase, percent = self._told
+        now = state.percent or 0.0
+        if state.phase == phase and now < percent + _STEP:
+            return
+        self._told = (state.phase, now)
+        say = self._log.error if state.phase == "failed" else self._log.info
+        say("local", phase=state.phase, percent=state.percent, message=state.message)
