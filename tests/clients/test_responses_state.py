@@ -236,3 +236,59 @@ async def test_nothing_that_was_told_is_lost_when_the_server_is_killed(tmp_path:
         rest = [event async for event in await client.responses.retrieve(failed.id, stream=True, starting_after=last)]
         assert rest[-1].type == "response.failed"
         assert [event.sequence_number for event in rest] == list(range(last + 1, last + 1 + len(rest)))
+
+
+CALL_A, CALL_B = "call_" + "a" * 24, "call_" + "b" * 24
+
+
+def call(id: str) -> Any:
+    return {"type": "function_call", "call_id": id, "name": "look", "arguments": "{}"}
+
+
+def result(id: str, text: str) -> Any:
+    return {"type": "function_call_output", "call_id": id, "output": text}
+
+
+@pytest.mark.parametrize("chained", [False, True])
+async def test_a_conversation_is_compacted_and_goes_on(server: Stateful, client: AsyncOpenAI, chained: bool) -> None:
+    """field: D12"""
+    scripted = server.play("Ann wants tea; the kettle is on.", "Here it is.")
+    said: Any = {"type": "message", "role": "assistant", "content": "The kettle is on."}
+    history = [user("I am Ann."), call(CALL_A), result(CALL_A, "hot"), said, user("Tea, please.")]
+    short = await client.responses.compact(model="m", input=history)
+    assert heard(scripted)[0] == ("user", "I am Ann.")
+    assert short.object == "response.compaction"
+    assert [item.type for item in short.output] == ["message", "message", "compaction"]
+    assert short.usage.total_tokens >= 0
+    if chained:
+        answer = await client.responses.create(model="m", input="And?", previous_response_id=short.id)
+    else:
+        items: Any = [*[item.model_dump(exclude_none=True, warnings=False) for item in short.output], user("And?")]
+        answer = await client.responses.create(model="m", input=items)
+    assert answer.output_text == "Here it is."
+    summary = "Summary of the conversation so far:\n\nAnn wants tea; the kettle is on."
+    words = [("user", "I am Ann."), ("user", "Tea, please."), ("assistant", summary), ("user", "And?")]
+    assert heard(scripted) == words
+
+
+async def test_compaction_loses_no_call_that_waits_and_no_finished_sibling(
+    server: Stateful, client: AsyncOpenAI
+) -> None:
+    """field: D17"""
+    scripted = server.play("Looked around.", "Both seen.")
+    history = [user("Look twice."), call(CALL_A), call(CALL_B), result(CALL_A, "first")]
+    short = await client.responses.compact(model="m", input=history)
+    assert [item.type for item in short.output] == [
+        "message",
+        "compaction",
+        "function_call",
+        "function_call",
+        "function_call_output",
+    ]
+    await client.responses.create(model="m", input=[result(CALL_B, "second")], previous_response_id=short.id)
+    assert [text for _, text in results_heard(scripted)] == ["first", "second"]
+
+
+async def test_there_must_be_something_to_compact(server: Stateful, client: AsyncOpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="nothing to compact"):
+        await client.responses.compact(model="m")

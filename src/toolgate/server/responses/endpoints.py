@@ -9,12 +9,16 @@ from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from typing import Any
 
+from msgspec.structs import replace
+
 from toolgate.conversation.errors import InvalidRequest, NotFound, Overloaded
 from toolgate.dialects.dialect import Dialect
 from toolgate.dialects.openai_responses.answer import DONE
 from toolgate.server.app import Call, Endpoint
 from toolgate.server.endpoints import Conversations, Question, warning_header
 from toolgate.server.exchange import Header
+from toolgate.server.responses.compaction import Whole, compacted, opened, split
+from toolgate.server.responses.compaction import question as summary_question
 from toolgate.server.responses.items import with_ids
 from toolgate.server.responses.keeper import Keeper, Turn
 from toolgate.server.responses.paging import cut, read_number, read_page, read_query
@@ -22,6 +26,7 @@ from toolgate.server.responses.state import State
 from toolgate.server.responses.telling import error_frame
 from toolgate.server.responses.turns import Past, conversation_of
 from toolgate.storage.responses import ResponseStore, StoredResponse
+from toolgate.wire.fields import Fields
 from toolgate.wire.jsontext import encode
 
 
@@ -42,6 +47,7 @@ class Responses:
         words = self._dialect.server
         return [
             Endpoint("POST", "/v1/responses", self.create, words),
+            Endpoint("POST", "/v1/responses/compact", self.compact, words),
             Endpoint("GET", "/v1/responses/{}/input_items", self.input_items, words),
             Endpoint("POST", "/v1/responses/{}/cancel", self.cancel, words),
             Endpoint("GET", "/v1/responses/{}", self.retrieve, words),
@@ -63,6 +69,22 @@ class Responses:
             await self._conversations.answer(question, self._keeper(turn, release))
         finally:
             release()
+
+    async def compact(self, call: Call) -> None:
+        """Make a conversation short; what comes of it can be sent as input, or continued by its id."""
+        fields = Fields(await call.exchange.json())
+        body, owner = dict(fields.rest), call.caller.name
+        items = await self._past.items(body, owner)
+        if not items:
+            raise InvalidRequest("There is nothing to compact: give input or previous_response_id.", param="input")
+        place, whole = split(items), Whole(call.exchange)
+        asked = await self._question(call, summary_question(body, opened(items[:place])))
+        await self._conversations.answer(replace(asked, exchange=whole))
+        assert whole.body is not None  # whoever does not answer raises
+        made = compacted(items, place, whole.body, asked.reply.created)
+        if body.get("store") is not False:
+            await self._store.save(StoredResponse(made["id"], owner, None, made["created_at"], [], made))
+        await call.exchange.respond(200, encode(made), whole.headers)
 
     async def retrieve(self, call: Call) -> None:
         """Tell a kept response again; with `stream=true` its events, those behind `starting_after`."""

@@ -4,6 +4,7 @@ from typing import Any
 
 from toolgate.conversation.errors import InvalidRequest, NotFound
 from toolgate.server.responses.background import is_running
+from toolgate.server.responses.compaction import is_closed, opened
 from toolgate.server.responses.items import text_message
 from toolgate.server.responses.keeper import Turn
 from toolgate.server.responses.state import State
@@ -28,9 +29,18 @@ class Past:
             earlier = await self._conversation(owner, conversation)
         elif body.get("previous_response_id") is not None:
             earlier = await self._chain(owner, body["previous_response_id"])
-        else:
+        elif not any(is_closed(item) for item in new_items):
             return Turn(owner, body, new_items)
-        return Turn(owner, {**body, "input": [*earlier, *new_items]}, new_items, conversation)
+        else:
+            earlier = []
+        return Turn(owner, {**body, "input": opened([*earlier, *new_items])}, new_items, conversation)
+
+    async def items(self, body: dict[str, Any], owner: str) -> list[Any]:
+        """All items of a request and its past, as they are kept."""
+        new_items = [await self.meant(item, owner) for item in _items(body.get("input"))]
+        if body.get("previous_response_id") is None:
+            return new_items
+        return [*await self._chain(owner, body["previous_response_id"]), *new_items]
 
     async def meant(self, item: Any, owner: str) -> Any:
         """The kept item that a reference names; one that names nothing is left for the dialect to refuse."""
