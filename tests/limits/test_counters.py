@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,7 +11,10 @@ from toolgate.limits import KeyLimits, LocalCounters, Taken
 from toolgate.limits.window import SLOT, SLOTS, Window
 
 MINUTE = 60 * 1_000_000_000
-GAPS = st.lists(st.integers(0, 20_000_000_000), max_size=60)
+GAP = st.one_of(
+    st.integers(0, 20_000_000_000), st.integers(0, 2 * SLOT), st.integers(MINUTE - 2 * SLOT, MINUTE + 2 * SLOT)
+)
+GAPS = st.lists(GAP, max_size=60)
 
 
 class Clock:
@@ -57,7 +61,7 @@ def test_no_minute_holds_more_requests_than_the_limit(gaps: list[int], limit: in
     assert len(grants) >= min(limit, len(gaps))
 
 
-@given(st.lists(st.tuples(st.integers(0, 20_000_000_000), st.integers(0, 150)), max_size=60))
+@given(st.lists(st.tuples(GAP, st.integers(0, 150)), max_size=60))
 def test_no_minute_holds_more_reserved_tokens_than_the_limit(arrivals: list[tuple[int, int]]) -> None:
     """(fault: M3)"""
     clock = Clock()
@@ -151,6 +155,21 @@ def test_what_was_used_beyond_the_reservation_is_owed() -> None:
     assert take(counters, limits, 1).hold is not None
 
 
+@pytest.mark.parametrize("tokens", [0, 1, 60])
+def test_whoever_comes_back_when_told_finds_tokens(tokens: int) -> None:
+    clock = Clock()
+    counters, limits = LocalCounters(clock), KeyLimits(tokens_per_minute=100)
+    for _ in range(2):
+        assert take(counters, limits, 50).hold is not None
+        clock.now += 10 * SLOT
+    refused = take(counters, limits, tokens)
+    assert refused.refused == "tokens"
+    clock.now += round(refused.retry_after * 1e9) - 1
+    assert take(counters, limits, tokens).hold is None
+    clock.now += 1
+    assert take(counters, limits, tokens).hold is not None
+
+
 def test_a_request_larger_than_the_limit_is_let_in_alone() -> None:
     counters, limits = LocalCounters(Clock()), KeyLimits(tokens_per_minute=100)
     assert take(counters, limits, 5000).hold is not None
@@ -176,6 +195,12 @@ def test_keys_do_not_share_their_limits() -> None:
     assert take(counters, limits).hold is not None
     assert take(counters, limits).hold is None
     assert take(counters, limits, key="bob").hold is not None
+
+
+def test_what_was_used_behind_the_back_counts() -> None:
+    counters, limits = LocalCounters(Clock()), KeyLimits(tokens_per_minute=100)
+    counters.charge("ann", 100)
+    assert take(counters, limits, 1).refused == "tokens"
 
 
 async def test_tasks_that_race_are_granted_the_limit_and_no_more() -> None:

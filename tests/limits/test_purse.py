@@ -124,6 +124,22 @@ async def test_spending_is_written_in_batches_and_read_back() -> None:
     assert again.spent("ann", "day") == pytest.approx(2.0)
 
 
+async def test_what_is_spent_while_a_batch_is_written_is_not_forgotten() -> None:
+    class Busy(Notes):
+        async def add(self, amounts: Mapping[tuple[str, str], float]) -> Sums:
+            if not self.batches:
+                purse.spend("ann", 0.5)
+            return await super().add(amounts)
+
+    notes = Busy()
+    purse = Purse(notes, every=60)
+    purse.spend("ann", 1.0)
+    await purse.flush()
+    assert purse.spent("ann", "total") == 1.5
+    await purse.aclose()
+    assert set(notes.sums_by.values()) == {1.5}
+
+
 async def test_what_cannot_be_written_is_kept_for_the_next_time() -> None:
     notes = Notes()
     notes.broken = True

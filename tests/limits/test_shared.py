@@ -87,6 +87,14 @@ async def test_tokens_are_settled_once_and_never_fall_below_zero(url: str) -> No
         assert (late.refused, late.tokens.remaining) == ("tokens", 0)
 
 
+async def test_what_was_used_behind_the_back_counts_on_every_node(url: str) -> None:
+    limits = KeyLimits(tokens_per_minute=100)
+    async with nodes(url, 2) as (one, two):
+        one.charge("ann", 100)
+        await asyncio.gather(*one._settling)
+        assert (await two.take("ann", limits, 1)).refused == "tokens"
+
+
 async def test_a_window_slides_and_forgets_its_old_slots(url: str, server: Any) -> None:
     """The slots are moved into the past instead of waiting a minute."""
     limits = KeyLimits(requests_per_minute=2)

@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.limited import ANSWER, open_gate
+from tests.limits.test_purse import Notes
+from tests.server.limited import ANSWER, PRICE, open_gate
 from tests.server.talk import CLIENTS, PATHS, Caller, body
 from toolgate.conversation.errors import Unavailable
-from toolgate.conversation.events import ModelResponse
+from toolgate.conversation.events import ModelResponse, Usage
 from toolgate.conversation.request import ModelRequest
-from toolgate.limits import Budget, KeyLimits
+from toolgate.limits import Budget, KeyLimits, LocalCounters, Purse
+from toolgate.server.limits import Limits
+from toolgate.telemetry.traced import RequestRecord
 
 CHAT = PATHS["openai_chat"]
 
@@ -63,10 +66,10 @@ async def test_tokens_are_counted_as_the_model_used_them() -> None:
 
 async def test_a_request_that_failed_gives_its_tokens_back() -> None:
     """(fault: M3)"""
-    limits = KeyLimits(tokens_per_minute=1500)  # room for one reservation
+    limits = KeyLimits(tokens_per_minute=2500)  # room for one reservation
     async with open_gate([Unavailable("gone")] * 3, {"ann": limits}) as gate:
         for _ in range(3):
-            heard = await gate.ask(CHAT, body("openai_chat", "m", False))
+            heard = await gate.ask(CHAT, body("openai_chat", "m", False, "x" * 4000))
             assert heard.status == 502
 
 
@@ -156,6 +159,17 @@ async def test_a_refusal_holds_back_nothing_of_the_budget() -> None:
         for status in (200, 429, 429):
             assert (await gate.ask(CHAT, body("openai_chat", "m", False))).status == status
         assert gate.purse._held["ann"] == (0, 0.0)
+
+
+async def test_what_goes_on_in_the_background_is_counted_at_its_end() -> None:
+    purse, counters = Purse(Notes(), every=60), LocalCounters()
+    limits = Limits({"ann": KeyLimits(tokens_per_minute=10)}, counters, purse, lambda _: PRICE)
+    limits.charge(RequestRecord("1", caller="ann", model="m", usage=Usage(1_000_000, 0)))
+    limits.charge(RequestRecord("2", caller="ann", model="m"))
+    limits.charge(RequestRecord("3", caller="bob", model="m", usage=Usage(1_000_000, 0)))
+    assert (purse.spent("ann", "total"), purse.spent("bob", "total")) == (1.0, 0.0)
+    assert (await counters.take("ann", KeyLimits(tokens_per_minute=10), 1)).refused == "tokens"
+    await purse.aclose()
 
 
 async def test_admins_see_keys_with_limits_and_spending_but_never_a_key() -> None:

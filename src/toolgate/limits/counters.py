@@ -53,6 +53,9 @@ class Counters(Protocol):
     def settle(self, hold: Hold, tokens: int) -> None:
         """The request is over and used so many tokens; a second time does nothing."""
 
+    def charge(self, key: str, tokens: int) -> None:
+        """Tokens were used by something that holds nothing: what went on after its request was over."""
+
     async def aclose(self) -> None:
         """Let go of what is open."""
 
@@ -109,6 +112,12 @@ class LocalCounters:
             tally.tokens.give_back(hold.slot, hold.tokens - tokens)
         elif tokens > hold.tokens:
             tally.tokens.add(now, tokens - hold.tokens)
+
+    def charge(self, key: str, tokens: int) -> None:
+        """Tokens were used by something that holds nothing."""
+        now, window = self._clock(), self._tally(key).tokens
+        window.slide(now)
+        window.add(now, tokens)
 
     async def aclose(self) -> None:
         """Let go of what is open: nothing."""

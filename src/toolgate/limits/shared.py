@@ -112,7 +112,8 @@ _SETTLE = (
     _WINDOW
     + """
 local id, slot, difference = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-if redis.call('ZREM', KEYS[2], id) == 0 or difference == 0 then return 0 end
+if id ~= '' and redis.call('ZREM', KEYS[2], id) == 0 then return 0 end
+if difference == 0 then return 0 end
 local window = slide(KEYS[1])
 if difference > 0 then
   add(KEYS[1], window, difference)
@@ -174,6 +175,10 @@ class SharedCounters:
         elif not hold.settled:
             hold.settled = True
             self._later(hold, tokens - hold.tokens if hold.slot >= 0 else 0)
+
+    def charge(self, key: str, tokens: int) -> None:
+        """Tokens were used by something that holds nothing."""
+        self._later(Hold(key, 0), tokens)
 
     async def aclose(self) -> None:
         """Finish settling and close the connections."""

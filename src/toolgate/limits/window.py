@@ -44,9 +44,8 @@ class Window:
         """Take back part of what was granted in a slot; what has slid out of the minute came back by itself."""
         held = self._slots.get(slot)
         if held is not None:
-            returned = min(held, amount)
-            self._slots[slot] = held - returned
-            self.used -= returned
+            self._slots[slot] = held - amount
+            self.used -= amount
 
     def fits_in(self, now: int, amount: int, limit: int) -> float:
         """Seconds until the amount fits under the limit, if nothing else is granted meanwhile."""

@@ -20,6 +20,7 @@ from toolgate.limits import Budget, Counters, Hold, KeyLimits, Meter, Purse, Tak
 from toolgate.limits.purse import Held
 from toolgate.server.app import Call, Endpoint, Handler
 from toolgate.server.exchange import Exchange, Header
+from toolgate.telemetry.traced import RequestRecord
 from toolgate.wire.jsontext import encode
 
 _BYTES_PER_TOKEN = 4
@@ -92,6 +93,15 @@ class Limits:
                 self._purse.settle(held, 0.0)
             raise
         return Permit(self._counters, self._purse, taken.hold, held)
+
+    def charge(self, record: RequestRecord) -> None:
+        """Count what went on after its request was over, such as a response in the background."""
+        usage, limits = record.usage, self._limits.get(record.caller)
+        if usage is None or limits is None:
+            return
+        if limits.tokens_per_minute:
+            self._counters.charge(record.caller, usage.input + usage.output)
+        self._purse.spend(record.caller, self._price_of(record.model).of(usage))
 
     def _around(self, endpoint: Endpoint) -> Endpoint:
         handler = endpoint.handler
