@@ -133,6 +133,22 @@ async def test_an_unstored_response_adds_to_its_conversation_all_the_same(server
     assert await texts(server, id) == ["Hi", "Hello."]
 
 
+async def test_a_response_of_a_conversation_is_continued_with_all_that_came_before_it(server: Stateful) -> None:
+    scripted = server.play("One.", "Two.", "Other.")
+    id = await made(server, said("Hi"))
+    first, _ = [
+        (await server.request("POST", "/v1/responses", {"model": "m", "input": text, "conversation": id})).json
+        for text in ("First", "Second")
+    ]
+    body = {"model": "m", "input": "Else", "previous_response_id": first["id"]}
+    assert (await server.request("POST", "/v1/responses", body)).status == 200
+    assert [plain_text(message.parts) for message in scripted.requests[-1].messages] == ["Hi", "First", "One.", "Else"]
+    assert await texts(server, id) == ["Hi", "First", "One.", "Second", "Two."]
+    await server.request("DELETE", f"/v1/conversations/{id}")
+    gone = await server.request("POST", "/v1/responses", body)
+    assert (gone.status, gone.json["error"]["code"]) == (400, "previous_response_not_found")
+
+
 async def test_strangers_are_told_that_nothing_is_there(server: Stateful) -> None:
     """fault: Z2"""
     id = await made(server, said("secret"))

@@ -81,8 +81,9 @@ async def test_a_background_response_must_be_stored(server: Stateful) -> None:
 async def test_a_wrong_request_is_refused_at_once(server: Stateful) -> None:
     heard = await server.request("POST", "/v1/responses", {**ASKED, "model": "absent"})
     assert (heard.status, heard.json["error"]["code"]) == (404, "model_not_found")
-    heard = await server.request("POST", "/v1/responses", {**ASKED, "stream": "yes"})
-    assert (heard.status, heard.json["error"]["param"]) == (400, "stream")
+    for name in ("stream", "background"):
+        heard = await server.request("POST", "/v1/responses", {**ASKED, name: "yes"})
+        assert (heard.status, heard.json["error"]["param"]) == (400, name)
 
 
 async def test_the_stream_survives_its_client_and_resumes_exactly_after_any_number(server: Stateful) -> None:
@@ -299,6 +300,30 @@ async def test_a_response_whose_server_was_killed_has_failed_and_its_events_are_
                 }
                 beyond = await server.request("GET", f"/v1/responses/{id}?stream=true&starting_after=5000")
                 assert [event["sequence_number"] for event in events(beyond.body)] == [5001]
+
+
+async def test_a_response_that_another_process_runs_is_followed_from_the_disk(tmp_path: Path) -> None:
+    steps: asyncio.Queue[None] = asyncio.Queue()
+    path, terms = tmp_path / "t.db", Terms(flush_seconds=0.001, look_seconds=0.01)
+    async with stateful(path, terms=terms) as runs, stateful(path, terms=terms) as other:
+        runs.play(LONG, pace=steps.get)
+        async with runs.asking("POST", "/v1/responses", STREAMED) as caller:
+            id = (await read_events(caller, 2))[0]["response"]["id"]
+            await runs.on_disk(id, 2)
+            # The process of number 1 is always there; that it is another one is all that the second server sees.
+            await runs.database.change(lambda db: db.execute("UPDATE runners SET process = 1"))
+            async with other.asking("GET", f"/v1/responses/{id}?stream=true") as follower:
+                seen = await read_events(follower, 2)
+                assert await other.status(id) == "queued"
+                for _ in range(30):
+                    steps.put_nowait(None)
+                heard = b""
+                while piece := await follower.piece():
+                    heard += piece
+        told = [*seen, *events(heard)]
+        assert told[-1]["type"] == "response.completed"
+        assert [event["sequence_number"] for event in told] == list(range(len(told)))
+        assert await other.status(id) == "completed"
 
 
 async def test_stopping_waits_for_what_can_still_end() -> None:

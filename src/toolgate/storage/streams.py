@@ -91,6 +91,7 @@ class StreamStore:
             db.execute("INSERT INTO response_streams VALUES (?, ?, ?, 0, NULL)", (response, self.runner, kept))
             db.execute(_FORGET_OLD, (now - self._keep,))
             db.execute("UPDATE response_streams SET kept = 0 WHERE kept AND ended < ?", (now - self._keep,))
+            db.execute("DELETE FROM runners WHERE seen < ?", (now - self._keep,))
 
         return write
 

@@ -253,16 +253,20 @@ class Background:
         if self._beating is not None:
             self._beating.cancel()
             await asyncio.wait({self._beating})
-            await self.streams.leave()
+            await self._tell_storage(self.streams.leave())
 
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(self._terms.beat_seconds)
             if self._runs:
-                try:
-                    await self.streams.beat()
-                except Overloaded as error:
-                    self._traced.log.error("background", problem=error.message)
+                await self._tell_storage(self.streams.beat())
+
+    async def _tell_storage(self, saying: Awaitable[None]) -> None:
+        """What is said is worth a line in the log if it fails, but no more."""
+        try:
+            await saying
+        except Overloaded as error:
+            self._traced.log.error("background", problem=error.message)
 
 
 def is_running(stored: StoredResponse) -> bool:

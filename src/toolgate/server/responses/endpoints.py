@@ -59,6 +59,8 @@ class Responses:
         body = await call.exchange.json()
         if type(body) is not dict:
             raise InvalidRequest("The body must be an object.")
+        if type(body.get("background")) not in (bool, type(None)):
+            raise InvalidRequest("background must be true or false.", param="background", code="invalid_type")
         release = self._take(call, body)
         if body.get("background") is True:
             await self._start(call, body, release)

@@ -8,7 +8,7 @@ from toolgate.server.responses.compaction import is_closed, opened
 from toolgate.server.responses.items import text_message
 from toolgate.server.responses.keeper import Turn
 from toolgate.server.responses.state import State
-from toolgate.storage.responses import ResponseStore
+from toolgate.storage.responses import ResponseStore, StoredResponse
 
 
 class Past:
@@ -74,26 +74,52 @@ class Past:
                 param="previous_response_id",
                 code="previous_response_not_completed",
             )
-        return [item for turn in chain for item in (*turn.input, *turn.body["output"])]
+        first, *later = chain
+        return [*await self._first(first), *[item for turn in later for item in (*turn.input, *turn.body["output"])]]
+
+    async def _first(self, turn: StoredResponse) -> list[Any]:
+        """What a chain begins with: a turn, and if it was made in a conversation, what had been said there by then."""
+        own = [*turn.input, *turn.body["output"]]
+        conversation = conversation_id(turn.body)
+        if conversation is None or self._state is None:
+            return own
+        items = await self._state.conversations.items(turn.owner, conversation)
+        ids = {item.get("id") for item in turn.body["output"]}
+        places = [place for place, item in enumerate(items) if item["id"] in ids]
+        if not places:
+            raise InvalidRequest(
+                f"The response {turn.id!r} was made in the conversation {conversation!r}, where it is no more.",
+                param="previous_response_id",
+                code="previous_response_not_found",
+            )
+        return items[: places[-1] + 1]
 
 
 def conversation_of(body: dict[str, Any]) -> str | None:
     """The id of the conversation that a request names."""
+    if body.get("conversation") is None:
+        return None
+    if body.get("previous_response_id") is not None:
+        raise InvalidRequest(
+            "conversation and previous_response_id cannot be used together.",
+            param="conversation",
+            code="mutually_exclusive_parameters",
+        )
+    id = conversation_id(body)
+    if id is None:
+        raise InvalidRequest(
+            "conversation must be an id or an object with an id.", param="conversation", code="invalid_type"
+        )
+    return id
+
+
+def conversation_id(body: dict[str, Any]) -> str | None:
+    """The id of the conversation that a request or a response is part of."""
     match body.get("conversation"):
-        case None:
-            return None
         case str(id) | {"id": str(id)} if id:
-            if body.get("previous_response_id") is not None:
-                raise InvalidRequest(
-                    "conversation and previous_response_id cannot be used together.",
-                    param="conversation",
-                    code="mutually_exclusive_parameters",
-                )
             return id
         case _:
-            raise InvalidRequest(
-                "conversation must be an id or an object with an id.", param="conversation", code="invalid_type"
-            )
+            return None
 
 
 def unknown_conversation(id: str) -> NotFound:
