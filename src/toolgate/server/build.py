@@ -5,7 +5,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -136,12 +136,11 @@ class Toolgate:
         self._workshop = Workshop(config, self._database, self._traced, sources) if config.tools.enabled else None
         self._site = self._build(config)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Serve one request with the configuration in force when it came, or the server's start and stop."""
         if scope["type"] == "http":
-            await self._site.app(scope, receive, send)
-        elif scope["type"] == "lifespan":
-            await self._live(receive, send)
+            return self._site.app(scope, receive, send)
+        return self._live(receive, send)
 
     def refuse(self, path: str | None, error: ToolgateError) -> tuple[int, bytes]:
         """How the edge below ASGI says no, in the words of the path's dialect."""

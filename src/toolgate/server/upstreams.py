@@ -120,8 +120,8 @@ class Models:
 
     def _reached(self, upstream: Upstream, target: Target) -> ports.Model:
         if upstream.dialect == "peer":
-            return self._peers.model(upstream, target.model, self._traced.attempted)
-        return HttpModel(self._transport, _endpoint(upstream), target.model, target.quirks, self._traced.attempted)
+            return self._peers.model(upstream, target.model, self._traced.metrics.count_attempt)
+        return HttpModel(self._transport, _endpoint(upstream), target.model, target.quirks, self._traced.metrics.count_attempt)
 
 
 def _chain(models: list[ports.Model]) -> ports.Model:
