@@ -70,7 +70,12 @@ def test_only_the_transport_and_the_edge_open_sockets() -> None:
 
 def test_pure_layers_are_free_of_io_and_clocks() -> None:
     banned = {"asyncio", "time", "datetime", "os", "pathlib", "threading"}
-    allowed = {("text/prompts", "pathlib"), ("dialects/refusals.py", "time"), ("dialects/ollama", "datetime"), ("dialects/anthropic", "datetime")}
+    allowed = {
+        ("text/prompts", "pathlib"),
+        ("dialects/refusals.py", "time"),
+        ("dialects/ollama", "datetime"),
+        ("dialects/anthropic", "datetime"),
+    }
     for path in MODULES:
         where = str(path.relative_to(SOURCE))
         if not where.startswith(("conversation/", "wire/", "dialects/", "text/")):

@@ -119,9 +119,10 @@ class Models:
         return Deployment(asked, target.weight, breaker)
 
     def _reached(self, upstream: Upstream, target: Target) -> ports.Model:
+        attempted = self._traced.metrics.count_attempt
         if upstream.dialect == "peer":
-            return self._peers.model(upstream, target.model, self._traced.metrics.count_attempt)
-        return HttpModel(self._transport, _endpoint(upstream), target.model, target.quirks, self._traced.metrics.count_attempt)
+            return self._peers.model(upstream, target.model, attempted)
+        return HttpModel(self._transport, _endpoint(upstream), target.model, target.quirks, attempted)
 
 
 def _chain(models: list[ports.Model]) -> ports.Model:
