@@ -533,7 +533,11 @@ class TestReload:
             ("", (), ()),
             ("keys: [{name: a, key: k}]", ("keys.a",), ()),
             ("log: {level: debug, format: json}", ("log.level",), ("log.format",)),
-            (BOX + "models: [{name: m, upstream: box}]", ("upstreams.box", "models.local", "models.echo", "models.m"), ()),
+            (
+                BOX + "models: [{name: m, upstream: box}]",
+                ("upstreams.box", "models.local", "models.echo", "models.m"),
+                (),
+            ),
             (
                 "server: {port: 1, host: localhost, origins: ['http://x']}",
                 ("server.origins",),

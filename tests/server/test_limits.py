@@ -4,20 +4,24 @@ import asyncio
 import re
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.limits.test_purse import Notes
 from tests.server.limited import ANSWER, PRICE, open_gate
 from tests.server.talk import CLIENTS, PATHS, Caller, body
-from toolgate.conversation.errors import Unavailable
+from toolgate.conversation.errors import RateLimited, Unavailable
 from toolgate.conversation.events import ModelResponse, Usage
 from toolgate.conversation.request import ModelRequest
 from toolgate.limits import Budget, KeyLimits, LocalCounters, Purse
-from toolgate.server.limits import Limits
+from toolgate.server.answer import ANSWER as ANSWER_OF_THE_EDGE
+from toolgate.server.exchange import Exchange
+from toolgate.server.limits import Limits, Permit
 from toolgate.telemetry.traced import RequestRecord
 
 CHAT = PATHS["openai_chat"]
+SCOPE: dict[str, Any] = {"method": "POST", "path": CHAT, "headers": [], "extensions": {ANSWER_OF_THE_EDGE: None}}
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -170,6 +174,31 @@ async def test_what_goes_on_in_the_background_is_counted_at_its_end() -> None:
     assert (purse.spent("ann", "total"), purse.spent("bob", "total")) == (1.0, 0.0)
     assert (await counters.take("ann", KeyLimits(tokens_per_minute=10), 1)).refused == "tokens"
     await purse.aclose()
+
+
+async def test_a_request_that_turns_out_too_dear_is_refused_beside_others() -> None:
+    """(fault: M4)"""
+    limits = {"ann": KeyLimits(budget=Budget(1.0))}
+    permits: list[Permit] = []
+    async with open_gate([], limits) as gate:
+        watch = Limits(limits, gate.counters, gate.purse, lambda _: PRICE, PRICE)
+        for _ in range(50):
+            exchange = Exchange(SCOPE, nothing, nothing)
+            permit = await watch.admit("ann", Usage(10, 10), exchange)
+            try:
+                permit.expect(0.3)
+                permits.append(permit)
+            except RateLimited:
+                permit.settle(None, 0.0)
+        assert len(permits) == 3
+        for permit in permits:
+            permit.settle(Usage(10, 10), 0.3)
+            permit.settle(Usage(10, 10), 0.3)
+        assert gate.purse.spent("ann", "month") == pytest.approx(0.9)
+
+
+async def nothing(*_: object) -> Any:
+    """Neither hear nor say anything."""
 
 
 async def test_admins_see_keys_with_limits_and_spending_but_never_a_key() -> None:

@@ -35,6 +35,7 @@ class Held(Struct):
     """What one request may spend, held back until it is over."""
 
     key: str
+    budget: Budget
     amount: float
     settled: bool = False
 
@@ -82,7 +83,20 @@ class Purse:
         if spent >= budget.amount or (running and spent + held + cost > budget.amount):
             return None
         self._held[key] = (running + 1, held + cost)
-        return Held(key, cost)
+        return Held(key, budget, cost)
+
+    def expect(self, held: Held, cost: float) -> bool:
+        """Hold back more for a request of which more is known by now; false if others leave no room for that."""
+        more = cost - held.amount
+        if held.settled or more <= 0:
+            return True
+        running, amount = self._held[held.key]
+        spent = self.spent(held.key, held.budget.period)
+        if running > 1 and spent + amount + more > held.budget.amount:
+            return False
+        held.amount = cost
+        self._held[held.key] = (running, amount + more)
+        return True
 
     def settle(self, held: Held, cost: float) -> None:
         """The request is over and has cost so much; a second time does nothing."""

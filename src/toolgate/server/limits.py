@@ -46,6 +46,11 @@ class Permit:
         self._hold = hold
         self._held = held
 
+    def expect(self, cost: float) -> None:
+        """More is known of what the request may cost; RateLimited if the budget has no room for that beside others."""
+        if self._held is not None and not self._purse.expect(self._held, cost):
+            raise _held_by_others()
+
     def settle(self, usage: Usage | None, cost: float) -> None:
         """The request is over: what it used is counted and the rest given back; a second time does nothing."""
         if self._hold.settled:
@@ -127,10 +132,7 @@ class Limits:
         if held is not None:
             return held
         if self._purse.spent(caller, budget.period) < budget.amount:
-            raise RateLimited(
-                "What is left of this key's budget is held by requests under way; try again when they are done.",
-                retry_after=1,
-            )
+            raise _held_by_others()
         exchange.extra_headers.append((b"x-should-retry", b"false"))
         raise _used_up(budget, self._purse.renews_in(budget))
 
@@ -193,6 +195,12 @@ def _refusal(taken: Taken, limits: KeyLimits) -> RateLimited:
     wait = max(1, math.ceil(taken.retry_after))
     return RateLimited(
         f"This key's limit of {limit} {_SAID[which]} is reached; try again in {wait} s.", retry_after=wait
+    )
+
+
+def _held_by_others() -> RateLimited:
+    return RateLimited(
+        "What is left of this key's budget is held by requests under way; try again when they are done.", retry_after=1
     )
 
 
