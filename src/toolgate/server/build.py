@@ -20,6 +20,7 @@ from toolgate.dialects.openai_responses import DIALECT as OPENAI_RESPONSES
 from toolgate.engine import ports
 from toolgate.server.app import App, Endpoint
 from toolgate.server.auth import Keys
+from toolgate.server.conversations import ConversationObjects
 from toolgate.server.counting import TokenCounts
 from toolgate.server.endpoints import Conversations, Pace
 from toolgate.server.exchange import Receive, Scope, Send
@@ -33,7 +34,7 @@ from toolgate.server.ollama import Ollama
 from toolgate.server.openapi import document
 from toolgate.server.origins import Origins
 from toolgate.server.peers import Peers
-from toolgate.server.responses import Responses
+from toolgate.server.responses import Responses, State
 from toolgate.server.system import System
 from toolgate.server.upstreams import Models
 from toolgate.server.workshop import Workshop
@@ -59,6 +60,7 @@ class Site:
         builtin: Mapping[str, ports.Model],
         peers: Peers,
         store: ResponseStore,
+        state: State,
         traced: Traced,
         workshop: Workshop | None,
     ) -> None:
@@ -67,7 +69,9 @@ class Site:
         router = Models(config, transport, builtin, peers, traced).router()
         pace = Pace(config.server.first_event_wait, config.server.keepalive_seconds)
         conversations = Conversations(router, pace, traced, workshop.tooling if workshop else None)
-        endpoints = _endpoints(router, conversations, store, self.system)
+        endpoints = _endpoints(router, conversations, self.system)
+        endpoints += Responses(conversations, store, OPENAI_RESPONSES, state).endpoints()
+        endpoints += ConversationObjects(store, state).endpoints()
         endpoints += workshop.endpoints() if workshop else []
         self.system.document = document(endpoints)
         self.app = App(
@@ -85,20 +89,14 @@ def _database(config: Config) -> Path | None:
     return Path(path) if path else None
 
 
-def _endpoints(router: Router, conversations: Conversations, store: ResponseStore, system: System) -> list[Endpoint]:
-    """Every path we serve."""
-    responses = Responses(conversations, store, OPENAI_RESPONSES)
+def _endpoints(router: Router, conversations: Conversations, system: System) -> list[Endpoint]:
+    """The paths that need no memory."""
     models, counts = ModelLists(router), TokenCounts(router)
     ollama = Ollama(conversations, router)
     chat, messages, own = OPENAI_CHAT.server, ANTHROPIC.server, OLLAMA.server
     return [
         Endpoint("POST", "/v1/chat/completions", conversations.handler(OPENAI_CHAT), chat),
         Endpoint("POST", "/chat/completions", conversations.handler(OPENAI_CHAT), chat),
-        Endpoint("POST", "/v1/responses", responses.create, OPENAI_RESPONSES.server),
-        Endpoint("GET", "/v1/responses/{}/input_items", responses.input_items, OPENAI_RESPONSES.server),
-        Endpoint("POST", "/v1/responses/{}/cancel", responses.cancel, OPENAI_RESPONSES.server),
-        Endpoint("GET", "/v1/responses/{}", responses.retrieve, OPENAI_RESPONSES.server),
-        Endpoint("DELETE", "/v1/responses/{}", responses.delete, OPENAI_RESPONSES.server),
         Endpoint("POST", "/v1/messages", conversations.handler(ANTHROPIC), messages),
         Endpoint("POST", "/v1/messages/count_tokens", counts.count, messages),
         Endpoint("GET", "/v1/models", models.list, chat),
@@ -131,6 +129,7 @@ class Toolgate:
         self._peers = Peers(self._database)
         log = Log(config.log.level, _log_form(config), Redactor(config.secrets()))
         self._traced = Traced(log, Metrics())
+        self._state = State(self._database, self._store, self._traced)
         self._local = embedded_model(config, log) if builtin is None else None
         self._builtin = builtin or {"local": self._local or Absent(), "echo": EchoModel()}
         self._workshop = Workshop(config, self._database, self._traced, sources) if config.tools.enabled else None
@@ -175,7 +174,8 @@ class Toolgate:
     def _build(self, config: Config) -> Site:
         names = [name for model in config.models for name in model.names]
         self._traced.metrics.know(names, [*config.upstreams, BUILTIN])
-        return Site(config, self._transport, self._builtin, self._peers, self._store, self._traced, self._workshop)
+        shared = (self._transport, self._builtin, self._peers, self._store, self._state, self._traced, self._workshop)
+        return Site(config, *shared)
 
     async def _live(self, receive: Receive, send: Send) -> None:
         while True:
@@ -187,6 +187,7 @@ class Toolgate:
                     self._local.start()
                 await send({"type": "lifespan.startup.complete"})
             else:
+                await self._state.aclose()
                 if self._workshop is not None:
                     await self._workshop.aclose()
                 if self._local is not None:
