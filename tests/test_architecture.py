@@ -14,6 +14,7 @@ LAYERS: dict[str, set[str]] = {
     "engine": {"conversation"},
     "tools": {"conversation", "wire"},
     "storage": {"conversation"},
+    "limits": {"conversation"},
     "telemetry": {"conversation"},
     "upstreams": {"conversation", "wire", "dialects", "text", "engine"},
     "runs": {"conversation", "engine", "storage"},

@@ -10,6 +10,7 @@ from toolgate import __version__
 from toolgate.cli import weights
 from toolgate.cli.approvals import app as approvals_app
 from toolgate.cli.asking import HERE, Key, Url, ask
+from toolgate.cli.keys import app as keys_app
 from toolgate.cli.tools import app as tools_app
 
 if TYPE_CHECKING:
@@ -136,6 +137,7 @@ app.add_typer(mcp_app, name="mcp")
 
 app.add_typer(tools_app, name="tools")
 app.add_typer(approvals_app, name="approvals")
+app.add_typer(keys_app, name="keys")
 
 
 @app.command()

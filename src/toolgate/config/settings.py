@@ -20,6 +20,7 @@ ToolMode: TypeAlias = Literal["native", "emulated"]
 SystemMode: TypeAlias = Literal["native", "inject"]
 Stance: TypeAlias = Literal["allow", "ask", "deny"]
 ToolExecution: TypeAlias = Literal["none", "auto"]
+BudgetPeriod: TypeAlias = Literal["day", "month", "total"]
 McpTrust: TypeAlias = Literal["pinned", "always", "ask_new"]
 McpGrant: TypeAlias = Literal["authorization_code", "client_credentials"]
 
@@ -76,6 +77,13 @@ class Server(Struct, frozen=True, kw_only=True):
     limits: Annotated[Limits, about("What a client may send and how long it may take.")] = Limits()
 
 
+class KeyBudget(Struct, frozen=True, kw_only=True):
+    """What a key may spend."""
+
+    amount: Annotated[float, about("How much, in the currency of the models' prices.", gt=0)]
+    period: Annotated[BudgetPeriod, about("In a `day` or `month` of UTC, or in `total`.")] = "month"
+
+
 class Key(Struct, frozen=True, kw_only=True):
     """A key that clients present."""
 
@@ -89,6 +97,12 @@ class Key(Struct, frozen=True, kw_only=True):
         tuple[str, ...], about("The server tools it may use: names, patterns, source/name or tag:…; none means all.")
     ] = ()
     blocked_tools: Annotated[tuple[str, ...], about("The server tools it may not use, in the same words.")] = ()
+    requests_per_minute: Annotated[int, about("Requests in any sixty seconds; 0 means no limit.", ge=0)] = 0
+    tokens_per_minute: Annotated[
+        int, about("Tokens read and written in any sixty seconds; 0 means no limit.", ge=0)
+    ] = 0
+    concurrency: Annotated[int, about("Requests at a time; 0 means no limit.", ge=0)] = 0
+    budget: Annotated[KeyBudget | None, about("What it may spend, by the prices of models.")] = None
 
 
 class Timeouts(Struct, frozen=True, kw_only=True):

@@ -18,6 +18,7 @@ from toolgate.dialects.ollama import DIALECT as OLLAMA
 from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
 from toolgate.dialects.openai_responses import DIALECT as OPENAI_RESPONSES
 from toolgate.engine import ports
+from toolgate.server.accounts import Accounts
 from toolgate.server.app import App, Endpoint
 from toolgate.server.auth import Keys
 from toolgate.server.conversations import ConversationObjects
@@ -61,6 +62,7 @@ class Site:
         peers: Peers,
         store: ResponseStore,
         state: State,
+        accounts: Accounts,
         traced: Traced,
         workshop: Workshop | None,
     ) -> None:
@@ -73,6 +75,9 @@ class Site:
         endpoints += Responses(conversations, store, OPENAI_RESPONSES, state).endpoints()
         endpoints += ConversationObjects(store, state).endpoints()
         endpoints += workshop.endpoints() if workshop else []
+        limits = accounts.limits(config)
+        state.background.charge = limits.charge
+        endpoints = accounts.around(endpoints, config, limits)
         self.system.document = document(endpoints)
         self.app = App(
             endpoints,
@@ -130,6 +135,7 @@ class Toolgate:
         log = Log(config.log.level, _log_form(config), Redactor(config.secrets()))
         self._traced = Traced(log, Metrics())
         self._state = State(self._database, self._store, self._traced)
+        self._accounts = Accounts(config, self._database, self._traced)
         self._local = embedded_model(config, log) if builtin is None else None
         self._builtin = builtin or {"local": self._local or Absent(), "echo": EchoModel()}
         self._workshop = Workshop(config, self._database, self._traced, sources) if config.tools.enabled else None
@@ -174,8 +180,17 @@ class Toolgate:
     def _build(self, config: Config) -> Site:
         names = [name for model in config.models for name in model.names]
         self._traced.metrics.know(names, [*config.upstreams, BUILTIN])
-        shared = (self._transport, self._builtin, self._peers, self._store, self._state, self._traced, self._workshop)
-        return Site(config, *shared)
+        return Site(
+            config,
+            self._transport,
+            self._builtin,
+            self._peers,
+            self._store,
+            self._state,
+            self._accounts,
+            self._traced,
+            self._workshop,
+        )
 
     async def _live(self, receive: Receive, send: Send) -> None:
         while True:
@@ -194,6 +209,7 @@ class Toolgate:
                     await self._local.aclose()
                 await self._transport.aclose()
                 await self._peers.aclose()
+                await self._accounts.aclose()
                 await self._database.aclose()
                 await send({"type": "lifespan.shutdown.complete"})
                 return

@@ -56,6 +56,7 @@ class Background:
         self.streams = streams
         self._store = store
         self._traced = traced
+        self.charge: Callable[[RequestRecord], None] = _free
         self._terms = terms
         self._runs: dict[str, _Run] = {}
         self._beating: asyncio.Task[None] | None = None
@@ -124,6 +125,7 @@ class Background:
             del self._runs[run.recording.response["id"]]
             on_end()
             self._traced.finish(question.record)
+            self.charge(question.record)
 
     async def _answered(self, run: _Run, question: Question, answer: Callable[[Question], Awaitable[None]]) -> None:
         try:
@@ -305,3 +307,7 @@ def _own_record(record: RequestRecord) -> RequestRecord:
         model=record.model,
         stream=record.stream,
     )
+
+
+def _free(record: RequestRecord) -> None:
+    """Nobody pays."""
