@@ -28,6 +28,8 @@ _ARGUMENT_TOKENS = 1024
 
 _EXACTLY = {"temperature": 0.0}
 _RETRY = 5.0
+_RELUCTANCE = -1.0
+"""How much less likely than it thinks it should choose no tool: found by trying, see bench/embedded.py."""
 
 
 class EmbeddedAnswer:
@@ -128,7 +130,8 @@ class Writing:
         none = prompts.none_word(plan.tools) if plan.may_decline else None
         words = [tool.name for tool in tools] + ([none] if none else [])
         asked = prompts.to_choose(plan.talk, plan.tools, none)
-        order = frames.Generate(0, asked, _NAME_TOKENS, _EXACTLY, grammar=grammar.one_of(words))
+        choosing = {**_EXACTLY, "logit_bias": [[none, _RELUCTANCE]]} if none else _EXACTLY
+        order = frames.Generate(0, asked, _NAME_TOKENS, choosing, grammar=grammar.one_of(words))
         written = Written()
         await _exhaust(self._write(order, written, _not_yet))
         return next((tool for tool in tools if tool.name == written.text.strip()), None)

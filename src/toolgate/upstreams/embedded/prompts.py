@@ -18,19 +18,26 @@ _ROOM = 6000
 _SHORTEST, _LONGEST = 40, 240
 _QUESTION_TO_CHOOSE, _QUESTION_TO_CALL, _RESULT, _EARLIER = 1500, 6000, 1500, 300
 _NO_TOOL_NEEDED = ("Hello, how are you?", "Write a short poem about the sea.", "What is the capital of France?")
+_IMAGINED = {
+    "play_music": ("Plays music.", "Play some jazz."),
+    "find_place": ("Tells about shops and other places.", "Is the pharmacy on Main Street still open?"),
+}
+"""Tools that are shown being chosen, and that cannot be: without them, a small model thinks that it needs none."""
+
 _CHOOSE = (
     "You choose the tool that is needed for the user's message.\n"
-    "Tools:\n{tools}\n- {none}: no tool is needed, or no tool fits, or the answer is known already\n"
+    "Tools:\n{tools}\n- {none}: for greetings, general knowledge and writing\n"
     "Reply with the name of one tool only."
 )
 _MUST_CHOOSE = (
     "You choose the tool that fits the user's message best.\nTools:\n{tools}\nReply with the name of one tool only."
 )
+_SAYS = "User's message: "
+_WHICH = "Which tool helps to answer it?"
 _NEXT = "Which tool is needed next? Say {none} if the answer is known now."
-_RESULT_IS_ENOUGH = (
-    "Now the user says: Is the shop open?\n"
-    'The tool shop_hours was called with {"shop": "bakery"} and returned:\nopen until 18:00'
-)
+_ENOUGH = "User's message: Is the shop open?\nThe tool {} was called with {} and returned:\nopen until 18:00\n"
+_NOT_ENOUGH = _ENOUGH.replace("open?", "still open? And play some jazz.")
+_SHOP = '{"shop": "bakery"}'
 _CALL = (
     "You write the arguments for one call of the tool {name} as a JSON object.\n"
     "{description}\n"
@@ -65,16 +72,25 @@ def to_answer(talk: Talk) -> Messages:
 def to_choose(talk: Talk, tools: Sequence[ToolDef], none: str | None) -> Messages:
     """Which tool comes next; `none` is the word for no tool, where that may be the answer."""
     room = min(_LONGEST, max(_SHORTEST, _ROOM // len(tools)))
-    listed = "\n".join([f"- {tool.name}: {clipped(_one_line(tool.description or ''), room)}" for tool in tools])
+    listed = [f"- {tool.name}: {clipped(_one_line(tool.description or ''), room)}" for tool in tools]
     if none is None:
-        return (_message("system", _MUST_CHOOSE.format(tools=listed)), _message("user", _asked(talk)))
-    shots = [
-        message for question in _NO_TOOL_NEEDED for message in (_message("user", question), _message("assistant", none))
-    ]
-    then = _NEXT.format(none=none)
+        told = _MUST_CHOOSE.format(tools="\n".join(listed))
+        return (_message("system", told), _message("user", _asked(talk, _WHICH)))
+    taken = {tool.name for tool in tools}
+    imagined = {name: told for name, told in _IMAGINED.items() if name not in taken}
+    listed += [f"- {name}: {description}" for name, (description, _) in imagined.items()]
+    shots = [(question, name) for name, (_, question) in imagined.items()]
+    shots += [(question, none) for question in _NO_TOOL_NEEDED]
+    shown = [(f"{_SAYS}{question}\n{_WHICH}", name) for question, name in shots]
+    then = _NEXT.format(none=none) if talk.last.used else _WHICH
     if talk.last.used:
-        shots += [_message("user", f"{_RESULT_IS_ENOUGH}\n{then}"), _message("assistant", none)]
-    return (_message("system", _CHOOSE.format(tools=listed, none=none)), *shots, _message("user", _asked(talk, then)))
+        shown += [(_NOT_ENOUGH.format("find_place", _SHOP) + then, "play_music")] if len(imagined) == 2 else []
+        shown.append((_ENOUGH.format("shop_hours", _SHOP) + then, none))
+    return (
+        _message("system", _CHOOSE.format(tools="\n".join(listed), none=none)),
+        *[message for said, name in shown for message in (_message("user", said), _message("assistant", name))],
+        _message("user", _asked(talk, then)),
+    )
 
 
 def to_call(talk: Talk, tool: ToolDef) -> Messages:
@@ -84,7 +100,7 @@ def to_call(talk: Talk, tool: ToolDef) -> Messages:
         description=clipped(_one_line(tool.description or ""), 600),
         parameters=_parameters(tool.input_schema or {}) or "none",
     )
-    question = _asked(talk, f"Write the arguments for the next call of {tool.name}.", _QUESTION_TO_CALL)
+    question = _asked(talk, f"Write the arguments for the call of {tool.name}.", _QUESTION_TO_CALL)
     return (_message("system", told), _message("user", question))
 
 
@@ -95,7 +111,7 @@ def clipped(text: str, most: int) -> str:
     return f"{text[: most * 2 // 3]} … {text[-(most // 3) :]}"
 
 
-def _asked(talk: Talk, then: str = "", room: int = _QUESTION_TO_CHOOSE) -> str:
+def _asked(talk: Talk, then: str, room: int = _QUESTION_TO_CHOOSE) -> str:
     """The newest question with what is known, and with what went before it in short."""
     last = talk.last
     lines: list[str] = []
@@ -104,11 +120,9 @@ def _asked(talk: Talk, then: str = "", room: int = _QUESTION_TO_CHOOSE) -> str:
         if turn.answer:
             lines.append(f"They were answered: {clipped(_one_line(turn.answer), _EARLIER)}")
     question = clipped(last.question, room)
-    lines.append(f"Now the user says: {question}" if lines or last.used else question)
+    lines.append(f"{_SAYS}{question}")
     lines += [clipped(used.told(), _RESULT) for used in last.used]
-    if last.used and then:
-        lines.append(then)
-    return "\n".join(lines)
+    return "\n".join([*lines, then])
 
 
 def _noted(turn: Turn) -> str:
