@@ -1,4 +1,4 @@
-"""`toolgate models pull|add|list`: the weights of the embedded model on this machine. Speaks to no server of ours."""
+"""`toolgate models pull|add|weights`: the weights of the embedded model on this machine. Speaks to no server of ours."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -29,7 +29,9 @@ app = typer.Typer(
 
 @app.command()
 def pull(
-    model: Annotated[str, typer.Argument(help="Which weights; `list` shows those that are known.")] = DEFAULT,
+    model: Annotated[
+        str, typer.Argument(help="Which weights; `toolgate models weights` lists those that are known.")
+    ] = DEFAULT,
     folder: Folder = None,
 ) -> None:
     """Fetch weights, going on where an earlier attempt stopped, and verify them."""

@@ -39,7 +39,7 @@ class Plan(Struct, frozen=True):
 
 
 def make(request: ModelRequest, max_tokens: int) -> Plan:
-    """What to do for this request; InvalidRequest if it asks for what cannot be done."""
+    """What to do for this request; `max_tokens` holds where it says nothing. InvalidRequest for what cannot be done."""
     adapted = adapt(request, NAME, Quirks())
     asked = adapted.request
     talk = turns.read(asked.messages)
@@ -57,8 +57,8 @@ def make(request: ModelRequest, max_tokens: int) -> Plan:
         offered,
         _fresh(offered, talk) if mode == "auto" else offered,
         mode == "auto",
-        min(asked.settings.max_tokens or max_tokens, max_tokens),
-        (*adapted.dropped, *talk.warnings, *_left_out(asked, offered, max_tokens)),
+        asked.settings.max_tokens or max_tokens,
+        (*adapted.dropped, *talk.warnings, *_left_out(asked, offered)),
     )
 
 
@@ -68,15 +68,13 @@ def _fresh(tools: tuple[ToolDef, ...], talk: Talk) -> tuple[ToolDef, ...]:
     return tuple([tool for tool in tools if tool.name not in served])
 
 
-def _left_out(request: ModelRequest, offered: tuple[ToolDef, ...], max_tokens: int) -> list[str]:
+def _left_out(request: ModelRequest, offered: tuple[ToolDef, ...]) -> list[str]:
     choice, settings = request.tool_choice, request.settings
     left: list[str] = []
     if choice is not None and choice.parallel and offered:
         left.append(_ONE_CALL)
     if settings.thinking is not None and settings.thinking.enabled:
         left.append("the embedded model does not think before it answers")
-    if settings.max_tokens and settings.max_tokens > max_tokens:
-        left.append(f"max_tokens: the embedded model writes {max_tokens} at most")
     left += [f"tool {tool.name} is hosted elsewhere" for tool in request.tools if tool.kind == "hosted"]
     loose = [tool.name for tool in offered if grammar.unheld(tool.input_schema)]
     left += [f"the schema of {name} holds references or patterns that the embedded model ignores" for name in loose]
