@@ -37,7 +37,12 @@ async def test_chat_completions_answers_from_the_calculator(url: str) -> None:
 
 async def test_chat_completions_streams_words_as_they_are_written(url: str) -> None:
     """C2"""
-    body = {"model": "local", "messages": question("Count from one to five in words."), "stream": True, "max_tokens": 20}
+    body = {
+        "model": "local",
+        "messages": question("Count from one to five in words."),
+        "stream": True,
+        "max_tokens": 20,
+    }
     heard = await ask(url, "/v1/chat/completions", body)
     chunks = [json.loads(line[6:]) for line in heard.body.split(b"\n\n") if line.startswith(b"data: {")]
     words = [choice["delta"].get("content") for chunk in chunks for choice in chunk["choices"]]
