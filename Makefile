@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench lock clean
+.PHONY: help run test model check bench lock clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -16,6 +16,9 @@ run: $(VENV)/.run ## set up and serve on 127.0.0.1:8080 (ARGS="--port 9000" adds
 test: $(VENV)/.test ## lint, types, architecture and all tests
 	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/check
 	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/test $(ARGS)
+
+model: $(VENV)/.test ## try the embedded model itself: fetches 1.1 GB once, takes minutes
+	TOOLGATE_REAL_MODEL=qwen2.5-coder-1.5b $(BIN)/python -m pytest tests/embedded_model $(ARGS)
 
 check: $(VENV)/.test ## lint and types only
 	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/check
