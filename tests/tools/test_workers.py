@@ -360,6 +360,7 @@ async def test_a_worker_that_died_while_idle_harms_no_call(workers: Workers) -> 
     number = (await workers.call("pid")).structured
     os.kill(number, 9)
     await gone([number])
+    await until(lambda: not any(worker.lives for worker in workers.pool._idle))
     assert (await workers.call("add", a=1)).structured == 2
 
 

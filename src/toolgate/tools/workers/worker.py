@@ -101,7 +101,7 @@ class Worker:
     @property
     def lives(self) -> bool:
         """Whether the process has not ended by itself."""
-        return self._ended() is None
+        return self._ended() is None and not self._answers.at_eof()
 
     async def ask(self, question: frames.Question, tell: Tell) -> frames.Answer:
         """Its answer; ToolFailure says how the process ended or broke its word. Cancelling this does not stop it."""
