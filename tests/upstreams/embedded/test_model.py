@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -188,6 +189,28 @@ async def test_the_engine_lets_nobody_in_and_sees_no_secrets(smallest: Path, mon
         assert b" 401 " in await reader.readline()
         writer.close()
         await writer.wait_closed()
+
+
+async def test_the_engine_ends_when_the_gateway_is_gone(smallest: Path) -> None:
+    gateway = (
+        "import asyncio, sys\n"
+        "from toolgate.upstreams.embedded import frames\n"
+        "from toolgate.upstreams.embedded.process import EngineProcess\n"
+        "async def run():\n"
+        "    engine = await EngineProcess.start(frames.Load(sys.argv[1], 512, 1, 16))\n"
+        "    print(engine.pid, flush=True)\n"
+        "    await asyncio.sleep(600)\n"
+        "asyncio.run(run())\n"
+    )
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", gateway, str(smallest), stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    engine = psutil.Process(int(await process.stdout.readline()))
+    os.kill(process.pid, signal.SIGKILL)
+    await process.wait()
+    await asyncio.to_thread(psutil.wait_procs, [engine], 10)
+    assert not engine.is_running() or engine.status() == psutil.STATUS_ZOMBIE
 
 
 async def test_a_file_that_is_no_model_is_said_to_be_none(tmp_path: Path) -> None:
