@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.tools.calling import call, run, said
@@ -98,6 +99,7 @@ async def test_cancelling_ends_the_program_and_all_that_it_started(tool: RunComm
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
+    assert int(started.read_text().split()[0]) not in [child.pid for child in psutil.Process().children()]
     for pid in map(int, started.read_text().split()):
         await until(lambda pid=pid: not is_running(pid))  # type: ignore[misc]
     started.unlink()

@@ -79,6 +79,7 @@ class RunCommand:
             code = await process.wait()
         finally:
             _kill_group(process)
+            await process.wait()  # it is dead; the event loop must hear of it, also when the call was cancelled
         verdict = f"exit code {code}" if code >= 0 else f"ended by signal {-code}"
         return Output((Text(f"{printed}[{verdict}]"),), is_error=code != 0, structured={"exit_code": code})
 
