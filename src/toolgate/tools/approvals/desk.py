@@ -17,7 +17,7 @@ from toolgate.tools.approvals.binding import Ambiguous, canonical, spec_digest
 from toolgate.tools.approvals.ledger import Ledger
 from toolgate.tools.approvals.policy import Policy
 from toolgate.tools.approvals.record import Approval, Grant, Level, State
-from toolgate.tools.approvals.waiting import Waiting, heard
+from toolgate.tools.approvals.waiting import Rousing, Waiting, heard
 from toolgate.tools.tool import Asked, Stance, ToolSpec, Verdict
 
 POLL_SECONDS = 0.5
@@ -58,8 +58,12 @@ class Desk:
         definition: Definition | None = None,
         now: Callable[[], float] = time.time,
         poll_seconds: float = POLL_SECONDS,
+        waiting: Rousing | None = None,
     ) -> None:
-        """`announce` is told of every new question; `definition` gives a tool as it is now, by its name."""
+        """`announce` is told of every new question; `definition` gives a tool as it is now, by its name.
+
+        `waiting` may reach further than this process; an answer of which it does not tell is noticed by polling.
+        """
         self.policy = policy
         self.terms = terms
         self._ledger = ledger
@@ -67,7 +71,7 @@ class Desk:
         self._definition = definition
         self._now = now
         self._poll_seconds = poll_seconds
-        self._waiting = Waiting()
+        self._waiting = waiting or Waiting()
 
     def renew(self, policy: Policy, terms: Terms) -> None:
         """From now on this policy holds; what was asked under another goes out of scope."""
@@ -105,7 +109,7 @@ class Desk:
         """Whether the approval was answered within that time, or can be answered no more."""
         clock = asyncio.get_running_loop().time
         deadline = clock() + seconds
-        with self._waiting.listening(approval) as event:
+        async with self._waiting.heard(approval) as event:
             while True:
                 event.clear()
                 found = await self._ledger.find(approval, self._now())
@@ -162,7 +166,7 @@ class Desk:
         """Deny everything that waits, of one run or of all; the ids of what was denied."""
         denied = await self._ledger.deny_all(reason, by, self._now(), caller=caller, run=run)
         for id in denied:
-            self._waiting.wake(id)
+            self._waiting.announce(id)
         return denied
 
     async def grants(self, caller: str | None = None) -> Sequence[Grant]:
@@ -189,7 +193,7 @@ class Desk:
         if grant is not None and self.policy.is_never_auto(found.tool):
             raise InvalidRequest(f"Every call of {found.tool} is asked about: approve it once.", param="level")
         won = await self._ledger.answer(new, grant, now)
-        self._waiting.wake(found.id)
+        self._waiting.announce(found.id)
         return new if won else None
 
     async def _is_granted(self, new: Approval) -> bool:
