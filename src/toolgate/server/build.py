@@ -25,6 +25,7 @@ from toolgate.server.conversations import ConversationObjects
 from toolgate.server.counting import TokenCounts
 from toolgate.server.endpoints import Conversations, Pace
 from toolgate.server.exchange import Receive, Scope, Send
+from toolgate.server.fanout import open_fanout
 from toolgate.server.head import Limits
 from toolgate.server.listen import run
 from toolgate.server.local import Absent, embedded_model
@@ -134,11 +135,15 @@ class Toolgate:
         self._peers = Peers(self._database)
         log = Log(config.log.level, _log_form(config), Redactor(config.secrets()))
         self._traced = Traced(log, Metrics())
+        redis = config.redis.reveal() if config.redis else None
+        self._fanout = open_fanout(redis, lambda problem: log.warning("redis", problem=problem))
         self._state = State(self._database, self._store, self._traced)
         self._accounts = Accounts(config, self._database, self._traced)
         self._local = embedded_model(config, log) if builtin is None else None
         self._builtin = builtin or {"local": self._local or Absent(), "echo": EchoModel()}
-        self._workshop = Workshop(config, self._database, self._traced, sources) if config.tools.enabled else None
+        self._workshop = (
+            Workshop(config, self._database, self._traced, sources, self._fanout) if config.tools.enabled else None
+        )
         self._site = self._build(config)
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
@@ -210,6 +215,7 @@ class Toolgate:
                 await self._transport.aclose()
                 await self._peers.aclose()
                 await self._accounts.aclose()
+                await self._fanout.aclose()
                 await self._database.aclose()
                 await send({"type": "lifespan.shutdown.complete"})
                 return

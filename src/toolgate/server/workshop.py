@@ -31,6 +31,7 @@ from toolgate.tools.approvals.desk import Desk
 from toolgate.tools.approvals.desk import Terms as DeskTerms
 from toolgate.tools.approvals.policy import Policy, Rule
 from toolgate.tools.approvals.record import Approval, Grant
+from toolgate.tools.approvals.waiting import Rousing
 from toolgate.tools.egress import HttpRequest
 from toolgate.tools.registry import Registry
 from toolgate.tools.runner import Bounds, Runner
@@ -45,8 +46,15 @@ _LOOKS = (2.0, 15.0)
 class Workshop:
     """Everything that server tools need, opened and closed with the server."""
 
-    def __init__(self, config: Config, database: Database, traced: Traced, extra: Iterable[ToolSource] = ()) -> None:
-        """`extra` are sources beside those of the configuration."""
+    def __init__(
+        self,
+        config: Config,
+        database: Database,
+        traced: Traced,
+        extra: Iterable[ToolSource] = (),
+        fanout: Rousing | None = None,
+    ) -> None:
+        """`extra` are sources beside those of the configuration; `fanout` tells of approvals answered elsewhere."""
         tools = config.tools
         self._traced = traced
         self._troubles: set[tuple[str, str | None, str]] = set()
@@ -61,6 +69,7 @@ class Workshop:
             terms=_desk_terms(tools),
             announce=self._webhook.announce if self._webhook else None,
             definition=self._definition,
+            waiting=fanout,
         )
         runner = Runner(self.desk, _bounds(tools), lambda text: traced.log.redact(text), traced.tool_ran)
         self._runner = runner
