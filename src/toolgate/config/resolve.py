@@ -42,6 +42,7 @@ def resolve(file: File, catalog: Catalog, env: Mapping[str, str], problems: Prob
         text=file.text,
         storage=file.storage,
         redis=file.redis,
+        records=file.records,
         log=file.log,
     )
 

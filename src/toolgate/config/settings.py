@@ -23,6 +23,7 @@ ToolExecution: TypeAlias = Literal["none", "auto"]
 BudgetPeriod: TypeAlias = Literal["day", "month", "total"]
 McpTrust: TypeAlias = Literal["pinned", "always", "ask_new"]
 McpGrant: TypeAlias = Literal["authorization_code", "client_credentials"]
+KeptChats: TypeAlias = Literal["none", "asked", "all"]
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -103,6 +104,9 @@ class Key(Struct, frozen=True, kw_only=True):
     ] = 0
     concurrency: Annotated[int, about("Requests at a time; 0 means no limit.", ge=0)] = 0
     budget: Annotated[KeyBudget | None, about("What it may spend, by the prices of models.")] = None
+    keep_chats: Annotated[
+        bool | None, about("Whether all its chats are kept, or none; by default as records.chats says.")
+    ] = None
 
 
 class Timeouts(Struct, frozen=True, kw_only=True):
@@ -405,6 +409,29 @@ class TextPrompts(Struct, frozen=True, kw_only=True):
     rules: Annotated[tuple[str, ...], about("Files whose text is added as rules.")] = ()
 
 
+class KeepDays(Struct, frozen=True, kw_only=True):
+    """Days for which records are kept; 0 means until somebody deletes them."""
+
+    responses: Annotated[int, about("Responses that nobody has continued since.", ge=0)] = 30
+    conversations: Annotated[int, about("Conversation objects, from when they were made.", ge=0)] = 0
+    chats: Annotated[int, about("Chats, from the last thing said in them.", ge=0)] = 30
+    invocations: Annotated[int, about("What is noted of runs of server tools.", ge=0)] = 90
+    usage: Annotated[int, about("What keys have used, day by day.", ge=0)] = 400
+    approvals: Annotated[int, about("Approvals that are closed.", ge=0)] = 90
+
+
+class Records(Struct, frozen=True, kw_only=True):
+    """What is kept of what clients do, and for how long."""
+
+    chats: Annotated[
+        KeptChats, about("Which plain chats are kept: `none`, those `asked` for by `store: true`, or `all`.")
+    ] = "asked"
+    arguments: Annotated[
+        bool, about("Keep the arguments of server tools with their runs, and not only a digest of them.")
+    ] = False
+    days: Annotated[KeepDays, about("Days for which records are kept; 0 means until they are deleted.")] = KeepDays()
+
+
 class Log(Struct, frozen=True, kw_only=True):
     """What is logged and how."""
 
@@ -432,4 +459,5 @@ class File(Struct, frozen=True, kw_only=True):
         "sqlite:///toolgate.db"
     )
     redis: Annotated[Secret | None, about("Where several nodes share their counts: redis://…")] = None
+    records: Annotated[Records, about("What is kept of what clients do, and for how long.")] = Records()
     log: Annotated[Log, about("What is logged and how.")] = Log()

@@ -12,6 +12,7 @@ from toolgate.config.settings import (
     Key,
     Log,
     Price,
+    Records,
     Server,
     SystemMode,
     TextPrompts,
@@ -96,6 +97,7 @@ class Config(Struct, frozen=True, kw_only=True):
     text: TextPrompts = TextPrompts()
     storage: Secret = Secret("sqlite:///toolgate.db")
     redis: Secret | None = None
+    records: Records = Records()
     log: Log = Log()
     source: Path | None = None
 
