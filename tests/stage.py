@@ -6,9 +6,10 @@ and sees both what the client got and what the model was asked, whichever two di
 
 import asyncio
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from typing import Any, TypeVar
 
 import uvloop
 
@@ -24,6 +25,8 @@ from toolgate.tools.tool import ToolSource
 UPSTREAMS = ("openai_chat", "openai_responses", "anthropic", "ollama")
 QUIET = Log(level="error")
 MEMORY = Secret("sqlite://")
+
+Opened = TypeVar("Opened")
 
 
 class Player:
@@ -73,51 +76,52 @@ def gateway_config(upstream_url: str, **changes: Any) -> Config:
 
 
 @contextmanager
-def served(gate: Toolgate) -> Iterator[str]:
-    """The server in a thread of its own, so that blocking clients can be used; its URL."""
-    started, opened = threading.Event(), dict[str, Any]()
+def in_a_thread(place: AbstractAsyncContextManager[Opened]) -> Iterator[Opened]:
+    """What the place gives when it is entered, in the loop of a thread of its own, so that blocking clients can be used."""
+    given: Future[tuple[Opened, Callable[[], object]]] = Future()
 
-    async def serve() -> None:
-        stop = asyncio.Event()
-        async with listening(gate) as url:
-            opened.update(url=url, stop=stop, loop=asyncio.get_running_loop())
-            started.set()
+    async def stay() -> None:
+        stop, loop = asyncio.Event(), asyncio.get_running_loop()
+        async with place as opened:
+            given.set_result((opened, lambda: loop.call_soon_threadsafe(stop.set)))
             await stop.wait()
 
-    thread = threading.Thread(target=lambda: uvloop.run(serve()), daemon=True)
+    def live() -> None:
+        try:
+            uvloop.run(stay())
+        except BaseException as error:
+            if given.done():
+                raise
+            given.set_exception(error)
+
+    thread = threading.Thread(target=live, daemon=True)
     thread.start()
-    assert started.wait(10), "the server did not open"
+    opened, leave = given.result(10)
     try:
-        yield opened["url"]
+        yield opened
     finally:
-        opened["loop"].call_soon_threadsafe(opened["stop"].set)
+        leave()
         thread.join(10)
 
 
-@contextmanager
-def on_stage(*sources: ToolSource, **changes: Any) -> Iterator[Stage]:
-    """Serve gateway and upstream in a thread of their own, so that blocking clients can be used.
+def served(gate: Toolgate) -> AbstractContextManager[str]:
+    """The server in a thread of its own; its URL."""
+    return in_a_thread(listening(gate))
+
+
+@asynccontextmanager
+async def _open_stage(sources: tuple[ToolSource, ...], changes: Mapping[str, Any]) -> AsyncIterator[Stage]:
+    player = Player()
+    async with (
+        listening(Toolgate(upstream_config(), {"played": player})) as upstream_url,
+        listening(gate := Toolgate(gateway_config(upstream_url, **changes), sources=sources)) as url,
+    ):
+        yield Stage(url, player, gate)
+
+
+def on_stage(*sources: ToolSource, **changes: Any) -> AbstractContextManager[Stage]:
+    """Gateway and upstream in a thread of their own.
 
     `sources` bring the gateway's tools, `changes` are made to its configuration.
     """
-    started = threading.Event()
-    opened: dict[str, Any] = {}
-
-    async def serve() -> None:
-        player, stop = Player(), asyncio.Event()
-        async with (
-            listening(Toolgate(upstream_config(), {"played": player})) as upstream_url,
-            listening(gate := Toolgate(gateway_config(upstream_url, **changes), sources=sources)) as url,
-        ):
-            opened.update(stage=Stage(url, player, gate), stop=stop, loop=asyncio.get_running_loop())
-            started.set()
-            await stop.wait()
-
-    thread = threading.Thread(target=lambda: uvloop.run(serve()), daemon=True)
-    thread.start()
-    assert started.wait(10), "the stage did not open"
-    try:
-        yield opened["stage"]
-    finally:
-        opened["loop"].call_soon_threadsafe(opened["stop"].set)
-        thread.join(10)
+    return in_a_thread(_open_stage(sources, changes))

@@ -1,13 +1,11 @@
 """The approvals' endpoints on a real socket, over a desk that a test can put questions to."""
 
 import asyncio
-import threading
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Any
 
-import uvloop
-
+from tests.stage import in_a_thread
 from tests.tools.approvals.asking import call, open_store
 from toolgate.config import Config, Key, Secret
 from toolgate.dialects.openai_chat import DIALECT
@@ -69,23 +67,6 @@ async def open_inbox(policy: Policy | None = None, terms: Terms | None = None, *
             yield Inbox(url, desk, asyncio.get_running_loop())
 
 
-@contextmanager
-def inbox_in_a_thread() -> Iterator[Inbox]:
+def inbox_in_a_thread() -> AbstractContextManager[Inbox]:
     """Serve in a thread of its own, for clients that block."""
-    started, opened = threading.Event(), dict[str, Any]()
-
-    async def serve() -> None:
-        stop = asyncio.Event()
-        async with open_inbox() as inbox:
-            opened.update(inbox=inbox, stop=stop, loop=asyncio.get_running_loop())
-            started.set()
-            await stop.wait()
-
-    thread = threading.Thread(target=lambda: uvloop.run(serve()), daemon=True)
-    thread.start()
-    assert started.wait(10), "the inbox did not open"
-    try:
-        yield opened["inbox"]
-    finally:
-        opened["loop"].call_soon_threadsafe(opened["stop"].set)
-        thread.join(10)
+    return in_a_thread(open_inbox())

@@ -1,17 +1,15 @@
 """The tools' endpoints on a real socket, over a registry with one source of the configuration and run-time registrations."""
 
-import asyncio
-import threading
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import uvloop
 from msgspec import Struct
 
 from tests.server.talk import Caller, Heard
+from tests.stage import in_a_thread
 from tests.tools.brought import FakeSource, FakeTool, tool
 from toolgate.config import Config, Key, Secret
 from toolgate.conversation.errors import Conflict, InvalidRequest, NotFound
@@ -146,24 +144,13 @@ async def tool_server(*tools: FakeTool, path: Path | None = None) -> AsyncIterat
         await database.aclose()
 
 
-@contextmanager
-def tool_server_in_a_thread() -> Iterator[str]:
+@asynccontextmanager
+async def _with_a_server_of_its_own() -> AsyncIterator[str]:
+    async with tool_server() as server:
+        await server.request("POST", "/v1/tools", {"type": "mcp", "name": "docs", "url": "http://127.0.0.1:1/"})
+        yield server.url
+
+
+def tool_server_in_a_thread() -> AbstractContextManager[str]:
     """The URL of a server in a thread of its own, for clients that block; an MCP server is registered there."""
-    started, opened = threading.Event(), dict[str, Any]()
-
-    async def serve() -> None:
-        stop = asyncio.Event()
-        async with tool_server() as server:
-            await server.request("POST", "/v1/tools", {"type": "mcp", "name": "docs", "url": "http://127.0.0.1:1/"})
-            opened.update(url=server.url, stop=stop, loop=asyncio.get_running_loop())
-            started.set()
-            await stop.wait()
-
-    thread = threading.Thread(target=lambda: uvloop.run(serve()), daemon=True)
-    thread.start()
-    assert started.wait(10), "the server did not open"
-    try:
-        yield opened["url"]
-    finally:
-        opened["loop"].call_soon_threadsafe(opened["stop"].set)
-        thread.join(10)
+    return in_a_thread(_with_a_server_of_its_own())
