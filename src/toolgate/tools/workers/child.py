@@ -28,6 +28,7 @@ from toolgate.tools.authoring.signature import BadTool, Call
 from toolgate.tools.tool import Progress as Report
 from toolgate.tools.workers import frames
 from toolgate.tools.workers.tree import adopt_orphans, end_tree
+from toolgate.wire.lengths import read_framed
 
 _REPORTS_A_SECOND = 50
 _LONGEST_MESSAGE = 1000
@@ -48,12 +49,7 @@ class Pipes:
 
     def read(self) -> bytes | None:
         """The next message's body; None when the server is gone."""
-        head = self._incoming.read(frames.HEAD)
-        if len(head) < frames.HEAD:
-            return None
-        size = int.from_bytes(head, "big")
-        body = self._incoming.read(size)
-        return body if len(body) == size else None
+        return read_framed(self._incoming.read)
 
     def write(self, frame: bytes) -> None:
         """Send it whole."""

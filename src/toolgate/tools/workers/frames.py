@@ -1,4 +1,4 @@
-"""What a worker and its server say to each other: JSON messages, each behind four bytes that tell its length.
+"""What a worker and its server say to each other: JSON messages, each behind its length.
 
 Pure: bytes in, values out. Nothing here is ever executed, whatever a tool writes into its end of the pipe.
 """
@@ -13,8 +13,7 @@ from toolgate.conversation.message import Media, MediaKind, Text
 from toolgate.tools.authoring.loading import Place
 from toolgate.tools.authoring.parts import ToolInvocationToken
 from toolgate.tools.tool import Output, Preparation, ToolSpec
-
-HEAD = 4
+from toolgate.wire.lengths import framed
 
 
 class Setup(Struct, frozen=True, tag="setup"):
@@ -116,8 +115,7 @@ _ANSWERS: msgspec.json.Decoder[Answer | Told] = msgspec.json.Decoder(Tools | Pre
 
 def encode(message: Setup | Question | Cancel | Answer | Told) -> bytes:
     """The message as it travels."""
-    body = msgspec.json.encode(message)
-    return len(body).to_bytes(HEAD, "big") + body
+    return framed(msgspec.json.encode(message))
 
 
 def longest(output: int) -> int:

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 
 from toolgate.upstreams.embedded import frames
 from toolgate.upstreams.embedded.stops import Stops
+from toolgate.wire.lengths import read_framed
 
 BATCH = 128
 """Tokens of a prompt that are read between two looks at whether the answer is still wanted."""
@@ -39,10 +40,8 @@ class Pipes:
 
     def read(self) -> frames.Order | None:
         """The next order; None when the gateway is gone."""
-        head = self._incoming.read(frames.HEAD)
-        size = int.from_bytes(head, "big")
-        body = self._incoming.read(size) if len(head) == frames.HEAD else b""
-        return frames.decode_order(body) if body and len(body) == size else None
+        body = read_framed(self._incoming.read)
+        return frames.decode_order(body) if body else None
 
     def write(self, report: frames.Report) -> None:
         """Send it whole; the process ends if nobody takes it."""

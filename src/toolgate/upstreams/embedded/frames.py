@@ -1,4 +1,4 @@
-"""What the gateway and the engine's process say to each other: JSON messages, each behind four bytes that tell its length.
+"""What the gateway and the engine's process say to each other: JSON messages, each behind its length.
 
 Pure: bytes in, values out. It knows neither processes nor the runtime.
 """
@@ -9,7 +9,8 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from msgspec import Struct
 
-HEAD = 4
+from toolgate.wire.lengths import framed
+
 LONGEST = 64 * 1024 * 1024
 
 Ending: TypeAlias = Literal["stop", "length", "stop_sequence", "cancelled"]
@@ -98,8 +99,7 @@ _REPORTS: msgspec.json.Decoder[Report] = msgspec.json.Decoder(Ready | Refused | 
 
 def encode(message: Order | Report) -> bytes:
     """The message as it travels."""
-    body = msgspec.json.encode(message)
-    return len(body).to_bytes(HEAD, "big") + body
+    return framed(msgspec.json.encode(message))
 
 
 def decode_order(body: bytes) -> Order:

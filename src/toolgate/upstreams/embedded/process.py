@@ -13,6 +13,7 @@ from contextlib import suppress
 import msgspec
 
 from toolgate.upstreams.embedded import frames
+from toolgate.wire.lengths import Overlong, next_framed
 
 _SEEN = ("PATH", "HOME", "LANG", "TZ", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 _MODULE = "toolgate.upstreams.embedded.engine"
@@ -143,11 +144,9 @@ class EngineProcess:
         assert self._process.stdout is not None  # it was asked for
         try:
             while True:
-                size = int.from_bytes(await self._process.stdout.readexactly(frames.HEAD), "big")
-                if size > frames.LONGEST:
-                    break
-                self._hear(frames.decode_report(await self._process.stdout.readexactly(size)))
-        except (asyncio.IncompleteReadError, msgspec.DecodeError, ConnectionError):
+                body = await next_framed(self._process.stdout.readexactly, frames.LONGEST)
+                self._hear(frames.decode_report(body))
+        except (asyncio.IncompleteReadError, Overlong, msgspec.DecodeError, ConnectionError):
             pass
         self.lives = False
         await self._gone()
