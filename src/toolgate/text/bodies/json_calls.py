@@ -12,6 +12,7 @@ import msgspec
 from toolgate.text.literal import Literal
 from toolgate.text.reading import Call, Reading
 from toolgate.text.source import Steps
+from toolgate.text.syntax import Read
 
 NAME_KEYS = frozenset({"name", "tool_name", "function", "tool", "function_name", "recipient_name"})
 ARGUMENT_KEYS = frozenset({"arguments", "parameters", "args", "input", "params", "tool_input"})
@@ -186,6 +187,27 @@ def arguments(reading: Reading, name: str, id: str | None, *closers: str) -> Ste
     if closers:
         yield from reading.close(*closers)
     return True
+
+
+def marked(begin: str, mark: str, call: Callable[[Reading], Steps[bool]], end: str) -> Read:
+    """Reads calls that stand behind a mark each, between words that begin and end all of them; the first may be left out.
+
+    `call` reads what stands behind a mark and says whether that was a call.
+    """
+
+    def read(reading: Reading, opened: str) -> Steps[None]:
+        source = reading.source
+        if opened == begin:
+            yield from source.blanks()
+            if not (yield from source.word(mark)):
+                return
+        while (yield from call(reading)):
+            yield from source.blanks()
+            if not (yield from source.word(mark)):
+                yield from reading.close(end)
+                return
+
+    return read
 
 
 def argument_object(reading: Reading, call: Call, name: str, *closers: str) -> Steps[None]:

@@ -15,19 +15,6 @@ _CALL, _CALL_END, _SEP = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end�
 _WORD = re.compile(r"[^<>{}\s`]*")
 
 
-def _read(reading: Reading, opened: str) -> Steps[None]:
-    source = reading.source
-    if opened == _BEGIN:
-        yield from source.blanks()
-        if not (yield from source.word(_CALL)):
-            return
-    while (yield from _call(reading)):
-        yield from source.blanks()
-        if not (yield from source.word(_CALL)):
-            yield from reading.close(_END)
-            return
-
-
 def _call(reading: Reading) -> Steps[bool]:
     """Reads one call behind the mark that begins it; False if it is none."""
     source = reading.source
@@ -53,5 +40,6 @@ def _name(call: ToolCall) -> str:
     return without(call.name, "<", ">", "{", "`", " ", "\n")
 
 
+_read = json_calls.marked(_BEGIN, _CALL, _call, _END)
 _OPENERS = always(Opener(_read, _BEGIN), Opener(_read, _CALL))
 SYNTAXES = (Syntax("deepseek_v3", _OPENERS, _v3), Syntax("deepseek_v31", _OPENERS, _v31))

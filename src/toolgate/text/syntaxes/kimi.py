@@ -16,19 +16,6 @@ _CALL, _ARGS, _CALL_END = "<|tool_call_begin|>", "<|tool_call_argument_begin|>",
 _WORD = re.compile(r"[^<>\s]*")
 
 
-def _read(reading: Reading, opened: str) -> Steps[None]:
-    source = reading.source
-    if opened == _BEGIN:
-        yield from source.blanks()
-        if not (yield from source.word(_CALL)):
-            return
-    while (yield from _call(reading)):
-        yield from source.blanks()
-        if not (yield from source.word(_CALL)):
-            yield from reading.close(_END)
-            return
-
-
 def _call(reading: Reading) -> Steps[bool]:
     """Reads one call behind the mark that begins it; False if it is none."""
     source = reading.source
@@ -55,4 +42,5 @@ def _id(call: ToolCall, number: int) -> str:
     return own if own.startswith(mine) and own[len(mine) :].isdecimal() else f"{mine}{number}"
 
 
+_read = json_calls.marked(_BEGIN, _CALL, _call, _END)
 SYNTAXES = (Syntax("kimi_k2", always(Opener(_read, _BEGIN), Opener(_read, _CALL)), _render),)
