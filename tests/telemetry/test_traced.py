@@ -154,7 +154,7 @@ def test_names_that_nobody_configured_are_counted_together(telemetry: Telemetry)
         nasty = RequestRecord("r", "GET", f"/x{number}", model=f'm{number}"}}\n#', status=404)
         telemetry.traced.finish(nasty)
         os.read(telemetry.reading, 65536)
-        telemetry.traced.attempted(f"upstream{number}", "ok")
+        telemetry.traced.metrics.count_attempt(f"upstream{number}", "ok")
     assert telemetry.value("toolgate_requests_total", dialect="none", model="other", status="404") == 500
     assert telemetry.value("toolgate_upstream_attempts_total", upstream="other", outcome="ok") == 500
     assert len(telemetry.traced.render()) < 20_000
@@ -179,8 +179,8 @@ def test_after_a_reload_new_names_are_labels_and_old_counts_stay(telemetry: Tele
 
 def test_attempts_streams_tools_and_drops_are_counted(telemetry: Telemetry) -> None:
     traced = telemetry.traced
-    traced.attempted("openai")
-    traced.attempted("openai", "upstream_timeout")
+    traced.metrics.count_attempt("openai", "ok")
+    traced.metrics.count_attempt("openai", "upstream_timeout")
     traced.stream_opened()
     traced.stream_opened()
     traced.stream_closed()

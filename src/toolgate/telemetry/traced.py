@@ -137,10 +137,6 @@ class Traced:
         """A streamed answer ended."""
         self.metrics.streams_open -= 1
 
-    def attempted(self, upstream: str, outcome: str = "ok") -> None:
-        """An upstream was asked; `outcome` is ok or a failure's code."""
-        self.metrics.count_attempt(upstream, outcome)
-
     def tool_ran(self, name: str, seconds: float, outcome: str, arguments: str = "", request_id: str = "") -> None:
         """A server tool was run; of its arguments only the shape is told."""
         self.metrics.count_tool_run(outcome)
