@@ -463,3 +463,27 @@ def test_what_is_no_answer_is_refused(body: bytes) -> None:
 
 async def test_a_tool_without_output_says_so(workers: Workers) -> None:
     assert (await workers.call("crash", how="")).content == (Text(NO_OUTPUT),)
+
+
+class Watch:
+    """Keeps what became of the time."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def stop(self) -> None:
+        self.said.append("stop")
+
+    def start(self) -> None:
+        self.said.append("start")
+
+
+async def test_a_call_that_finds_all_workers_busy_is_told_so_in_time(place: Place) -> None:
+    """fault: L2"""
+    workers, watch = Workers(place, Limits(workers=1, line=0.05)), Watch()
+    first = await workers.begin("hang", how="sleep")
+    with pytest.raises(ToolFailure, match="busy; nothing was run"):
+        await workers.pool.ask(frames.Invoke(place, "pid", {}, ToolInvocationToken()), clock=watch)
+    assert watch.said == ["stop"]
+    await workers.pool.aclose()
+    await asyncio.wait({first})

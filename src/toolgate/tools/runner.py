@@ -7,7 +7,7 @@ comes out is an `Output` of bounded size within bounded time; the time that a pe
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -35,6 +35,8 @@ from toolgate.tools.tool import (
 
 _PREPARATION_SECONDS = 5.0
 _LONGEST_WORD = 2000
+
+Given = TypeVar("Given")
 
 
 class Ran(Protocol):
@@ -138,8 +140,7 @@ class Runner:
 
     async def _prepared(self, tool: Tool, invocation: Invocation) -> Preparation:
         try:
-            async with asyncio.timeout(_PREPARATION_SECONDS):
-                return await tool.prepare(invocation)
+            return await _timed(tool.prepare, invocation, _PREPARATION_SECONDS)
         except asyncio.CancelledError:
             if _is_cancelled():
                 raise
@@ -171,8 +172,7 @@ class Runner:
     async def _once(self, tool: Tool, invocation: Invocation) -> Output:
         seconds = tool.spec.timeout or self.bounds.seconds
         try:
-            async with asyncio.timeout(seconds):
-                return await tool.invoke(invocation)
+            return await _timed(tool.invoke, invocation, seconds)
         except asyncio.CancelledError:
             if _is_cancelled():
                 raise
@@ -183,6 +183,25 @@ class Runner:
             raise
         except Exception as error:  # noqa: BLE001  # the tool boundary: whatever a tool raises is its own failure
             raise ToolFailure(f"{tool.spec.name} failed: {_said(error)}") from None
+
+
+class _Alarm(Struct, frozen=True):
+    """A clock that ends its call."""
+
+    timeout: asyncio.Timeout
+    seconds: float
+
+    def stop(self) -> None:
+        self.timeout.reschedule(None)
+
+    def start(self) -> None:
+        self.timeout.reschedule(asyncio.get_running_loop().time() + self.seconds)
+
+
+async def _timed(step: Callable[[Invocation], Awaitable[Given]], invocation: Invocation, seconds: float) -> Given:
+    """What the step gives within so many seconds, not counting those that it stands in line."""
+    async with asyncio.timeout(seconds) as timeout:
+        return await step(replace(invocation, clock=_Alarm(timeout, seconds)))
 
 
 def _is_cancelled() -> bool:

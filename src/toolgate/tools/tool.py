@@ -72,6 +72,26 @@ def in_silence(progress: Progress) -> None:
     """Tells nobody."""
 
 
+class Clock(Protocol):
+    """The time that a call may take. It is running when the call is made; a tool stops it to stand in line."""
+
+    def stop(self) -> None:
+        """The tool waits for its turn, which it must bound by itself."""
+
+    def start(self) -> None:
+        """Its turn has come: it has all of its time."""
+
+
+class NoClock(Struct, frozen=True):
+    """Takes no time."""
+
+    def stop(self) -> None:
+        """There is nothing to stop."""
+
+    def start(self) -> None:
+        """There is nothing to start."""
+
+
 class Invocation(Struct, frozen=True):
     """One call: `arguments` were checked against the schema, `text` is the JSON they were read from.
 
@@ -85,6 +105,7 @@ class Invocation(Struct, frozen=True):
     session: str = ""
     key: str = ""
     tell: Tell = in_silence
+    clock: Clock = NoClock()
 
 
 class Output(Struct, frozen=True):

@@ -36,7 +36,8 @@ class WorkerTool:
         """What its author wants a person to know first."""
         if not self._described.prepares:
             return Preparation()
-        answer = await self._pool.ask(frames.Prepare(self._place, self.spec.name, invocation.arguments))
+        question = frames.Prepare(self._place, self.spec.name, invocation.arguments)
+        answer = await self._pool.ask(question, clock=invocation.clock)
         match answer:
             case frames.Prepared(preparation):
                 return preparation
@@ -45,7 +46,7 @@ class WorkerTool:
     async def invoke(self, invocation: Invocation) -> Output:
         """Run it in whichever worker is free."""
         question = frames.Invoke(self._place, self.spec.name, invocation.arguments, token_of(invocation))
-        answer = await self._pool.ask(question, invocation.tell)
+        answer = await self._pool.ask(question, invocation.tell, invocation.clock)
         match answer:
             case frames.Gave():
                 return frames.decode_output(answer)

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from toolgate.tools.tool import Tell, ToolFailure, in_silence
+from toolgate.tools.tool import Clock, NoClock, Tell, ToolFailure, in_silence
 from toolgate.tools.workers import frames
 from toolgate.tools.workers.worker import Limits, Log, Worker
 
@@ -24,9 +24,14 @@ class WorkerPool:
         self._closed = False
         self.log = Log()
 
-    async def ask(self, question: frames.Question, tell: Tell = in_silence) -> frames.Answer:
-        """The answer of whichever worker is free; ToolFailure if its process came to an end."""
-        await self._slots.acquire()
+    async def ask(
+        self,
+        question: frames.Question,
+        tell: Tell = in_silence,
+        clock: Clock = NoClock(),  # noqa: B008  # it keeps nothing
+    ) -> frames.Answer:
+        """The answer of whichever worker is free; ToolFailure if its process came to an end, or none became free."""
+        await self._turn(clock)
         try:
             worker = self._free_worker()
         except ToolFailure:
@@ -46,6 +51,16 @@ class WorkerPool:
         else:
             self._keep(worker)
         return answer
+
+    async def _turn(self, clock: Clock) -> None:
+        """Stand in line, at no cost of the call's own time."""
+        clock.stop()
+        try:
+            async with asyncio.timeout(self._limits.line):
+                await self._slots.acquire()
+        except TimeoutError:
+            raise ToolFailure("All tool processes are busy; nothing was run. Try again later.") from None
+        clock.start()
 
     async def aclose(self) -> None:
         """End every process; calls that still run fail."""

@@ -19,6 +19,7 @@ from msgspec import Struct
 from toolgate.tools.tool import Progress, Tell, ToolFailure, in_silence
 from toolgate.tools.workers import frames
 from toolgate.tools.workers.tree import end_tree
+from toolgate.wire.lengths import Overlong, next_framed
 
 _ALWAYS = ("PATH", "HOME", "LANG", "TZ")
 _CHUNK = 64 * 1024
@@ -34,6 +35,7 @@ _WHY = {
 class Limits(Struct, frozen=True, kw_only=True):
     """What worker processes may have: how many, memory and output in bytes, seconds, and names of the environment.
 
+    A call stands in `line` for so long before it is told that all are busy.
     `cpu` is the processor time of one call: if the server dies, it ends even code that no longer listens to anybody.
     """
 
@@ -42,6 +44,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     output: int = 8 * 1024 * 1024
     cpu: int = 600
     idle: float = 60.0
+    line: float = 60.0
     grace: float = 0.5
     environment: tuple[str, ...] = ()
 
@@ -164,10 +167,11 @@ class Worker:
     async def _answer(self) -> frames.Answer:
         while True:
             try:
-                size = int.from_bytes(await self._answers.readexactly(frames.HEAD), "big")
-                if size > frames.longest(self._limits.output):
-                    raise ToolFailure(f"The tool gave more than {self._limits.output:,} bytes of output and was ended.")
-                message = frames.decode_answer(await self._answers.readexactly(size))
+                body = await next_framed(self._answers.readexactly, frames.longest(self._limits.output))
+                message = frames.decode_answer(body)
+            except Overlong:
+                words = f"The tool gave more than {self._limits.output:,} bytes of output and was ended."
+                raise ToolFailure(words) from None
             except asyncio.IncompleteReadError:
                 raise ToolFailure(await self._ending()) from None
             except (msgspec.DecodeError, RecursionError):
