@@ -23,13 +23,17 @@ _BEARER = b"Bearer "
 
 
 class Caller(Struct, frozen=True):
-    """Who is calling; `models` holds every name they may ask for, None meaning all; tools are said by patterns."""
+    """Who is calling; `models` holds every name they may ask for, None meaning all; tools are said by patterns.
+
+    `keep_chats` None leaves it to the configuration whether their chats are kept.
+    """
 
     name: str
     scopes: frozenset[str]
     models: frozenset[str] | None = None
     allow_tools: tuple[str, ...] = ()
     block_tools: tuple[str, ...] = ()
+    keep_chats: bool | None = None
 
     def require(self, scope: str) -> None:
         """Forbidden unless the caller has the scope."""
@@ -112,7 +116,7 @@ def _caller(key: Key, models: tuple[Model, ...]) -> Caller:
     if key.models:
         matching = [model for model in models if _matches(key.models, model)]
         allowed = frozenset(name for model in matching for name in model.names)
-    return Caller(key.name, frozenset(key.scopes), allowed, key.tools, key.blocked_tools)
+    return Caller(key.name, frozenset(key.scopes), allowed, key.tools, key.blocked_tools, key.keep_chats)
 
 
 def _matches(patterns: tuple[str, ...], model: Model) -> bool:
