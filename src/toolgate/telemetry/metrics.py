@@ -69,6 +69,7 @@ class Metrics:
         self._attempts: Counter[tuple[str, str]] = Counter()
         self._tool_runs: Counter[str] = Counter()
         self._text_notes: Counter[str] = Counter()
+        self._lost_records: Counter[str] = Counter()
         self.know(models, upstreams)
 
     def know(self, models: Collection[str], upstreams: Collection[str]) -> None:
@@ -95,6 +96,10 @@ class Metrics:
     def count_text_note(self, kind: str) -> None:
         """One thing that was made of a model's text."""
         self._text_notes[kind] += 1
+
+    def count_lost_record(self, kind: str) -> None:
+        """One record that could not be kept."""
+        self._lost_records[kind] += 1
 
     def render(self) -> bytes:
         """Everything, as Prometheus reads it."""
@@ -137,6 +142,8 @@ class Metrics:
         yield family("toolgate_tool_runs_total", "counter", "Runs of server tools.", runs)
         notes: list[Sample] = [("", [("kind", kind)], count) for kind, count in self._text_notes.items()]
         yield family("toolgate_text_notes_total", "counter", "What was made of calls written as text.", notes)
+        lost: list[Sample] = [("", [("kind", kind)], count) for kind, count in self._lost_records.items()]
+        yield family("toolgate_records_lost_total", "counter", "Records that could not be kept.", lost)
         yield _gauge("toolgate_streams_open", "Streamed answers under way.", self.streams_open)
         yield _gauge("toolgate_log_lines_dropped", "Log lines that found no room.", self.lines_dropped)
 

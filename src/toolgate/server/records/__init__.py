@@ -1,0 +1,1 @@
+"""What is kept of what clients do: chats, runs of tools and usage, written behind the answers, read, swept and forgotten."""
