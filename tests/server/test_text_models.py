@@ -17,8 +17,11 @@ from toolgate.testing import ScriptedModel
 
 CALL = 'Let me see. <invoke name="calculator"><parameter name="expression">6*7</parameter></invoke>'
 AT_OLLAMA = (Target(upstream="ollama", model="played"),)
+TOOLS = [{"type": "function", "function": {"name": "calculator", "parameters": {"type": "object"}}}]
 ROWS = (
     Model(name="plain", targets=AT_OLLAMA, tools="emulated", system="inject"),
+    Model(name="begun", targets=AT_OLLAMA, tools="emulated", thinking="begun"),
+    Model(name="unclosed", targets=AT_OLLAMA, tools="emulated", thinking="unclosed"),
     Model(name="deaf", targets=AT_OLLAMA, system="inject"),
     Model(name="leaky", targets=AT_OLLAMA, promote=True),
 )
@@ -66,9 +69,22 @@ def test_system_messages_of_a_model_that_takes_none_stand_in_the_users_text(stag
 def test_a_call_that_a_model_leaks_as_text_is_promoted_if_its_row_says_so(stage: tuple[str, Player]) -> None:
     url, player = stage
     player.scripted = ScriptedModel([CALL])
-    tools = [{"type": "function", "function": {"name": "calculator", "parameters": {"type": "object"}}}]
-    message = ask(url, "leaky", tools=tools)["choices"][0]["message"]
+    message = ask(url, "leaky", tools=TOOLS)["choices"][0]["message"]
     assert message["tool_calls"][0]["function"]["name"] == "calculator"
+
+
+def test_a_row_says_that_the_text_starts_inside_reasoning(stage: tuple[str, Player]) -> None:
+    url, player = stage
+    player.scripted = ScriptedModel(["Six times seven.</think>It is 42."])
+    message = ask(url, "begun", tools=TOOLS)["choices"][0]["message"]
+    assert (message["reasoning_content"], message["content"]) == ("Six times seven.", "It is 42.")
+
+
+def test_a_row_says_that_a_call_may_end_reasoning(stage: tuple[str, Player]) -> None:
+    url, player = stage
+    player.scripted = ScriptedModel([f"<think>Hm. {CALL}</think> Done."])
+    message = ask(url, "unclosed", tools=TOOLS)["choices"][0]["message"]
+    assert [call["function"]["name"] for call in message["tool_calls"]] == ["calculator"]
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ Level: TypeAlias = Literal["debug", "info", "warning", "error"]
 LogForm: TypeAlias = Literal["auto", "json", "text"]
 ToolMode: TypeAlias = Literal["native", "emulated"]
 SystemMode: TypeAlias = Literal["native", "inject"]
+ThinkingMode: TypeAlias = Literal["marked", "begun", "unclosed"]
 Stance: TypeAlias = Literal["allow", "ask", "deny"]
 ToolExecution: TypeAlias = Literal["none", "auto"]
 BudgetPeriod: TypeAlias = Literal["day", "month", "total"]
@@ -203,6 +204,13 @@ class ModelEntry(Struct, frozen=True, kw_only=True):
     prompts: Annotated[
         str, about("The wording for an emulated model: full, short, lean, or a file of text.templates.", min_length=1)
     ] = "full"
+    thinking: Annotated[
+        ThinkingMode,
+        about(
+            "How an emulated model writes its reasoning: between marks, `begun` if its text starts inside it, `unclosed` if"
+            " a call may end it."
+        ),
+    ] = "marked"
     reasks: Annotated[int, about("How often an emulated model is asked again for a call it got wrong.", ge=0, le=5)] = 1
     promote: Annotated[
         bool, about("Take a call that a model with tools of its own writes as text for the call it is meant to be.")

@@ -16,6 +16,7 @@ from toolgate.config.settings import (
     Server,
     SystemMode,
     TextPrompts,
+    ThinkingMode,
     Timeouts,
     ToolMode,
     Tools,
@@ -66,6 +67,7 @@ class Model(Struct, frozen=True, kw_only=True):
     system: SystemMode = "native"
     syntax: str = "invoke"
     prompts: str = "full"
+    thinking: ThinkingMode = "marked"
     reasks: int = 1
     promote: bool = False
     strict: bool = False

@@ -82,6 +82,8 @@ class Models:
                 inject=model.system == "inject",
                 images=model.capabilities.images,
                 parallel=model.capabilities.parallel,
+                thinking=model.thinking == "begun",
+                calls_end_thinking=model.thinking == "unclosed",
                 reasks=model.reasks,
                 stops=not self._is_peer(model),
                 noted=noted,
