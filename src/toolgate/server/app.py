@@ -75,6 +75,7 @@ class App:
         traced: Traced,
     ) -> None:
         """`halves` says by the beginning of a path, longest first, which dialect's words an error there takes."""
+        self.endpoints = tuple(endpoints)
         self._exact = {(one.method, one.path): one for one in endpoints if "{}" not in one.path}
         self._patterns = [(_pattern(one.path), one) for one in endpoints if "{}" in one.path]
         self._paths = {one.path for one in endpoints}

@@ -156,6 +156,11 @@ class Toolgate:
         """How the edge below ASGI says no, in the words of the path's dialect."""
         return error.status, self._site.app.half_for(path or "/").encode_error(error)
 
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """What is served now."""
+        return self._site.app.endpoints
+
     def drain(self) -> None:
         """From now on this server is not ready."""
         self._site.system.draining = True

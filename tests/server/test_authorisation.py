@@ -1,0 +1,127 @@
+"""Who may do what, on every route that the server has: E5; fault: Z1, Z2, Z6.
+
+The routes come from the server's own table. One without a row in `tenants.CASES` fails here, so that nobody adds a door
+without saying who may open it.
+"""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.server.tenants import CASES, KEYS, Tenants, absent, tenants
+from toolgate.server.app import Endpoint
+
+OPEN = {("GET", path) for path in ("/", "/healthz", "/readyz", "/openapi.json", "/api/version")}
+"""The routes that ask for no key."""
+
+ADMIN = {
+    ("GET", "/metrics"),
+    ("GET", "/v1/keys"),
+    ("POST", "/v1/tools"),
+    ("POST", "/v1/tools/{}/accept"),
+    ("DELETE", "/v1/tools/{}"),
+}
+"""The routes for whoever looks after the server."""
+
+
+@pytest.fixture
+async def served(tmp_path: Path) -> AsyncIterator[Tenants]:
+    async with tenants(tmp_path) as served:
+        yield served
+
+
+def place(endpoint: Endpoint) -> tuple[str, str]:
+    return endpoint.method, endpoint.path
+
+
+async def knock(served: Tenants, endpoint: Endpoint, who: str | None) -> httpx.Response:
+    """Make the request of the route's case."""
+    case = CASES[place(endpoint)]
+    path = (case.path or endpoint.path).replace("{}", "nothing")
+    return await served.ask(endpoint.method, path, case.body, who, case.headers)
+
+
+async def test_every_route_has_a_case_and_every_case_a_route(served: Tenants) -> None:
+    assert {place(one) for one in served.endpoints} == set(CASES)
+
+
+async def test_the_routes_without_a_key_and_those_for_admins_are_these(served: Tenants) -> None:
+    """fault: Z6"""
+    assert {place(one) for one in served.endpoints if one.scope is None} == OPEN
+    assert {place(one) for one in served.endpoints if one.scope == "admin"} == ADMIN
+
+
+async def test_without_a_good_key_every_route_gives_the_same_refusal(served: Tenants) -> None:
+    """fault: Z1"""
+    for endpoint in served.endpoints:
+        if endpoint.scope is None:
+            assert (await knock(served, endpoint, None)).status_code == 200
+            assert (await knock(served, endpoint, "wrong")).status_code == 200
+            continue
+        missing, wrong = await knock(served, endpoint, None), await knock(served, endpoint, "wrong")
+        assert (missing.status_code, wrong.status_code) == (401, 401), place(endpoint)
+        assert missing.content == wrong.content
+        assert missing.headers["www-authenticate"] == "Bearer"
+
+
+async def test_a_key_with_every_scope_but_the_right_one_is_forbidden(served: Tenants) -> None:
+    """fault: Z3, Z6"""
+    for endpoint in served.endpoints:
+        if endpoint.scope is not None:
+            refused = await knock(served, endpoint, f"all-but-{endpoint.scope}")
+            assert refused.status_code == 403, place(endpoint)
+            assert f"lacks the scope {endpoint.scope}" in refused.text
+
+
+async def test_a_key_with_the_right_scope_and_no_other_is_let_in(served: Tenants) -> None:
+    for endpoint in served.endpoints:
+        if endpoint.scope is not None:
+            heard = await knock(served, endpoint, f"only-{endpoint.scope}")
+            assert heard.status_code == CASES[place(endpoint)].status, (place(endpoint), heard.text)
+
+
+async def test_a_head_is_decided_as_its_get(served: Tenants) -> None:
+    for endpoint in served.endpoints:
+        if endpoint.method == "GET" and endpoint.scope is not None:
+            path = endpoint.path.replace("{}", "nothing")
+            for who, status in ((None, 401), (f"all-but-{endpoint.scope}", 403)):
+                assert (await served.ask("HEAD", path, who=who)).status_code == status
+
+
+@pytest.mark.parametrize("method", ["PUT", "PATCH", "TRACE", "PROPFIND"])
+async def test_no_other_method_opens_a_route(served: Tenants, method: str) -> None:
+    """fault: Z4"""
+    for endpoint in served.endpoints:
+        path = endpoint.path.replace("{}", "nothing")
+        assert (await served.ask(method, path, who="root")).status_code in (400, 405), (method, path)
+
+
+async def test_what_another_owns_is_as_absent_as_what_nobody_has_and_stays_as_it_was(served: Tenants) -> None:
+    """fault: Z2: every way to name it, on every route and method."""
+    await served.own()
+    before = await served.seen()
+    for endpoint in served.endpoints:
+        for way in CASES[place(endpoint)].ways:
+            id = served.owned[way.thing]
+            theirs = await served.named(endpoint, way, id, "bob")
+            nobodys = await served.named(endpoint, way, absent(id), "bob")
+            told = theirs.content.replace(id.encode(), absent(id).encode())
+            assert (theirs.status_code, told) == (nobodys.status_code, nobodys.content), (place(endpoint), way)
+            assert theirs.status_code in (400, 404) or way.thing in ("run", "approval"), (place(endpoint), way)
+    assert await served.seen() == before
+
+
+async def test_each_way_does_name_what_its_owner_has(served: Tenants) -> None:
+    """Otherwise the test above would prove nothing: to ann, at least one way of each kind finds it."""
+    await served.own()
+    for endpoint in served.endpoints:
+        for way in CASES[place(endpoint)].ways:
+            if endpoint.method == "GET" and endpoint.path != "/mcp" and "after" not in way.path:
+                heard = await served.named(endpoint, way, served.owned[way.thing], "ann")
+                assert heard.status_code == 200, (place(endpoint), way, heard.text)
+
+
+def test_the_keys_of_this_table_hold_every_scope_alone_and_every_scope_but_one() -> None:
+    assert len({frozenset(key.scopes) for key in KEYS if key.name.startswith(("only", "all"))}) == 6
