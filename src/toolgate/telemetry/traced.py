@@ -102,6 +102,8 @@ class Traced:
     def __init__(self, log: Log, metrics: Metrics, clock: Callable[[], float] = time.perf_counter) -> None:
         self.log = log
         self.metrics = metrics
+        self.answered: Callable[[RequestRecord], None] | None = None
+        """Hears of every request that a model answered, if anybody wants to."""
         self._clock = clock
 
     def finish(self, record: RequestRecord) -> None:
@@ -121,6 +123,8 @@ class Traced:
             served.first.add(first)
         if record.usage is not None:
             served.spend(record.usage)
+        if record.upstream and self.answered is not None:
+            self.answered(record)
         level: Level = "info" if record.status < 500 else "error" if record.status == 500 else "warning"
         if self.log.writes(level):
             self.log.write(level, "request", _ours(record, seconds, first), _said(record))

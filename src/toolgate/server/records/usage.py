@@ -1,0 +1,103 @@
+"""What keys use: added up in memory as requests end, written down every few seconds, told at GET /v1/usage."""
+
+import asyncio
+import re
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, cast
+
+from toolgate.conversation.errors import InvalidRequest
+from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
+from toolgate.engine.limits import Price
+from toolgate.server.app import Call, Endpoint
+from toolgate.server.records.writer import Writer
+from toolgate.server.responses.paging import read_query
+from toolgate.storage.usage import BY, By, UsageStore, Used
+from toolgate.telemetry.traced import RequestRecord
+from toolgate.wire.jsontext import encode
+
+_DAY = 86_400
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
+
+
+class Meter:
+    """Adds up what requests have used; `price_of` is the price of a model by its name."""
+
+    def __init__(self, store: UsageStore, writer: Writer, seconds: float = 2.0) -> None:
+        self.price_of: Callable[[str], Price] = lambda name: Price()
+        self._store = store
+        self._writer = writer
+        self._seconds = seconds
+        self._used: dict[tuple[int, str, str], Used] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def answered(self, record: RequestRecord) -> None:
+        """A model has answered a request."""
+        day = int(time.time()) // _DAY
+        key = (day, record.caller, record.model)
+        used = self._used.get(key)
+        if used is None:
+            used = self._used[key] = Used(_date(day), record.caller, record.model)
+        used.requests += 1
+        if (usage := record.usage) is not None:
+            used.input_tokens += usage.input
+            used.output_tokens += usage.output
+            used.cached_tokens += usage.cache_read
+            used.reasoning_tokens += usage.reasoning
+            used.estimated += usage.estimated
+            used.cost += self.price_of(record.model).of(usage)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._seconds, self.flush)
+
+    def flush(self) -> None:
+        """Hand over to the writer what was added up."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._used:
+            used, self._used = self._used, {}
+            self._writer.put("usage", self._store.adding(used.values()))
+
+
+class UsageReport:
+    """GET /v1/usage: what the caller has used, or for an admin what all keys have."""
+
+    def __init__(self, store: UsageStore, meter: Meter, writer: Writer) -> None:
+        self._store = store
+        self._meter = meter
+        self._writer = writer
+
+    def endpoints(self) -> list[Endpoint]:
+        """What is served."""
+        return [Endpoint("GET", "/v1/usage", self.show, OPENAI_CHAT.server)]
+
+    async def show(self, call: Call) -> None:
+        """Tell what was used: `by` key, model and day, `since` and `until` a day; an admin may name a `key`."""
+        said = read_query(call.exchange.query)
+        caller = call.caller
+        key = said.get("key") if "admin" in caller.scopes else caller.name
+        by, since, until = _read_by(said.get("by", "key,model,day")), _read_day(said, "since"), _read_day(said, "until")
+        self._meter.flush()
+        await self._writer.flush()
+        rows = await self._store.sums(by, key=key or None, since=since, until=until)
+        told: list[dict[str, Any]] = [{"object": "usage", **row} for row in rows]
+        await call.exchange.respond(200, encode({"object": "list", "data": told}))
+
+
+def _date(day: int) -> str:
+    return f"{datetime.fromtimestamp(day * _DAY, UTC):%Y-%m-%d}"
+
+
+def _read_by(text: str) -> list[By]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not set(names) <= set(BY):
+        raise InvalidRequest(f"by may hold {', '.join(BY)}, with commas between.", param="by", code="invalid_value")
+    return cast(list[By], names)
+
+
+def _read_day(said: dict[str, str], name: str) -> str | None:
+    value = said.get(name) or None
+    if value is not None and not _DATE.fullmatch(value):
+        raise InvalidRequest(f"{name} must be a day such as 2026-01-31.", param=name, code="invalid_value")
+    return value
