@@ -25,11 +25,10 @@ from toolgate.conversation.errors import GatewayFault
 from toolgate.server.guard import GuardedProtocol, guarded
 from toolgate.server.head import Limits
 from toolgate.server.refusal import Refuse, plain_refusal
+from toolgate.server.sockets import BACKLOG, bind, url_of
 
 App = Callable[..., Any]
 
-_BACKLOG = 2048
-_SEND_BUFFER = 128 * 1024  # in the kernel; without a bound it grows to megabytes for every client that does not read
 _FLUSH_SECONDS = 2.0
 _FORCED_SECONDS = 1.0
 _OWN_FILES = 64  # what the process has open beside connections
@@ -51,9 +50,12 @@ class Listener:
         end_seconds: float = 5.0,
         on_drain: Callable[[], None] | None = None,
         websockets: WSProtocolType = "none",
+        sock: socket.socket | None = None,
     ) -> None:
+        """`sock` is bound already and takes the place of `port`: several processes may accept from one."""
         limits = limits or Limits()
         self._address = (host, port)
+        self._given = sock
         self._stall_seconds = limits.write_stall_seconds
         self._protocol = guarded(limits, refuse)
         self._config = Config(
@@ -72,7 +74,9 @@ class Listener:
         self._end_seconds = end_seconds
         self._on_drain = on_drain
         self._told = asyncio.Event()
+        self._hurried = asyncio.Event()
         self._forced = asyncio.Event()
+        self._linger_seconds = 0.0
         self._dating: asyncio.TimerHandle | None = None
 
     @property
@@ -83,12 +87,11 @@ class Listener:
     @property
     def url(self) -> str:
         """Where clients find us."""
-        host = self._address[0]
-        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+        return url_of(self._socket, self._address[0])
 
     async def open(self) -> None:
         """Bind, start the application and accept connections, or raise and leave nothing behind."""
-        self._socket = _bind(*self._address, self._stall_seconds)
+        self._socket = self._given or bind(*self._address, self._stall_seconds)
         try:
             await self._start()
         except BaseException:
@@ -105,7 +108,7 @@ class Listener:
         self._date()
         loop, app_state = asyncio.get_running_loop(), self._lifespan.state
         self._server = await loop.create_server(
-            lambda: self._protocol(config, state, app_state, loop), sock=self._socket, backlog=_BACKLOG
+            lambda: self._protocol(config, state, app_state, loop), sock=self._socket, backlog=BACKLOG
         )
 
     def _date(self) -> None:
@@ -114,12 +117,18 @@ class Listener:
 
     def drain(self) -> None:
         """Ask the listener to end: the first time when all is answered, the second time at once."""
-        if self._told.is_set():
+        if self._hurried.is_set():
             self._forced.set()
+        self._hurried.set()
+        self._told.set()
+
+    def retire(self, seconds: float) -> None:
+        """Ask the listener to end while others serve on: idle connections may ask once more within this time."""
+        self._linger_seconds = seconds
         self._told.set()
 
     async def drained(self) -> None:
-        """Wait until `drain` is called."""
+        """Wait until `drain` or `retire` is called."""
         await self._told.wait()
 
     async def close(self) -> None:
@@ -132,6 +141,7 @@ class Listener:
         for connection in self._connections():
             if isinstance(connection, GuardedProtocol):
                 connection.drain()
+        await self._emptied(self._linger_seconds, self._hurried)
         await self._finish(self._drain_seconds)
         await self._end()
         await self._stop()
@@ -159,7 +169,7 @@ class Listener:
         for connection in self._connections():
             connection.shutdown()
         if not self._forced.is_set():
-            await self._flush()
+            await self._emptied(_FLUSH_SECONDS, self._forced)
         for connection in self._connections():
             connection.transport.abort()
         await asyncio.sleep(0)  # a connection is told of its loss in the loop's next round
@@ -173,28 +183,16 @@ class Listener:
         stopping.cancel()
         forced.cancel()
 
-    async def _flush(self) -> None:
+    async def _emptied(self, seconds: float, enough: asyncio.Event) -> None:
+        """Wait until every connection is gone, but not longer than that, nor when it is enough."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + _FLUSH_SECONDS
+        deadline = loop.time() + seconds
         # Transports report their closing to nobody but their protocol, so this asks.
-        while self._state.connections and loop.time() < deadline and not self._forced.is_set():  # noqa: ASYNC110
+        while self._state.connections and loop.time() < deadline and not enough.is_set():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
     def _connections(self) -> list[Any]:
         return list(self._state.connections)
-
-
-def _bind(host: str, port: int, stall_seconds: float) -> socket.socket:
-    """Bind, with options that every accepted connection inherits and that therefore cost nothing per connection."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.create_server((host, port), family=family, backlog=_BACKLOG)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    if hasattr(socket, "TCP_USER_TIMEOUT"):
-        # The kernel's own write-stall timeout also sees bytes that have left our buffers for its own.
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(stall_seconds * 1000))
-    listening.setblocking(False)
-    return listening
 
 
 @contextlib.asynccontextmanager
@@ -212,7 +210,7 @@ async def serve(
     app: App, *, limits: Limits | None = None, on_ready: Callable[[str], None] | None = None, **options: Any
 ) -> None:
     """Serve until SIGTERM or SIGINT, then drain; a second signal ends at once.  `options` are `Listener`'s."""
-    listener = Listener(app, limits=_with_files(limits or Limits()), **options)
+    listener = Listener(app, limits=with_files(limits or Limits()), **options)
     await listener.open()
     with _on_signals(listener.drain):
         try:
@@ -228,7 +226,7 @@ def run(app: App, **options: Any) -> None:
     uvloop.run(serve(app, **options))
 
 
-def _with_files(limits: Limits) -> Limits:
+def with_files(limits: Limits) -> Limits:
     """Ask for the files that the connections need, and allow no more connections than there are files for.
 
     Each may need a second one upstream, so that running out ends in refusals, not in connections nobody accepts.
