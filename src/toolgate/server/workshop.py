@@ -34,7 +34,7 @@ from toolgate.tools.approvals.record import Approval, Grant
 from toolgate.tools.approvals.waiting import Rousing
 from toolgate.tools.egress import HttpRequest
 from toolgate.tools.registry import Registry
-from toolgate.tools.runner import Bounds, Runner
+from toolgate.tools.runner import Bounds, Ended, Ran, Runner
 from toolgate.tools.selection import NOTHING, read_wish
 from toolgate.tools.sources.api import ApiSource
 from toolgate.tools.tool import ToolFailure, ToolSource, ToolSpec
@@ -53,8 +53,12 @@ class Workshop:
         traced: Traced,
         extra: Iterable[ToolSource] = (),
         fanout: Rousing | None = None,
+        ran: Ran | None = None,
     ) -> None:
-        """`extra` are sources beside those of the configuration; `fanout` tells of approvals answered elsewhere."""
+        """`extra` are sources beside those of the configuration; `fanout` tells of approvals answered elsewhere.
+
+        `ran` hears of every call that ended.
+        """
         tools = config.tools
         self._traced = traced
         self._troubles: set[tuple[str, str | None, str]] = set()
@@ -71,7 +75,7 @@ class Workshop:
             definition=self._definition,
             waiting=fanout,
         )
-        runner = Runner(self.desk, _bounds(tools), lambda text: traced.log.redact(text), traced.tool_ran)
+        runner = Runner(self.desk, _bounds(tools), lambda text: traced.log.redact(text), _told(traced, ran))
         self._runner = runner
         self.tooling = Tooling(self.registry, runner, self.desk, Memory(RoundStore(database)), _terms(tools))
         self.door = Toolroom(self.registry, runner, self.tooling)
@@ -119,6 +123,17 @@ class Workshop:
     def _definition(self, name: str) -> ToolSpec | None:
         tool = self.registry.get(name)
         return tool.spec if tool else None
+
+
+def _told(traced: Traced, ran: Ran | None) -> Ran:
+    """Whoever wants to hear of a call that ended, hears of it."""
+
+    def told(ended: Ended) -> None:
+        traced.tool_ran(ended.spec.name, ended.seconds, ended.outcome, ended.asked.text, ended.run)
+        if ran is not None:
+            ran(ended)
+
+    return told
 
 
 def _policy(config: Config) -> Policy:

@@ -12,7 +12,7 @@ import jsonschema_rs
 import msgspec
 
 from toolgate.tools.schema import DRAFT_7, DRAFTS
-from toolgate.tools.tool import ToolFailure, ToolSpec
+from toolgate.tools.tool import BadArguments, ToolSpec
 
 LONGEST = 256 * 1024
 _REMEMBERED = 8192
@@ -30,16 +30,16 @@ class ArgumentCheck:
         self._compiled: OrderedDict[int, tuple[Mapping[str, Any], jsonschema_rs.Validator]] = OrderedDict()
 
     def read(self, spec: ToolSpec, text: str) -> dict[str, Any]:
-        """The arguments in the text; ToolFailure says what is wrong with them."""
+        """The arguments in the text; BadArguments says what is wrong with them."""
         if len(text) > LONGEST:
-            raise ToolFailure(f"The arguments of {spec.name} are longer than {LONGEST} characters; nothing was run.")
+            raise BadArguments(f"The arguments of {spec.name} are longer than {LONGEST} characters; nothing was run.")
         arguments = _object(spec, text)
         complaints = [
             f"- {_place(error)}: {error.message[:300]}" for error in self._validator(spec).iter_errors(arguments)
         ]
         if complaints:
             shown = "\n".join([*complaints[:_SHOWN], *(["- and more"] if len(complaints) > _SHOWN else [])])
-            raise ToolFailure(f"The arguments of {spec.name} do not fit its schema; nothing was run:\n{shown}")
+            raise BadArguments(f"The arguments of {spec.name} do not fit its schema; nothing was run:\n{shown}")
         return arguments
 
     def _validator(self, spec: ToolSpec) -> jsonschema_rs.Validator:
@@ -69,7 +69,7 @@ def _compile(spec: ToolSpec) -> jsonschema_rs.Validator:
                 return jsonschema_rs.validator_for({**closed, **draft}, pattern_options=patterns, offline=True)
             except (ValueError, jsonschema_rs.ReferencingError) as error:
                 failure = failure or str(error).partition("\n")[0][:200]
-    raise ToolFailure(f"{spec.name} cannot be called: its schema cannot be checked ({failure}); nothing was run.")
+    raise BadArguments(f"{spec.name} cannot be called: its schema cannot be checked ({failure}); nothing was run.")
 
 
 def _object(spec: ToolSpec, text: str) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def _object(spec: ToolSpec, text: str) -> dict[str, Any]:
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise _not_json(spec, str(error)) from None
     if type(value) is not dict:
-        raise ToolFailure(f"The arguments of {spec.name} must be one JSON object; nothing was run.")
+        raise BadArguments(f"The arguments of {spec.name} must be one JSON object; nothing was run.")
     return value
 
 
@@ -96,8 +96,8 @@ def _refuse(constant: str) -> Any:
     raise ValueError(f"{constant} is not JSON")
 
 
-def _not_json(spec: ToolSpec, why: str) -> ToolFailure:
-    return ToolFailure(f"The arguments of {spec.name} are not valid JSON ({why[:200]}); nothing was run.")
+def _not_json(spec: ToolSpec, why: str) -> BadArguments:
+    return BadArguments(f"The arguments of {spec.name} are not valid JSON ({why[:200]}); nothing was run.")
 
 
 def _place(error: jsonschema_rs.ValidationError) -> str:

@@ -20,7 +20,9 @@ from toolgate.tools.cache import OutputCache
 from toolgate.tools.tool import (
     Approvals,
     Asked,
+    Denied,
     Invocation,
+    Outcome,
     Output,
     Preparation,
     Progress,
@@ -28,6 +30,8 @@ from toolgate.tools.tool import (
     Tell,
     Tool,
     ToolFailure,
+    ToolSpec,
+    TooSlow,
     TransientFailure,
     Verdict,
     in_silence,
@@ -39,10 +43,20 @@ _LONGEST_WORD = 2000
 Given = TypeVar("Given")
 
 
-class Ran(Protocol):
-    """Hears of every call that was run."""
+class Ended(Struct, frozen=True):
+    """How a call ended; `seconds` is the tool's own time, unless it did not come to run."""
 
-    def __call__(self, name: str, seconds: float, outcome: str, arguments: str = "", request_id: str = "") -> None:
+    spec: ToolSpec
+    asked: Invocation
+    run: str
+    seconds: float
+    outcome: Outcome
+
+
+class Ran(Protocol):
+    """Hears of every call that came to an end."""
+
+    def __call__(self, ended: Ended) -> None:
         """A call ended."""
 
 
@@ -63,6 +77,20 @@ class Waiting(Struct, frozen=True):
 
 async def _at_once() -> None:
     """Nothing needs to be noted before a call starts."""
+
+
+class _Course:
+    """How far a call has come."""
+
+    def __init__(self, starting: Callable[[], Awaitable[None]]) -> None:
+        self.began = time.monotonic()
+        self.has_begun = False
+        self._starting = starting
+
+    async def start(self) -> None:
+        """Its effects are about to happen."""
+        await self._starting()
+        self.has_begun = True
 
 
 class Runner:
@@ -94,26 +122,46 @@ class Runner:
 
         Only the text of `asked.arguments` counts: they are read and checked here. `on_wait` hears how long a person took.
         """
-        began = time.monotonic()
+        course = _Course(starting)
         try:
-            arguments = self._check.read(tool.spec, asked.text)
-            invocation = replace(asked, arguments=arguments, tell=self._discreet(asked.tell))
-            verdict = await self._verdict(tool, invocation, consent, on_wait)
-            if verdict.stance == "pending":
-                return Waiting(verdict.approval or "")
-            if verdict.stance == "deny":
-                raise ToolFailure(_denied(tool, verdict))
-            if verdict.arguments is not None:
-                edited = self._check.read(tool.spec, verdict.arguments)
-                invocation = replace(invocation, arguments=edited, text=verdict.arguments)
-            began = time.monotonic()
-            output, outcome = await self._output(tool, invocation, starting), "ok"
+            output = await self._through(tool, asked, consent, course, on_wait)
         except ToolFailure as failure:
-            output, outcome = _failed(str(failure)), "error"
-        if self._ran is not None:
-            outcome = "error" if output.is_error else outcome
-            self._ran(tool.spec.name, time.monotonic() - began, outcome, asked.text, consent.run)
+            output, outcome = _failed(str(failure)), failure.outcome
+        except asyncio.CancelledError:
+            is_harmless = tool.spec.annotations.repeatable or not course.has_begun
+            self._end(tool, asked, consent, course, "cancelled" if is_harmless else "outcome_unknown")
+            raise
+        else:
+            if isinstance(output, Waiting):
+                return output
+            outcome = "error" if output.is_error else "ok"
+        self._end(tool, asked, consent, course, outcome)
         return bounded(output, self.bounds, self._redact)
+
+    async def _through(
+        self,
+        tool: Tool,
+        asked: Invocation,
+        consent: Consent,
+        course: "_Course",
+        on_wait: Callable[[float], None] | None,
+    ) -> Output | Waiting:
+        arguments = self._check.read(tool.spec, asked.text)
+        invocation = replace(asked, arguments=arguments, tell=self._discreet(asked.tell))
+        verdict = await self._verdict(tool, invocation, consent, on_wait)
+        if verdict.stance == "pending":
+            return Waiting(verdict.approval or "")
+        if verdict.stance == "deny":
+            raise Denied(_denied(tool, verdict))
+        if verdict.arguments is not None:
+            edited = self._check.read(tool.spec, verdict.arguments)
+            invocation = replace(invocation, arguments=edited, text=verdict.arguments)
+        course.began = time.monotonic()
+        return await self._output(tool, invocation, course.start)
+
+    def _end(self, tool: Tool, asked: Invocation, consent: Consent, course: "_Course", outcome: Outcome) -> None:
+        if self._ran is not None:
+            self._ran(Ended(tool.spec, asked, consent.run, time.monotonic() - course.began, outcome))
 
     def _discreet(self, tell: Tell) -> Tell:
         """The same, with no secret of ours in what is told."""
@@ -146,7 +194,7 @@ class Runner:
                 raise
             raise ToolFailure(f"{tool.spec.name} was cancelled from within.") from None
         except TimeoutError:
-            raise ToolFailure(f"{tool.spec.name} took too long to prepare the call; nothing was run.") from None
+            raise TooSlow(f"{tool.spec.name} took too long to prepare the call; nothing was run.") from None
         except ToolFailure:
             raise
         except Exception as error:  # noqa: BLE001  # the tool boundary: whatever a tool raises is its own failure
@@ -178,7 +226,7 @@ class Runner:
                 raise
             raise ToolFailure(f"{tool.spec.name} was cancelled from within.") from None
         except TimeoutError:
-            raise ToolFailure(f"{tool.spec.name} did not answer within {seconds:g} seconds and was stopped.") from None
+            raise TooSlow(f"{tool.spec.name} did not answer within {seconds:g} seconds and was stopped.") from None
         except ToolFailure:
             raise
         except Exception as error:  # noqa: BLE001  # the tool boundary: whatever a tool raises is its own failure

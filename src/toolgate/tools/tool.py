@@ -5,13 +5,14 @@ loop are wrapped around it. Knows nothing of where tools come from, of models or
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 from msgspec import Struct, field
 
 from toolgate.conversation.message import Media, Text
 
 Stance: TypeAlias = Literal["allow", "ask", "deny"]
+Outcome: TypeAlias = Literal["ok", "error", "timeout", "denied", "refused", "cancelled", "outcome_unknown"]
 
 NO_INPUT: Mapping[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 
@@ -132,6 +133,26 @@ class Preparation(Struct, frozen=True):
 
 class ToolFailure(Exception):
     """The call failed; the message is written for the model, which may mend its arguments or tell the user."""
+
+    outcome: ClassVar[Outcome] = "error"
+
+
+class BadArguments(ToolFailure):
+    """The arguments cannot be used, so nothing was run."""
+
+    outcome = "refused"
+
+
+class Denied(ToolFailure):
+    """A person or the policy said no."""
+
+    outcome = "denied"
+
+
+class TooSlow(ToolFailure):
+    """It took too long and was stopped."""
+
+    outcome = "timeout"
 
 
 class TransientFailure(ToolFailure):
