@@ -5,14 +5,14 @@ look-up; how long that takes tells nothing about the keys, for nobody can choose
 Knows headers and keys. It must not know routes, dialects or models beyond their names.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from hashlib import sha256
 
 from msgspec import Struct
 
 from toolgate.config import Key, Model
-from toolgate.conversation.errors import Forbidden, InvalidRequest, Unauthenticated
+from toolgate.conversation.errors import Forbidden, InvalidRequest, Overloaded, Unauthenticated
 from toolgate.upstreams.router import no_such_model
 
 LONGEST = 4096
@@ -25,7 +25,8 @@ _BEARER = b"Bearer "
 class Caller(Struct, frozen=True):
     """Who is calling; `models` holds every name they may ask for, None meaning all; tools are said by patterns.
 
-    `keep_chats` None leaves it to the configuration whether their chats are kept.
+    `keep_chats` None leaves it to the configuration whether their chats are kept. `credential` is the digest of the key
+    they came with, `id` names it if it is kept in the database.
     """
 
     name: str
@@ -34,6 +35,8 @@ class Caller(Struct, frozen=True):
     allow_tools: tuple[str, ...] = ()
     block_tools: tuple[str, ...] = ()
     keep_chats: bool | None = None
+    credential: bytes = b""
+    id: str = ""
 
     def require(self, scope: str) -> None:
         """Forbidden unless the caller has the scope."""
@@ -61,29 +64,76 @@ NOBODY = Caller("", frozenset(), frozenset())
 
 
 class Keys:
-    """The keys of a configuration, ready to be looked up."""
+    """The keys in force, ready to be looked up: those of the configuration and those that the database holds.
+
+    `used` collects the ids of the database's keys that were presented, for whoever notes that; `unsure` says that nobody
+    knows yet whether the database holds keys, so that nobody is let in without one.
+    """
 
     nobody = NOBODY
 
     def __init__(self, keys: Iterable[Key], models: Iterable[Model] = ()) -> None:
-        known = tuple(models)
-        self._callers = {digest: _caller(key, known) for key in keys if (digest := _digest_of(key))}
+        self._held: Mapping[str, Key] = {}
+        self.used: set[str] = set()
+        self.unsure = False
+        self.renew(keys, models)
+
+    def renew(self, keys: Iterable[Key], models: Iterable[Model] = ()) -> None:
+        """From now on these are the keys and the models of the configuration."""
+        self._configured, self._models = tuple(keys), tuple(models)
+        self.hold(self._held)
+
+    def hold(self, held: Mapping[str, Key]) -> None:
+        """From now on these are the keys of the database, by id; one whose name the configuration has is not in force."""
+        self._held = held
+        taken = {key.name for key in self._configured}
+        said = [
+            *[(id, key) for id, key in held.items() if key.name not in taken],
+            *[("", one) for one in self._configured],
+        ]
+        callers = [_caller(key, self._models, digest, id) for id, key in said if (digest := _digest_of(key))]
+        self._callers = {caller.credential: caller for caller in callers}
+        self._named = {caller.name: caller for caller in callers}
+
+    def now(self, caller: Caller) -> Caller | None:
+        """The caller as they stand now; None if the key they came with is no longer theirs."""
+        if not caller.credential:
+            return caller if caller is not ANONYMOUS or self.open else None
+        current = self._callers.get(caller.credential)
+        return current if current is not None and current.name == caller.name else None
+
+    def named(self, name: str) -> Caller | None:
+        """The caller of this name, if any key of theirs is in force."""
+        return self._named.get(name) or (ANONYMOUS if self.open and name == ANONYMOUS.name else None)
 
     @property
     def open(self) -> bool:
         """Whether everybody is let in because there are no keys."""
-        return not self._callers
+        return not self._callers and not self.unsure
 
     def authenticate(self, headers: Iterable[tuple[bytes, bytes]]) -> Caller:
         """The caller whose key the headers carry; Unauthenticated says the same of every other request."""
         if not self._callers:
-            return ANONYMOUS
+            return self._anybody()
         credential = _credential(headers)
         if credential and len(credential) <= LONGEST:
             caller = self._callers.get(sha256(credential).digest())
             if caller is not None:
+                if caller.id:
+                    self.used.add(caller.id)
                 return caller
         raise Unauthenticated("No valid API key was given: send one as `Authorization: Bearer …` or `x-api-key`.")
+
+    def _anybody(self) -> Caller:
+        if self.unsure:
+            raise Overloaded("The keys could not be read yet.", code="storage_unavailable", retry_after=5)
+        return ANONYMOUS
+
+
+def guess(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """What tells a wrong key from others without being it; empty if none was given."""
+    credential = _credential(headers)
+    return sha256(credential[: LONGEST + 1]).digest()[:8] if credential else b""
 
 
 def _credential(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
@@ -111,12 +161,13 @@ def _bearer(value: bytes) -> bytes:
     return b"\0" + value
 
 
-def _caller(key: Key, models: tuple[Model, ...]) -> Caller:
+def _caller(key: Key, models: tuple[Model, ...], digest: bytes, id: str) -> Caller:
     allowed = None
     if key.models:
         matching = [model for model in models if _matches(key.models, model)]
         allowed = frozenset(name for model in matching for name in model.names)
-    return Caller(key.name, frozenset(key.scopes), allowed, key.tools, key.blocked_tools, key.keep_chats)
+    tools, keep = (key.tools, key.blocked_tools), key.keep_chats
+    return Caller(key.name, frozenset(key.scopes), allowed, *tools, keep, digest, id)
 
 
 def _matches(patterns: tuple[str, ...], model: Model) -> bool:
