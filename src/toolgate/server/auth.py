@@ -79,19 +79,17 @@ class Keys:
         self.renew(keys, models)
 
     def renew(self, keys: Iterable[Key], models: Iterable[Model] = ()) -> None:
-        """From now on these are the keys and the models of the configuration."""
-        self._configured, self._models = tuple(keys), tuple(models)
+        """From now on these are the keys and the models of the configuration; of the keys only digests are kept."""
+        self._models = tuple(models)
+        self._configured = [_caller(key, self._models, digest) for key in keys if (digest := _digest_of(key))]
         self.hold(self._held)
 
     def hold(self, held: Mapping[str, Key]) -> None:
         """From now on these are the keys of the database, by id; one whose name the configuration has is not in force."""
         self._held = held
-        taken = {key.name for key in self._configured}
-        said = [
-            *[(id, key) for id, key in held.items() if key.name not in taken],
-            *[("", one) for one in self._configured],
-        ]
-        callers = [_caller(key, self._models, digest, id) for id, key in said if (digest := _digest_of(key))]
+        taken = {caller.name for caller in self._configured}
+        added = [(id, key) for id, key in held.items() if key.name not in taken]
+        callers = [_caller(key, self._models, _digest_of(key), id) for id, key in added] + self._configured
         self._callers = {caller.credential: caller for caller in callers}
         self._named = {caller.name: caller for caller in callers}
 
@@ -161,7 +159,7 @@ def _bearer(value: bytes) -> bytes:
     return b"\0" + value
 
 
-def _caller(key: Key, models: tuple[Model, ...], digest: bytes, id: str) -> Caller:
+def _caller(key: Key, models: tuple[Model, ...], digest: bytes, id: str = "") -> Caller:
     allowed = None
     if key.models:
         matching = [model for model in models if _matches(key.models, model)]
