@@ -75,7 +75,9 @@ class Notes:
     async def starting(self, call: ToolCall) -> None:
         self.kept.append(("starting", call.id))
 
-    async def finished(self, messages: Sequence[Message], returned: Sequence[ToolCall]) -> None:
+    async def finished(
+        self, messages: Sequence[Message], returned: Sequence[ToolCall], asked: Sequence[str] = ()
+    ) -> None:
         self.kept.append(("finished", tuple([call.id for call in returned])))
 
 

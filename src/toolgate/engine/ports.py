@@ -115,5 +115,7 @@ class Journal(Protocol):
     async def starting(self, call: ToolCall) -> None:
         """The call is about to run, and running it twice may do harm."""
 
-    async def finished(self, messages: Sequence[Message], returned: Sequence[ToolCall]) -> None:
-        """The run is over; `returned` are the calls that the client will come back with."""
+    async def finished(
+        self, messages: Sequence[Message], returned: Sequence[ToolCall], asked: Sequence[str] = ()
+    ) -> None:
+        """The run is over; the client will come back with the `returned` calls, or with the approvals it was `asked` for."""

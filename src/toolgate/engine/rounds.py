@@ -28,15 +28,22 @@ INTERRUPTED = (
     "This call was interrupted and its outcome is unknown: it may or may not have taken effect. "
     "Do not repeat it; find out what happened, or ask the user."
 )
+STRANGE = (
+    "This call was not made here, or so long ago that nobody remembers it. It was not run; make it anew if needed."
+)
 CIRCLING = "This very call was made several times already and was not run again: use its result, or do something else."
 _MOST_NEWS = 100
 
 
 class Past(Struct, frozen=True):
-    """What an earlier attempt at the same run did before it broke off, and which calls had begun by then."""
+    """What an earlier attempt at the same run did before it broke off, and which calls had begun by then.
+
+    `strange` calls stand in the client's conversation as ours, but nobody here made them for this client.
+    """
 
     messages: tuple[Message, ...] = ()
     started: frozenset[str] = frozenset()
+    strange: frozenset[str] = frozenset()
 
 
 class WithTools(Struct, frozen=True):
@@ -205,7 +212,8 @@ class Run:
             refusals = dict.fromkeys(self._spent.round(calls), CIRCLING)
         self._last_round = len(refusals) == len(calls)
         # Only what may do harm is noted when it starts; its tool need not be here yet to say so again.
-        return refusals | {call.id: INTERRUPTED for call in calls if call.id in self._past.started}
+        refusals |= {call.id: INTERRUPTED for call in calls if call.id in self._past.started}
+        return refusals | {call.id: STRANGE for call in calls if call.id in self._past.strange}
 
     def _is_harmless(self, name: str) -> bool:
         return self._toolbox.is_repeatable(name) and not self._toolbox.may_ask(name)
@@ -227,12 +235,12 @@ class Run:
         results = [outcome for outcome in outcomes if isinstance(outcome, ToolResult)]
         waiting = [outcome for outcome in outcomes if isinstance(outcome, ApprovalRequest)]
         self._own += [Message("tool", (result,)) for result in results]
-        theirs = _returned(self._own)
+        theirs, asked = _returned(self._own), [one.id for one in waiting]
         if theirs:
-            await self._journal.finished(self._own, theirs)
+            await self._journal.finished(self._own, theirs, asked)
             return [*self._teller.waiting(waiting), StepEnd("tool_calls", self._spent.usage)]
         if waiting and (self._manner.asking or self._manner.pausing):
-            await self._journal.finished(self._own, ())  # the client will come back with all of it
+            await self._journal.finished(self._own, (), asked)  # the client will come back with all of it
         elif waiting:
             await self._journal.progressed(self._own)
         if waiting:

@@ -52,12 +52,20 @@ class Memory:
         try:
             pending = {_began_key(call): call.id for call in unanswered(request.messages)}
             kept = await self._store.find(owner, [key, *pending], within=RESUMABLE_SECONDS)
+            strange = await self._strange(owner, unanswered(request.messages)) if native and pending else frozenset()
         except BaseException:
             journal.close()
             raise
         journal.resumed = key in kept
         attempt = kept.pop(key, KeptRounds(()))
-        return journal, Past(attempt.messages, attempt.started | {pending[began] for began in kept})
+        started = attempt.started | {pending[began] for began in kept}
+        return journal, Past(attempt.messages, started, strange - started)
+
+    async def _strange(self, owner: str, calls: Sequence[ToolCall]) -> frozenset[str]:
+        """Those of the calls that no run of ours made for this caller."""
+        keys = {call.id: _asked_key(call.approval) if call.approval else _ran_key(call.id) for call in calls}
+        kept = await self._store.find(owner, keys.values())
+        return frozenset([id for id, key in keys.items() if key not in kept])
 
     async def restored(self, owner: str, request: ModelRequest, native: bool, has_ids: bool) -> ModelRequest:
         """The request with all that its client did not see or could not keep."""
@@ -117,10 +125,12 @@ class RunJournal:
             self._begun.append(_began_key(call))
             await self._store.keep(self._owner, self._begun[-1:], ())
 
-    async def finished(self, messages: Sequence[Message], returned: Sequence[ToolCall]) -> None:
+    async def finished(
+        self, messages: Sequence[Message], returned: Sequence[ToolCall], asked: Sequence[str] = ()
+    ) -> None:
         """Keep the turn for when the client comes back, and forget the attempt."""
         keys = [_call_key(returned), _spoken_key(_spoken(self._asked), returned)] if returned else []
-        keys += dict.fromkeys(_run_keys(messages)) if self._native else []
+        keys += [*dict.fromkeys(_run_keys(messages)), *map(_asked_key, asked)] if self._native else []
         if keys or self._kept:
             over = [self._key, *self._begun] if self._kept else []
             await self._store.keep(self._owner, keys, messages, forget=over)
@@ -140,6 +150,16 @@ def _began_key(call: ToolCall) -> str:
     """The key under which it is known that this very call has begun."""
     said = f"{call.id}\0{call.name}\0".encode("utf-8", "replace") + _canonical(call.arguments)
     return f"began:{hashlib.sha256(said).hexdigest()}"
+
+
+def _ran_key(id: str) -> str:
+    """The key under which a call of ours is known, be it run or waiting."""
+    return f"ran:{id}"
+
+
+def _asked_key(approval: str) -> str:
+    """The key under which it is known that this approval was asked for; not every dialect repeats the call's id."""
+    return f"asked:{approval}"
 
 
 def _call_key(calls: Sequence[ToolCall]) -> str:
@@ -216,7 +236,7 @@ def _run_keys(messages: Sequence[Message]) -> Iterator[str]:
         for part in message.parts:
             match part:
                 case ToolCall(id=id, executor="gateway") | ToolResult(call_id=id):
-                    yield f"ran:{id}"
+                    yield _ran_key(id)
 
 
 def _in_full(messages: Sequence[Message], kept: Mapping[str, KeptRounds]) -> Iterator[Message]:
