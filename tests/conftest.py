@@ -1,11 +1,13 @@
-"""Fixtures for tests that need a running gateway."""
+"""Fixtures for tests that need a running gateway or a database."""
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from tests.databases import ENGINES, Postgres, running_postgres, storage_of
 from tests.stage import Stage, on_stage
 
 os.environ.setdefault("ENABLE_EMBEDDED_MODEL", "false")  # a server started by a test fetches no gigabyte
@@ -24,3 +26,17 @@ def stage(stage_of_the_session: Stage) -> Stage:
     """The gateway over the scripted upstreams, with no script on yet."""
     stage_of_the_session.play()
     return stage_of_the_session
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """A real PostgreSQL, one for all tests of a process."""
+    with running_postgres() as server:
+        yield server
+
+
+@pytest.fixture(params=ENGINES)
+def storage_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of an empty storage, once with each engine."""
+    with storage_of(request.param, tmp_path, lambda: request.getfixturevalue("postgres")) as url:
+        yield url

@@ -11,6 +11,7 @@ from toolgate.config.resolve import check_bind
 from toolgate.config.values import Config
 
 _LIVE_TOOLS = ("execution", "offer", "context", "group_above", "limits", "approvals")
+_RESTART = ("embedded", "storage", "storage_pool", "redis")
 _LIVE_SERVER = ("hosts", "origins", "keepalive_seconds", "first_event_wait", "drain_seconds")
 
 
@@ -47,7 +48,7 @@ def diff(old: Config, new: Config) -> Changes:
     live += [f"tools.{name}" for name in tools if name in _LIVE_TOOLS]
     restart += [f"tools.{name}" for name in tools if name not in _LIVE_TOOLS]
     restart += ["tools.approvals.webhook"] * (old.tools.approvals.webhook != new.tools.approvals.webhook)
-    restart += [name for name in ("embedded", "storage", "redis") if getattr(old, name) != getattr(new, name)]
+    restart += [name for name in _RESTART if getattr(old, name) != getattr(new, name)]
     return Changes(tuple(live), tuple(restart), running)
 
 
@@ -61,6 +62,7 @@ def _running(old: Config, new: Config) -> Config:
         tools=msgspec.structs.replace(old.tools, **tools),
         embedded=old.embedded,
         storage=old.storage,
+        storage_pool=old.storage_pool,
         redis=old.redis,
     )
 

@@ -41,6 +41,7 @@ def resolve(file: File, catalog: Catalog, env: Mapping[str, str], problems: Prob
         embedded=file.embedded,
         text=file.text,
         storage=file.storage,
+        storage_pool=file.storage_pool,
         redis=file.redis,
         records=file.records,
         log=file.log,

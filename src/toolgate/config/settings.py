@@ -466,6 +466,9 @@ class File(Struct, frozen=True, kw_only=True):
     storage: Annotated[Secret, about("Where conversations and runs are kept: sqlite:///… or postgresql://…")] = Secret(
         "sqlite:///toolgate.db"
     )
+    storage_pool: Annotated[
+        int, about("Connections that this node keeps to PostgreSQL at most; SQLite needs one.", ge=1, le=100)
+    ] = 8
     redis: Annotated[Secret | None, about("Where several nodes share their counts: redis://…")] = None
     records: Annotated[Records, about("What is kept of what clients do, and for how long.")] = Records()
     log: Annotated[Log, about("What is logged and how.")] = Log()

@@ -98,6 +98,7 @@ class Config(Struct, frozen=True, kw_only=True):
     embedded: Embedded = Embedded()
     text: TextPrompts = TextPrompts()
     storage: Secret = Secret("sqlite:///toolgate.db")
+    storage_pool: int = 8
     redis: Secret | None = None
     records: Records = Records()
     log: Log = Log()

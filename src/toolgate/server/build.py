@@ -89,10 +89,8 @@ class Site:
         )
 
 
-def _database(config: Config) -> Path | None:
-    """The file behind `sqlite:///path`; `sqlite://` alone keeps everything in memory."""
-    path = config.storage.reveal().removeprefix("sqlite://").removeprefix("/")
-    return Path(path) if path else None
+def _database(config: Config) -> Database:
+    return Database(config.storage.reveal(), connections=config.storage_pool)
 
 
 def _endpoints(router: Router, conversations: Conversations, system: System) -> list[Endpoint]:
@@ -130,7 +128,7 @@ class Toolgate:
         """`builtin` are the models that need no upstream, by name; `sources` bring tools beside the configured ones."""
         self.config = config
         self._transport = Transport()
-        self._database = Database(_database(config))
+        self._database = _database(config)
         self._store = ResponseStore(self._database)
         self._peers = Peers(self._database)
         log = Log(config.log.level, _log_form(config), Redactor(config.secrets()))
@@ -229,7 +227,7 @@ class Toolgate:
 @asynccontextmanager
 async def opened_door(config: Config) -> AsyncIterator[Door]:
     """The door to the configuration's tools, for a client that needs no HTTP."""
-    database = Database(_database(config))
+    database = _database(config)
     log = Log(config.log.level, _log_form(config), Redactor(config.secrets()))
     workshop = Workshop(config, database, Traced(log, Metrics()))
     await workshop.open()

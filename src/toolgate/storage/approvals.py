@@ -1,17 +1,16 @@
-"""Approvals and grants, in SQLite: every change of state is one statement that names the state it starts from.
+"""Approvals and grants: every change of state is one statement that names the state it starts from.
 
 It knows rows and states, not what they mean: records are given and taken as the Structs of whoever keeps them here,
 whose fields are named like the columns.
 """
 
-import sqlite3
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from toolgate.storage.database import Database
+from toolgate.storage.database import Connection, Database
 
 _Approval = TypeVar("_Approval", bound=Struct)
 _Grant = TypeVar("_Grant", bound=Struct)
@@ -20,54 +19,6 @@ _Row: TypeAlias = dict[str, Any]
 KEPT_SECONDS = 30 * 24 * 3600.0
 """How long a closed approval can still be looked at."""
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS approvals (
-    id TEXT PRIMARY KEY,
-    caller TEXT NOT NULL,
-    session TEXT NOT NULL,
-    run TEXT NOT NULL,
-    call TEXT NOT NULL,
-    tool TEXT NOT NULL,
-    source TEXT NOT NULL,
-    origin TEXT,
-    arguments TEXT NOT NULL,
-    digest TEXT NOT NULL,
-    spec TEXT NOT NULL,
-    policy TEXT NOT NULL,
-    why TEXT NOT NULL,
-    created REAL NOT NULL,
-    expires REAL NOT NULL,
-    title TEXT,
-    question TEXT,
-    message TEXT,
-    tainted INTEGER NOT NULL,
-    state TEXT NOT NULL CHECK (state IN ('pending', 'approved', 'denied', 'expired', 'consumed', 'out_of_scope')),
-    answered_by TEXT,
-    answered REAL,
-    level TEXT,
-    reason TEXT,
-    edited TEXT,
-    edited_digest TEXT,
-    told TEXT
-) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS approvals_by_digest ON approvals (digest, state);
-CREATE INDEX IF NOT EXISTS approvals_by_state ON approvals (state, expires);
-CREATE INDEX IF NOT EXISTS approvals_by_run ON approvals (run, state);
-CREATE INDEX IF NOT EXISTS approvals_by_tool ON approvals (caller, tool, state);
-CREATE INDEX IF NOT EXISTS approvals_by_time ON approvals (created);
-CREATE TABLE IF NOT EXISTS grants (
-    id TEXT PRIMARY KEY,
-    caller TEXT NOT NULL,
-    tool TEXT NOT NULL,
-    source TEXT NOT NULL,
-    spec TEXT NOT NULL,
-    level TEXT NOT NULL,
-    place TEXT NOT NULL,
-    granted_by TEXT NOT NULL,
-    created REAL NOT NULL
-) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS grants_by_tool ON grants (caller, tool);
-"""
 _EXPIRE = "UPDATE approvals SET state = 'expired' WHERE state IN ('pending', 'approved') AND expires <= :now"
 _FORGET = "DELETE FROM approvals WHERE created < :now - :kept AND state NOT IN ('pending', 'approved')"
 _VOID_STALE = """
@@ -83,7 +34,7 @@ RETURNING *
 """
 _STANDING = """
 SELECT * FROM approvals WHERE digest = :digest AND (state = 'pending' OR (state = 'expired' AND run = :run))
-ORDER BY state = 'pending' DESC, created DESC LIMIT 1
+ORDER BY CASE state WHEN 'pending' THEN 0 ELSE 1 END, created DESC LIMIT 1
 """
 _TELL = """
 UPDATE approvals SET told = :run WHERE id =
@@ -109,13 +60,15 @@ WHERE id = :id AND state = 'pending' AND expires > :now
 """
 _DENY_ALL = """
 UPDATE approvals SET state = 'denied', answered_by = :by, answered = :now, level = 'once', reason = :reason
-WHERE state = 'pending' AND expires > :now AND (:caller IS NULL OR caller = :caller) AND (:run IS NULL OR run = :run)
+WHERE state = 'pending' AND expires > :now
+    AND (CAST(:caller AS TEXT) IS NULL OR caller = :caller) AND (CAST(:run AS TEXT) IS NULL OR run = :run)
 RETURNING id
 """
 _VOID = "UPDATE approvals SET state = 'out_of_scope' WHERE id = :id AND state IN ('pending', 'approved')"
 _FIND = "SELECT * FROM approvals WHERE id = :id"
 _LIST = """
-SELECT * FROM approvals WHERE (:caller IS NULL OR caller = :caller) AND (:state IS NULL OR state = :state)
+SELECT * FROM approvals
+WHERE (CAST(:caller AS TEXT) IS NULL OR caller = :caller) AND (CAST(:state AS TEXT) IS NULL OR state = :state)
 ORDER BY created DESC, id LIMIT :limit
 """
 _GRANT = """
@@ -129,11 +82,12 @@ SELECT 1 FROM grants WHERE caller = :caller AND tool = :tool AND source = :sourc
     OR (level = 'session' AND place = :session AND place != '' AND created > :since)
 ) LIMIT 1
 """
-_GRANTS = "SELECT * FROM grants WHERE :caller IS NULL OR caller = :caller ORDER BY created DESC, id"
-_DISUSE = (
-    "UPDATE approvals SET state = 'out_of_scope' WHERE state = 'approved' AND (:caller IS NULL OR caller = :caller)"
-)
-_RESET = "DELETE FROM grants WHERE :caller IS NULL OR caller = :caller"
+_GRANTS = "SELECT * FROM grants WHERE CAST(:caller AS TEXT) IS NULL OR caller = :caller ORDER BY created DESC, id"
+_DISUSE = """
+UPDATE approvals SET state = 'out_of_scope'
+WHERE state = 'approved' AND (CAST(:caller AS TEXT) IS NULL OR caller = :caller)
+"""
+_RESET = "DELETE FROM grants WHERE CAST(:caller AS TEXT) IS NULL OR caller = :caller"
 
 
 class ApprovalStore(Generic[_Approval, _Grant]):
@@ -144,7 +98,6 @@ class ApprovalStore(Generic[_Approval, _Grant]):
         self._database = database
         self._approval = approval
         self._grant = grant
-        database.needs(_SCHEMA)
 
     async def claim(self, asked: _Approval, most: int, now: float) -> _Approval | None:
         """The approval that settles the question, or the question itself, kept; None if there are too many."""
@@ -156,7 +109,7 @@ class ApprovalStore(Generic[_Approval, _Grant]):
         """The approval given to this very call, which is used up by this."""
         values = {"digest": digest, "now": now}
 
-        def use(db: sqlite3.Connection) -> list[_Row]:
+        def use(db: Connection) -> list[_Row]:
             db.execute(_EXPIRE, values)
             return _rows(db, _CONSUME, values)
 
@@ -167,7 +120,7 @@ class ApprovalStore(Generic[_Approval, _Grant]):
         """Keep an answer, and the grant that comes with it; False if the approval was no longer pending."""
         values = {**asdict(answered), "now": now}
 
-        def answer(db: sqlite3.Connection) -> bool:
+        def answer(db: Connection) -> bool:
             won = db.execute(_ANSWER, values).rowcount == 1
             if won and grant is not None:
                 db.execute(_GRANT, asdict(grant))
@@ -215,7 +168,7 @@ class ApprovalStore(Generic[_Approval, _Grant]):
     async def reset(self, caller: str | None = None) -> int:
         """Forget all grants and let no approval given so far be used; how many grants there were."""
 
-        def reset(db: sqlite3.Connection) -> int:
+        def reset(db: Connection) -> int:
             db.execute(_DISUSE, {"caller": caller})
             return db.execute(_RESET, {"caller": caller}).rowcount
 
@@ -224,7 +177,7 @@ class ApprovalStore(Generic[_Approval, _Grant]):
     async def _current(self, text: str, values: dict[str, Any]) -> list[_Approval]:
         """The approvals that a query finds, after those whose time is over have expired."""
 
-        def read(db: sqlite3.Connection) -> list[_Row]:
+        def read(db: Connection) -> list[_Row]:
             db.execute(_EXPIRE, values)
             return _rows(db, text, values)
 
@@ -234,7 +187,7 @@ class ApprovalStore(Generic[_Approval, _Grant]):
         return msgspec.convert({**row, "tainted": bool(row["tainted"])}, self._approval)
 
 
-def _claim(db: sqlite3.Connection, values: _Row, most: int) -> _Row | None:
+def _claim(db: Connection, values: _Row, most: int) -> _Row | None:
     for text in (_EXPIRE, _FORGET, _VOID_STALE, _FORGET_STALE):
         db.execute(text, values)
     for text in (_CONSUME, _STANDING, _TELL):
@@ -245,8 +198,8 @@ def _claim(db: sqlite3.Connection, values: _Row, most: int) -> _Row | None:
     return _rows(db, _INSERT, values)[0]
 
 
-def _rows(db: sqlite3.Connection, text: str, values: _Row) -> list[_Row]:
+def _rows(db: Connection, text: str, values: _Row) -> list[_Row]:
     """All rows by the names of their columns; all must be read for what is RETURNING to take effect."""
     cursor = db.execute(text, values)
-    names = [column[0] for column in cursor.description]
-    return [dict(zip(names, row, strict=True)) for row in cursor]
+    names = [column[0] for column in cursor.description or ()]
+    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]

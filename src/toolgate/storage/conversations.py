@@ -1,38 +1,22 @@
-"""Conversation objects of the Responses API and their items, in SQLite.
+"""Conversation objects of the Responses API and their items.
 
 Items have an order of their own and keep it. Whoever does not own a conversation cannot tell it from one that does not
 exist. What an item says is none of this file's business.
 """
 
-import sqlite3
 from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Struct
 
-from toolgate.storage.database import Database
+from toolgate.storage.database import Connection, Database
 from toolgate.storage.responses import Write
 
 Order: TypeAlias = Literal["asc", "desc"]
 Item: TypeAlias = dict[str, Any]
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS conversations (
-    id TEXT PRIMARY KEY,
-    owner TEXT NOT NULL,
-    created INTEGER NOT NULL,
-    metadata BLOB NOT NULL
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS conversation_items (
-    conversation TEXT NOT NULL,
-    place INTEGER NOT NULL,
-    id TEXT NOT NULL,
-    item BLOB NOT NULL,
-    PRIMARY KEY (conversation, place)
-);
-CREATE UNIQUE INDEX IF NOT EXISTS conversation_item_ids ON conversation_items (id, conversation);
-"""
+_ALL = 2**62
 _OWNED = "SELECT 1 FROM conversations WHERE id = ? AND owner = ?"
 _ITEM = """
 SELECT item FROM conversation_items
@@ -52,7 +36,7 @@ _PAGES: dict[Order, str] = {
     "desc": """
     SELECT item FROM conversation_items
     WHERE conversation = ? AND conversation = (SELECT id FROM conversations WHERE id = ? AND owner = ?)
-    AND place < coalesce((SELECT place FROM conversation_items WHERE conversation = ? AND id = ?), 1e18)
+    AND place < coalesce((SELECT place FROM conversation_items WHERE conversation = ? AND id = ?), 9223372036854775807)
     ORDER BY place DESC LIMIT ?
     """,
 }
@@ -72,15 +56,14 @@ class ConversationStore:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        database.needs(_SCHEMA)
 
     async def create(self, conversation: StoredConversation, items: Sequence[Item]) -> None:
         """Keep a new conversation that begins with these items, each of which has an id."""
         one = conversation
         row = (one.id, one.owner, one.created, msgspec.json.encode(one.metadata))
 
-        def write(db: sqlite3.Connection) -> None:
-            db.execute("INSERT INTO conversations VALUES (?, ?, ?, ?)", row)
+        def write(db: Connection) -> None:
+            db.execute("INSERT INTO conversations (id, owner, created, metadata) VALUES (?, ?, ?, ?)", row)
             _append(db, one.id, items)
 
         await self._database.change(write)
@@ -103,7 +86,7 @@ class ConversationStore:
     async def delete(self, owner: str, id: str) -> bool:
         """Forget a conversation and its items; false if this owner has none of this id."""
 
-        def forget(db: sqlite3.Connection) -> bool:
+        def forget(db: Connection) -> bool:
             if db.execute("DELETE FROM conversations WHERE id = ? AND owner = ?", (id, owner)).rowcount == 0:
                 return False
             db.execute("DELETE FROM conversation_items WHERE conversation = ?", (id,))
@@ -114,7 +97,7 @@ class ConversationStore:
     def appending(self, owner: str, id: str, items: Sequence[Item]) -> Write:
         """Adds the items at the end, in their order; true unless the conversation is gone by then."""
 
-        def write(db: sqlite3.Connection) -> bool:
+        def write(db: Connection) -> bool:
             if db.execute(_OWNED, (id, owner)).fetchone() is None:
                 return False
             _append(db, id, items)
@@ -128,10 +111,10 @@ class ConversationStore:
 
     async def items(self, owner: str, id: str) -> list[Item]:
         """All items, oldest first."""
-        return await self.page(owner, id, "asc", None, -1)
+        return await self.page(owner, id, "asc", None, _ALL)
 
     async def page(self, owner: str, id: str, order: Order, after: str | None, limit: int) -> list[Item]:
-        """At most so many items in this order, those behind the one named `after`; -1 is no limit."""
+        """At most so many items in this order, those behind the one named `after`."""
         select, values = _PAGES[order], (id, id, owner, id, after, limit)
         rows = await self._database.do(lambda db: db.execute(select, values).fetchall())
         return [msgspec.json.decode(row[0]) for row in rows]
@@ -155,14 +138,14 @@ class ConversationStore:
         return await self._database.change(lambda db: db.execute(_REMOVE, (item, id, owner)).rowcount == 1)
 
 
-def _append(db: sqlite3.Connection, id: str, items: Sequence[Item]) -> None:
+def _append(db: Connection, id: str, items: Sequence[Item]) -> None:
     """An item that is said again, under the id it has here already, stays where it is and says the new words."""
     last = db.execute("SELECT max(place) FROM conversation_items WHERE conversation = ?", (id,)).fetchone()[0]
     place = 0 if last is None else last + 1
     for item in items:
         row = (id, place, item["id"], msgspec.json.encode(item))
         db.execute(
-            "INSERT INTO conversation_items VALUES (?, ?, ?, ?) "
+            "INSERT INTO conversation_items (conversation, place, id, item) VALUES (?, ?, ?, ?) "
             "ON CONFLICT (id, conversation) DO UPDATE SET item = excluded.item",
             row,
         )

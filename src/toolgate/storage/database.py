@@ -1,90 +1,126 @@
-"""One SQLite file, read and written by one thread.
+"""The database behind a storage URL, with its tables in their newest form.
 
-A write is on the disk before it is reported done: WAL with `synchronous=FULL`. All access goes through one thread, so that
-the event loop never waits for the disk; other processes may use the same file, and SQLite lets one of them write at a time.
+All access goes through threads of its own, so that the event loop never waits for a disk or a network: one thread for
+SQLite, as many as there are connections for PostgreSQL. Who finds all of them busy waits in line, and not for long.
 """
 
 import asyncio
-import sqlite3
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import TypeVar
 
-from toolgate.conversation.errors import Overloaded
+from toolgate.storage.engine import PATIENCE, Connection, Cursor, Duplicate, Engine, Work, unavailable
+from toolgate.storage.migrations import Status, create, migrate, status
+
+__all__ = ["Connection", "Cursor", "Database", "Duplicate", "Work"]
 
 _T = TypeVar("_T")
 
 
 class Database:
-    """A database with these tables, opened lazily at the first use; without a path everything stays in memory."""
+    """Opened at the first use; what is reported done survives a crash."""
 
-    def __init__(self, path: Path | None) -> None:
-        self.path = path
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="toolgate-storage")
-        self._connection: sqlite3.Connection | None = None
+    def __init__(self, place: str | Path | None, *, connections: int = 8) -> None:
+        """`sqlite:///path`, `sqlite://` for memory, or `postgresql://…`; a path is a SQLite file, None is memory."""
+        self.path = _path(place)
+        self._engine = _engine(place, self.path, connections)
+        self._threads = ThreadPoolExecutor(self._engine.threads, thread_name_prefix="toolgate-storage")
+        self._free = asyncio.Semaphore(self._engine.threads)
+        self._ready = False
+        self._opening = Lock()
         self._schemas: list[str] = []
 
     def needs(self, schema: str) -> None:
         """Have these tables made before the first use, or at once if the database is open already."""
         self._schemas.append(schema)
-        if self._connection is not None:
-            self._thread.submit(self._connection.executescript, schema).result()
+        if self._ready:
+            self._threads.submit(self._engine.alone, lambda db: create(db, schema, self._engine.words)).result()
 
-    async def do(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
-        """What the work gives, done in the database's thread; Overloaded when the disk or a lock stands in its way."""
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, self._work, work)
-        except sqlite3.OperationalError as error:
-            raise Overloaded(
-                f"The storage is not available: {error}.", code="storage_unavailable", retry_after=5
-            ) from error
+    async def open(self) -> None:
+        """Bring the tables into their newest form; the first use does so, too."""
+        await self._run(lambda: None)
 
-    async def change(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
-        """The same as one transaction."""
+    async def do(self, work: Work[_T]) -> _T:
+        """What the work reads; Overloaded when the database does not answer."""
+        return await self._run(partial(self._engine.do, work))
 
-        def whole(db: sqlite3.Connection) -> _T:
-            with db:
-                db.execute("BEGIN IMMEDIATE")
-                return work(db)
+    async def change(self, work: Work[_T]) -> _T:
+        """The work as one transaction, as if no other ran at the same time; Overloaded when nothing was changed.
 
-        return await self.do(whole)
+        It may be run more than once until it succeeds, so it does nothing but read and write the database.
+        """
+        return await self._run(partial(self._engine.change, work))
+
+    async def status(self) -> Status:
+        """Which form the tables have, and which they should have; changes nothing."""
+        return await self._run(lambda: self._engine.do(partial(status, self._engine)), prepared=False)
+
+    async def check(self) -> list[str]:
+        """What is damaged, in words for a person."""
+        return await self._run(self._engine.check, prepared=False)
 
     async def aclose(self) -> None:
         """Finish what is being written and close."""
-        if self._connection is not None:
-            await self.do(lambda db: db.close())
-            self._connection = None
-        self._thread.shutdown()
+        await asyncio.to_thread(self._close)
 
-    def _work(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
-        if self._connection is None:
-            self._connection = self._open()
-        return work(self._connection)
+    def _close(self) -> None:
+        self._threads.shutdown()
+        self._engine.close()
 
-    def _open(self) -> sqlite3.Connection:
-        if self.path is not None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-        connection = sqlite3.connect(self.path or ":memory:", isolation_level=None, check_same_thread=False)
+    async def _run(self, job: Callable[[], _T], *, prepared: bool = True) -> _T:
+        await self._take_a_turn()
         try:
-            connection.execute("PRAGMA busy_timeout = 5000")
-            _use_wal(connection)
-            connection.execute("PRAGMA synchronous = FULL")
-            for schema in self._schemas:
-                connection.executescript(schema)
-        except sqlite3.Error:
-            connection.close()
-            raise
-        return connection
+            loop = asyncio.get_running_loop()
+            if prepared and not self._ready:
+                await loop.run_in_executor(self._threads, self._prepare)
+            return await loop.run_in_executor(self._threads, job)
+        finally:
+            self._free.release()
 
-
-def _use_wal(connection: sqlite3.Connection) -> None:
-    """Two that make the same file at the same moment may find it locked here, whatever the busy timeout says."""
-    for _ in range(50):
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
+    async def _take_a_turn(self) -> None:
+        if not self._free.locked():
+            await self._free.acquire()  # does not wait
             return
-        except sqlite3.OperationalError:
-            time.sleep(0.1)
-    connection.execute("PRAGMA journal_mode = WAL")
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await self._free.acquire()
+        except TimeoutError:
+            raise unavailable("too many requests wait for it") from None
+
+    def _prepare(self) -> None:
+        with self._opening:
+            if not self._ready:
+                migrate(self._engine)
+                self._engine.alone(self._create_all)
+                self._ready = True
+
+    def _create_all(self, db: Connection) -> None:
+        for schema in self._schemas:
+            create(db, schema, self._engine.words)
+
+
+def _path(place: str | Path | None) -> Path | None:
+    """The file behind `sqlite:///path`."""
+    if not isinstance(place, str):
+        return place
+    if not place.startswith("sqlite:"):
+        return None
+    path = place.removeprefix("sqlite://").removeprefix("/")
+    return Path(path) if path else None
+
+
+def _engine(place: str | Path | None, path: Path | None, connections: int) -> Engine:
+    scheme = place.partition(":")[0].partition("+")[0] if isinstance(place, str) else "sqlite"
+    match scheme:
+        case "sqlite":
+            from toolgate.storage.sqlite import SqliteEngine
+
+            return SqliteEngine(path)
+        case "postgresql" | "postgres":
+            from toolgate.storage.postgres import PostgresEngine
+
+            return PostgresEngine("postgresql:" + str(place).partition(":")[2], connections)
+    raise ValueError("storage must be sqlite:///… or postgresql://…")

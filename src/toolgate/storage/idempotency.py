@@ -1,10 +1,9 @@
-"""Answers under the idempotency keys of their requests, in SQLite.
+"""Answers under the idempotency keys of their requests.
 
 A key is claimed before its request is carried out. A claim is a lease: who holds it renews it, and when the holder died
 somebody else takes it over. Only the holder can keep an answer, so one who was asleep too long changes nothing.
 """
 
-import sqlite3
 import time
 from collections.abc import Callable
 from typing import TypeAlias
@@ -12,21 +11,8 @@ from typing import TypeAlias
 import msgspec
 from msgspec import Struct
 
-from toolgate.storage.database import Database
+from toolgate.storage.database import Connection, Database
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS idempotency (
-    owner TEXT NOT NULL,
-    key TEXT NOT NULL,
-    digest BLOB NOT NULL,
-    holder TEXT NOT NULL,
-    leased_until REAL NOT NULL,
-    created REAL NOT NULL,
-    answer BLOB,
-    PRIMARY KEY (owner, key)
-);
-CREATE INDEX IF NOT EXISTS idempotency_by_age ON idempotency (created);
-"""
 DAY = 86_400.0
 
 
@@ -64,13 +50,12 @@ class IdempotencyStore:
         self._database = database
         self._keep = keep
         self._clock = clock
-        database.needs(_SCHEMA)
 
     async def claim(self, owner: str, key: str, digest: bytes, holder: str) -> Claim:
         """Claim a key for a request of this digest; what became of it if that cannot be."""
         now = self._clock()
 
-        def decide(db: sqlite3.Connection) -> Claim:
+        def decide(db: Connection) -> Claim:
             db.execute("DELETE FROM idempotency WHERE created < ?", (now - self._keep,))
             row = db.execute(_SELECT, (owner, key)).fetchone()
             if row is None:
@@ -105,7 +90,9 @@ class IdempotencyStore:
 
 
 _SELECT = "SELECT digest, leased_until, answer FROM idempotency WHERE owner = ? AND key = ?"
-_INSERT = "INSERT INTO idempotency VALUES (?, ?, ?, ?, ?, ?, NULL)"
+_INSERT = """
+INSERT INTO idempotency (owner, key, digest, holder, leased_until, created) VALUES (?, ?, ?, ?, ?, ?)
+"""
 _TAKE_OVER = "UPDATE idempotency SET holder = ?, leased_until = ? WHERE owner = ? AND key = ?"
 _HOLDING = "WHERE owner = ? AND key = ? AND holder = ? AND answer IS NULL"
 _RENEW = f"UPDATE idempotency SET leased_until = ? {_HOLDING}"  # noqa: S608 - constants

@@ -1,36 +1,27 @@
-"""Which conversation of a stateful peer holds which history, in SQLite.
+"""Which conversation of a stateful peer holds which history.
 
 A conversation stands here only while nobody speaks in it: whoever takes it removes it, and puts it back under its new
 digest. No words are kept, only digests. Knows nothing of peers but their names.
 """
 
-import sqlite3
 import time
 from collections.abc import Callable
 
-from toolgate.storage.database import Database
+from toolgate.storage.database import Connection, Database
 
 KEPT_SECONDS = 30 * 24 * 3600.0
 MOST = 100_000
 _PRUNE_EVERY = 256
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS peer_conversations (
-    peer TEXT NOT NULL,
-    conversation TEXT NOT NULL,
-    owner TEXT NOT NULL,
-    digest TEXT NOT NULL,
-    used REAL NOT NULL,
-    PRIMARY KEY (peer, conversation)
-) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS peer_conversations_by_digest ON peer_conversations (peer, owner, digest, used);
-CREATE INDEX IF NOT EXISTS peer_conversations_by_time ON peer_conversations (used);
-"""
 _TAKE = """
 DELETE FROM peer_conversations WHERE (peer, conversation) = (
     SELECT peer, conversation FROM peer_conversations
     WHERE peer = ? AND owner = ? AND digest = ? AND used > ? ORDER BY used DESC LIMIT 1
 ) RETURNING conversation
+"""
+_KEEP = """
+INSERT INTO peer_conversations (peer, conversation, owner, digest, used) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (peer, conversation) DO UPDATE SET owner = excluded.owner, digest = excluded.digest, used = excluded.used
 """
 _CROWD_OUT = """
 DELETE FROM peer_conversations WHERE used <= (
@@ -47,7 +38,6 @@ class PeerStore:
         self._most = most
         self._clock = clock
         self._kept = 0
-        database.needs(_SCHEMA)
 
     async def take(self, peer: str, owner: str, digest: str) -> str | None:
         """The conversation used last among those of this digest; it is forgotten by this, so nobody else gets it."""
@@ -63,8 +53,8 @@ class PeerStore:
         prune = self._kept % _PRUNE_EVERY == 0
         self._kept += 1
 
-        def write(db: sqlite3.Connection) -> None:
-            db.execute("INSERT OR REPLACE INTO peer_conversations VALUES (?, ?, ?, ?, ?)", row)
+        def write(db: Connection) -> None:
+            db.execute(_KEEP, row)
             if prune:
                 db.execute("DELETE FROM peer_conversations WHERE used <= ?", (now - KEPT_SECONDS,))
                 db.execute(_CROWD_OUT, (self._most,))

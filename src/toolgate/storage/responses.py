@@ -1,36 +1,19 @@
-"""Answers of the Responses API that a client may name again, in SQLite.
+"""Answers of the Responses API that a client may name again.
 
 A response is on the disk before it is reported kept.
 """
 
-import sqlite3
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import Struct
 
-from toolgate.storage.database import Database
+from toolgate.storage.database import Connection, Database
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS items (
-    id TEXT NOT NULL,
-    owner TEXT NOT NULL,
-    response TEXT NOT NULL,
-    PRIMARY KEY (id, owner)
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS responses (
-    id TEXT PRIMARY KEY,
-    owner TEXT NOT NULL,
-    previous TEXT,
-    created INTEGER NOT NULL,
-    input BLOB NOT NULL,
-    body BLOB NOT NULL
-) WITHOUT ROWID;
-"""
 _LONGEST_CHAIN = 10_000
 
-Write: TypeAlias = Callable[[sqlite3.Connection], object]
+Write: TypeAlias = Callable[[Connection], object]
 """A change to other tables that must happen together with one to these, or not at all."""
 
 
@@ -50,7 +33,6 @@ class ResponseStore:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        database.needs(_SCHEMA)
 
     async def save(self, response: StoredResponse, *also: Write) -> None:
         """Keep a response, and make the other changes with it; once this returns all of it survives a crash."""
@@ -64,9 +46,9 @@ class ResponseStore:
         )
         items = [(id, response.owner, response.id) for id in _output(response)]
 
-        def write(db: sqlite3.Connection) -> None:
-            db.execute("INSERT OR REPLACE INTO responses VALUES (?, ?, ?, ?, ?, ?)", row)
-            db.executemany("INSERT OR REPLACE INTO items VALUES (?, ?, ?)", items)
+        def write(db: Connection) -> None:
+            db.execute(_SAVE, row)
+            db.executemany(_SAVE_ITEM, items)
             for other in also:
                 other(db)
 
@@ -101,7 +83,7 @@ class ResponseStore:
             return False
         items = [(item, owner) for item in _output(response)]
 
-        def forget(db: sqlite3.Connection) -> bool:
+        def forget(db: Connection) -> bool:
             db.executemany("DELETE FROM items WHERE id = ? AND owner = ?", items)
             for other in also:
                 other(db)
@@ -110,6 +92,15 @@ class ResponseStore:
         return await self._database.change(forget)
 
 
+_SAVE = """
+INSERT INTO responses (id, owner, previous, created, input, body) VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT (id) DO UPDATE SET owner = excluded.owner, previous = excluded.previous, created = excluded.created,
+    input = excluded.input, body = excluded.body
+"""
+_SAVE_ITEM = """
+INSERT INTO items (id, owner, response) VALUES (?, ?, ?)
+ON CONFLICT (id, owner) DO UPDATE SET response = excluded.response
+"""
 _SELECT = "SELECT id, owner, previous, created, input, body FROM responses WHERE id = ? AND owner = ?"
 _SELECT_BY_ITEM = """
 SELECT kept.id, kept.owner, previous, created, input, body

@@ -1,10 +1,9 @@
-"""What runs did that their clients do not see, in SQLite: turns in which the server's tools were called beside the client's
+"""What runs did that their clients do not see: turns in which the server's tools were called beside the client's
 own, and runs that were cut off or wait for a person.
 
 A turn is found by the calls that the client comes back with, a run by the request that began it.
 """
 
-import sqlite3
 import time
 from collections.abc import Iterable, Sequence
 
@@ -12,24 +11,14 @@ import msgspec
 from msgspec import Struct
 
 from toolgate.conversation.message import Message
-from toolgate.storage.database import Database
+from toolgate.storage.database import Connection, Database
 
 KEPT_SECONDS = 7 * 24 * 3600.0
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS rounds (
-    owner TEXT NOT NULL,
-    key TEXT NOT NULL,
-    created REAL NOT NULL,
-    messages BLOB NOT NULL,
-    started BLOB NOT NULL,
-    PRIMARY KEY (owner, key)
-) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS rounds_by_time ON rounds (created);
-"""
 _SELECT = "SELECT key, messages, started FROM rounds WHERE owner = ? AND created > ? AND key IN (%s)"
 _KEEP = """
-INSERT INTO rounds VALUES (?, ?, ?, ?, '[]') ON CONFLICT (owner, key) DO UPDATE SET messages = ?, created = ?
+INSERT INTO rounds (owner, key, created, messages, started) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (owner, key) DO UPDATE SET messages = excluded.messages, created = excluded.created
 """
 _messages = msgspec.json.Decoder(tuple[Message, ...])
 _started = msgspec.json.Decoder(list[str])
@@ -47,7 +36,6 @@ class RoundStore:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        database.needs(_SCHEMA)
 
     async def find(self, owner: str, keys: Iterable[str], within: float = KEPT_SECONDS) -> dict[str, KeptRounds]:
         """What was kept under these keys within so many seconds."""
@@ -64,10 +52,10 @@ class RoundStore:
     ) -> None:
         """Keep these messages under every key, and nothing any more under those to forget."""
         now, written = time.time(), msgspec.json.encode(messages)
-        kept = [(owner, key, now, written, written, now) for key in keys]
+        kept = [(owner, key, now, written, b"[]") for key in keys]
         dropped = [(owner, key) for key in forget]
 
-        def write(db: sqlite3.Connection) -> None:
+        def write(db: Connection) -> None:
             db.executemany(_KEEP, kept)
             db.executemany("DELETE FROM rounds WHERE owner = ? AND key = ?", dropped)
             db.execute("DELETE FROM rounds WHERE created < ?", (now - KEPT_SECONDS,))
@@ -76,9 +64,11 @@ class RoundStore:
 
     async def start(self, owner: str, key: str, call_id: str) -> None:
         """Remember that a call has begun; once this returns it survives a crash."""
-        await self._database.change(
-            lambda db: db.execute(
-                "UPDATE rounds SET started = json_insert(started, '$[#]', ?) WHERE owner = ? AND key = ?",
-                (call_id, owner, key),
-            )
-        )
+
+        def write(db: Connection) -> None:
+            found = db.execute("SELECT started FROM rounds WHERE owner = ? AND key = ?", (owner, key)).fetchone()
+            if found is not None:
+                begun = msgspec.json.encode([*_started.decode(found[0]), call_id])
+                db.execute("UPDATE rounds SET started = ? WHERE owner = ? AND key = ?", (begun, owner, key))
+
+        await self._database.change(write)

@@ -1,21 +1,12 @@
-"""What keys have spent, by period, in SQLite."""
+"""What keys have spent, by period."""
 
-import sqlite3
 from collections.abc import Iterable, Mapping
 
-from toolgate.storage.database import Database
+from toolgate.storage.database import Connection, Database
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS spending (
-    key TEXT NOT NULL,
-    period TEXT NOT NULL,
-    amount REAL NOT NULL,
-    PRIMARY KEY (key, period)
-) WITHOUT ROWID;
-"""
 _ADD = """
-INSERT INTO spending VALUES (?, ?, ?)
-ON CONFLICT (key, period) DO UPDATE SET amount = amount + excluded.amount
+INSERT INTO spending (key, period, amount) VALUES (?, ?, ?)
+ON CONFLICT (key, period) DO UPDATE SET amount = spending.amount + excluded.amount
 """
 
 
@@ -24,13 +15,12 @@ class SpendingStore:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        database.needs(_SCHEMA)
 
     async def add(self, amounts: Mapping[tuple[str, str], float]) -> dict[tuple[str, str], float]:
         """Add amounts, all or none; the new sums."""
         rows = [(key, period, amount) for (key, period), amount in amounts.items()]
 
-        def write(db: sqlite3.Connection) -> dict[tuple[str, str], float]:
+        def write(db: Connection) -> dict[tuple[str, str], float]:
             db.executemany(_ADD, rows)
             one = "SELECT amount FROM spending WHERE key = ? AND period = ?"
             return {(key, period): db.execute(one, (key, period)).fetchone()[0] for key, period, _ in rows}
@@ -41,7 +31,7 @@ class SpendingStore:
         """The sums of all keys in these periods."""
         wanted = tuple(labels)
 
-        def read(db: sqlite3.Connection) -> dict[tuple[str, str], float]:
+        def read(db: Connection) -> dict[tuple[str, str], float]:
             one = "SELECT key, amount FROM spending WHERE period = ?"
             return {(key, label): amount for label in wanted for key, amount in db.execute(one, (label,))}
 

@@ -1,43 +1,31 @@
-"""The streams of background responses, so that a client that lost one finds it again: events in SQLite, in batches.
+"""The streams of background responses, so that a client that lost one finds it again: events, in batches.
 
 A stream belongs to the process that runs its response. When that process is gone before the stream has ended, nobody will
 ever end it, and whoever notices may take it over. What an event says is none of this file's business.
 """
 
 import os
-import sqlite3
+import platform
 import time
 from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
 from toolgate.conversation.ids import mint
-from toolgate.storage.database import Database
+from toolgate.storage.database import Connection, Database
 from toolgate.storage.responses import Write
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS runners (
-    id TEXT PRIMARY KEY,
-    process INTEGER NOT NULL,
-    seen REAL NOT NULL
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS response_streams (
-    response TEXT PRIMARY KEY,
-    runner TEXT NOT NULL,
-    kept INTEGER NOT NULL,
-    whole INTEGER NOT NULL DEFAULT 0,
-    ended REAL
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS response_events (
-    response TEXT NOT NULL,
-    first INTEGER NOT NULL,
-    last INTEGER NOT NULL,
-    frames BLOB NOT NULL,
-    PRIMARY KEY (response, first)
-);
-"""
 _FORGET_OLD = """
-DELETE FROM response_events WHERE response IN (SELECT response FROM response_streams WHERE kept AND ended < ?)
+DELETE FROM response_events WHERE response IN (SELECT response FROM response_streams WHERE kept = 1 AND ended < ?)
+"""
+_BEAT = """
+INSERT INTO runners (id, process, seen, host) VALUES (?, ?, ?, ?)
+ON CONFLICT (id) DO UPDATE SET process = excluded.process, seen = excluded.seen, host = excluded.host
+"""
+_OPEN = "INSERT INTO response_streams (response, runner, kept, whole) VALUES (?, ?, ?, 0)"
+_APPEND = """
+INSERT INTO response_events (response, first, last, frames) VALUES (?, ?, ?, ?)
+ON CONFLICT (response, first) DO UPDATE SET last = excluded.last, frames = excluded.frames
 """
 _BATCHES_AT_ONCE = 64
 _END = b"\n\n"
@@ -66,16 +54,16 @@ class StreamStore:
     ) -> None:
         """A process that was not heard of for `stale_seconds` is gone; events are kept for `keep_seconds` after the end."""
         self.runner = mint()
+        self._host = _host()
         self._database = database
         self._stale = stale_seconds
         self._keep = keep_seconds
         self._clock = clock
-        database.needs(_SCHEMA)
 
     async def beat(self) -> None:
         """This process is there."""
-        row = (self.runner, os.getpid(), self._clock())
-        await self._database.change(lambda db: db.execute("INSERT OR REPLACE INTO runners VALUES (?, ?, ?)", row))
+        row = self._row()
+        await self._database.change(lambda db: db.execute(_BEAT, row))
 
     async def leave(self) -> None:
         """This process runs nothing any more."""
@@ -83,14 +71,13 @@ class StreamStore:
 
     def opening(self, response: str, kept: bool) -> Write:
         """Begins a stream that this process runs, and forgets the events of those that ended long ago."""
-        now = self._clock()
+        now, row = self._clock(), self._row()
 
-        def write(db: sqlite3.Connection) -> None:
-            row = (self.runner, os.getpid(), now)
-            db.execute("INSERT OR REPLACE INTO runners VALUES (?, ?, ?)", row)
-            db.execute("INSERT INTO response_streams VALUES (?, ?, ?, 0, NULL)", (response, self.runner, kept))
+        def write(db: Connection) -> None:
+            db.execute(_BEAT, row)
+            db.execute(_OPEN, (response, self.runner, kept))
             db.execute(_FORGET_OLD, (now - self._keep,))
-            db.execute("UPDATE response_streams SET kept = 0 WHERE kept AND ended < ?", (now - self._keep,))
+            db.execute("UPDATE response_streams SET kept = 0 WHERE kept = 1 AND ended < ?", (now - self._keep,))
             db.execute("DELETE FROM runners WHERE seen < ?", (now - self._keep,))
 
         return write
@@ -103,7 +90,7 @@ class StreamStore:
         """Keeps the last frames and ends the stream; `whole` when they tell how it ended."""
         now = self._clock()
 
-        def write(db: sqlite3.Connection) -> None:
+        def write(db: Connection) -> None:
             _append(db, response, first, frames)
             update = "UPDATE response_streams SET ended = ?, whole = ? WHERE response = ?"
             db.execute(update, (now, whole, response))
@@ -113,7 +100,7 @@ class StreamStore:
     async def drop(self, response: str) -> None:
         """Keep none of the events: there are too many."""
 
-        def write(db: sqlite3.Connection) -> None:
+        def write(db: Connection) -> None:
             db.execute("UPDATE response_streams SET kept = 0 WHERE response = ?", (response,))
             db.execute("DELETE FROM response_events WHERE response = ?", (response,))
 
@@ -122,7 +109,7 @@ class StreamStore:
     def forgetting(self, response: str) -> Write:
         """Forgets the stream."""
 
-        def write(db: sqlite3.Connection) -> None:
+        def write(db: Connection) -> None:
             db.execute("DELETE FROM response_streams WHERE response = ?", (response,))
             db.execute("DELETE FROM response_events WHERE response = ?", (response,))
 
@@ -153,8 +140,8 @@ class StreamStore:
     async def take_over(self, stream: StoredStream) -> bool:
         """Whether the stream is now this process's: its runner is gone, and nobody else was faster."""
 
-        def write(db: sqlite3.Connection) -> bool:
-            seen = db.execute("SELECT process, seen FROM runners WHERE id = ?", (stream.runner,)).fetchone()
+        def write(db: Connection) -> bool:
+            seen = db.execute("SELECT host, process, seen FROM runners WHERE id = ?", (stream.runner,)).fetchone()
             if stream.runner != self.runner and seen is not None and self._is_there(*seen):
                 return False
             update = "UPDATE response_streams SET runner = ? WHERE response = ? AND runner = ? AND ended IS NULL"
@@ -162,9 +149,16 @@ class StreamStore:
 
         return await self._database.change(write)
 
-    def _is_there(self, process: int, seen: float) -> bool:
+    def _row(self) -> tuple[str, int, float, str]:
+        return (self.runner, os.getpid(), self._clock(), self._host)
+
+    def _is_there(self, host: str, process: int, seen: float) -> bool:
         """A restart often gives a process the number of the one before, which then is not there any more."""
-        if process == os.getpid() or self._clock() - seen > self._stale:
+        if self._clock() - seen > self._stale:
+            return False
+        if host != self._host:  # its number says nothing here
+            return True
+        if process == os.getpid():
             return False
         try:
             os.kill(process, 0)
@@ -175,8 +169,17 @@ class StreamStore:
         return True
 
 
-def _append(db: sqlite3.Connection, response: str, first: int, frames: Sequence[bytes]) -> None:
+def _host() -> str:
+    """Where a process can be looked for by its number: a machine, or a container on it."""
+    try:
+        inside = os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        inside = 0
+    return f"{platform.node()}/{inside}"
+
+
+def _append(db: Connection, response: str, first: int, frames: Sequence[bytes]) -> None:
     """A batch that was given up halfway is written again, with more in it."""
     if frames:
         row = (response, first, first + len(frames) - 1, b"".join(frames))
-        db.execute("INSERT OR REPLACE INTO response_events VALUES (?, ?, ?, ?)", row)
+        db.execute(_APPEND, row)

@@ -1,0 +1,134 @@
+"""One connection to PostgreSQL: it never waits longer than its patience, and carries every text and number that SQLite does.
+
+Knows the driver and nothing of tables.
+"""
+
+import re
+from functools import cache
+from time import monotonic
+from typing import Any, TypeVar, cast
+
+import psycopg
+from psycopg.abc import PQGen
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import TransactionStatus
+from psycopg.types.numeric import Int8Dumper
+from psycopg.types.string import StrDumperUnknown, TextBinaryLoader, TextLoader
+
+from toolgate.storage.engine import PATIENCE
+
+_T = TypeVar("_T")
+
+_MARKS = re.compile(r"'[^']*'|\?|(?<!:):([a-z_]+)|%")
+_SETTINGS = f"""
+SET statement_timeout = '{PATIENCE}s'; SET lock_timeout = '{PATIENCE}s';
+SET idle_in_transaction_session_timeout = '{2 * PATIENCE}s'
+"""  # a node that was put to sleep holds its locks no longer
+_DEFAULTS: dict[str, str | int] = {"connect_timeout": 3, "fallback_application_name": "toolgate"}
+
+
+class Wire(psycopg.Connection[tuple[Any, ...]]):
+    """A connection whose statements end or fail in time, even if the server says nothing at all."""
+
+    patience: float | None = PATIENCE
+
+    def wait(self, gen: PQGen[_T], *args: Any, **options: Any) -> _T:
+        """What the driver's generator gives, within our patience."""
+        return super().wait(self._bounded(gen), *args, **options)
+
+    def _bounded(self, gen: PQGen[_T]) -> PQGen[_T]:
+        """The server ends what takes too long by itself; one that does not is not there."""
+        until = None if self.patience is None else monotonic() + self.patience + 1
+        wanted = next(gen)
+        while True:
+            ready = yield wanted
+            if not ready and until is not None and monotonic() > until:
+                self.pgconn.finish()
+                raise psycopg.OperationalError("no answer in time")
+            try:
+                wanted = gen.send(ready)
+            except StopIteration as end:
+                return cast(_T, end.value)
+
+    def is_well(self) -> bool:
+        """Whether it is open as far as can be told without asking: a server that left has said so."""
+        try:
+            self.pgconn.consume_input()
+        except psycopg.Error:
+            return False
+        return not self.closed and self.pgconn.transaction_status == TransactionStatus.IDLE
+
+    def leave(self) -> None:
+        """Be in no transaction, or closed."""
+        try:
+            match self.pgconn.transaction_status:
+                case TransactionStatus.INTRANS | TransactionStatus.INERROR:
+                    self.execute("ROLLBACK")
+                case TransactionStatus.ACTIVE | TransactionStatus.UNKNOWN:
+                    self.close()
+        except psycopg.Error:
+            self.close()
+
+
+def connect(url: str) -> Wire:
+    """A new connection, on which each statement is prepared once."""
+    given = conninfo_to_dict(url)
+    missing = {name: value for name, value in _DEFAULTS.items() if name not in given}
+    wire = Wire.connect(make_conninfo(url, **missing), autocommit=True, prepare_threshold=0)
+    wire.prepared_max = 500
+    try:
+        wire.execute(_SETTINGS, prepare=False)
+    except psycopg.Error:
+        wire.close()
+        raise
+    for kind, dumper in ((str, _Text), (int, Int8Dumper), (bool, _Truth)):
+        wire.adapters.register_dumper(kind, dumper)
+    wire.adapters.register_loader("text", _Loaded)
+    wire.adapters.register_loader("text", _LoadedBinary)
+    return wire
+
+
+@cache
+def translated(sql: str) -> str:
+    """Our placeholders as the driver's: `?` is `%s`, `:name` is `%(name)s`; what stands in quotes stays."""
+    return _MARKS.sub(_mark, sql)
+
+
+def _mark(found: re.Match[str]) -> str:
+    match found[0]:
+        case "?":
+            return "%s"
+        case name if name[0] == ":":
+            return f"%({found[1]})s"
+        case other:
+            return other.replace("%", "%%")
+
+
+_ESCAPE = "\x1a"
+"""PostgreSQL keeps no NUL in texts, and names come from strangers: NUL is written as this and 0, this as itself and 1."""
+
+
+class _Text(StrDumperUnknown):
+    def dump(self, obj: str) -> Any:
+        if "\0" in obj or _ESCAPE in obj:
+            obj = obj.replace(_ESCAPE, _ESCAPE + "1").replace("\0", _ESCAPE + "0")
+        return super().dump(obj)
+
+
+class _Loaded(TextLoader):
+    def load(self, data: Any) -> Any:
+        text = super().load(data)
+        if isinstance(text, str) and _ESCAPE in text:
+            return text.replace(_ESCAPE + "0", "\0").replace(_ESCAPE + "1", _ESCAPE)
+        return text
+
+
+class _LoadedBinary(_Loaded):
+    format = TextBinaryLoader.format
+
+
+class _Truth(Int8Dumper):
+    """Truth is 0 and 1 in the common schema."""
+
+    def dump(self, obj: Any) -> Any:
+        return super().dump(int(obj))

@@ -1,0 +1,1 @@
+"""The tables, as numbered steps; see `toolgate.storage.migrations`."""

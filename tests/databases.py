@@ -1,0 +1,93 @@
+"""Databases for tests: SQLite files, and databases of a real PostgreSQL that is started when a test first wants one.
+
+Each test has a database of its own. The server listens on a unix socket alone and is gone when the tests are over.
+"""
+
+import os
+import shutil
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+ENGINES = ("sqlite", "postgresql")
+_FAST = ("fsync = off", "full_page_writes = off")
+
+
+class Postgres:
+    """A server of our own, with as many databases as are asked for."""
+
+    def __init__(self, server: Any) -> None:
+        self.server = server
+        self._numbers = count(1)
+
+    def address(self, name: str = "postgres") -> str:
+        """The address of one of its databases."""
+        return str(self.server.get_uri(database=name))
+
+    def run(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Run a statement as the server's owner, on its first database."""
+        import psycopg  # not before a test needs it
+
+        with psycopg.connect(self.address(), autocommit=True) as connection:
+            cursor = connection.execute(statement, values or None)  # type: ignore[call-overload]
+            return cursor.fetchall() if cursor.description else []
+
+    @contextmanager
+    def database(self) -> Iterator[str]:
+        """The address of an empty database, which is dropped at the end, whoever still uses it."""
+        name = f"test_{next(self._numbers)}"
+        self.run(f"CREATE DATABASE {name} TEMPLATE template0")
+        try:
+            yield self.address(name)
+        finally:
+            self.run(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+
+    def kill(self) -> None:
+        """End the server as a crash of the machine would, but for the disk."""
+        process = self.server.get_postmaster_info().process
+        children = process.children()
+        process.kill()
+        process.wait(10)
+        for child in children:  # they notice by themselves, yet a new server must not meet them
+            child.wait(10)
+
+    def start(self) -> None:
+        """Start it again at the same address."""
+        self.server.ensure_postgres_running()
+
+
+@contextmanager
+def storage_of(engine: str, folder: Path, postgres: Callable[[], Postgres]) -> Iterator[str]:
+    """The URL of an empty storage of this engine."""
+    if engine == "sqlite":
+        yield f"sqlite:///{folder / 'toolgate.db'}"
+        return
+    with postgres().database() as address:
+        yield address
+
+
+@contextmanager
+def running_postgres() -> Iterator[Postgres]:
+    """A PostgreSQL in a folder of its own."""
+    folder = Path(tempfile.mkdtemp(prefix="tg-pg-"))  # short: a socket's path has 107 bytes
+    os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import pgserver
+
+            server = pgserver.get_server(folder, cleanup_mode="stop")
+        postgres = Postgres(server)
+        for setting in _FAST:
+            postgres.run(f"ALTER SYSTEM SET {setting}")
+        postgres.run("SELECT pg_reload_conf()")
+        try:
+            yield postgres
+        finally:
+            server.cleanup()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
