@@ -8,13 +8,22 @@ from typing import Protocol, TypeAlias
 from msgspec import Struct
 
 from toolgate.conversation import ids
-from toolgate.conversation.errors import ClientFault, GatewayFault, NotFound, Overloaded, ToolgateError
-from toolgate.server.auth import Caller, Keys
+from toolgate.conversation.errors import (
+    ClientFault,
+    GatewayFault,
+    NotFound,
+    RateLimited,
+    ToolgateError,
+    Unauthenticated,
+)
+from toolgate.server.auth import Caller, Keys, guess
 from toolgate.server.exchange import ClientLeft, Exchange, Header, Receive, Scope, Send
+from toolgate.server.guesses import Guesses
 from toolgate.server.origins import Origins
+from toolgate.server.present import Present
 from toolgate.telemetry.traced import RequestRecord, Traced
 
-_LASTING = frozenset({"invalid_api_key", "upstream_auth"})
+_LASTING = frozenset({"invalid_api_key", "too_many_wrong_keys", "upstream_auth"})
 """Failures that are still so a second later, but that some clients retry for minutes unless told not to."""
 
 
@@ -73,8 +82,12 @@ class App:
         keys: Keys,
         origins: Origins,
         traced: Traced,
+        present: Present | None = None,
     ) -> None:
-        """`halves` says by the beginning of a path, longest first, which dialect's words an error there takes."""
+        """`halves` says by the beginning of a path, longest first, which dialect's words an error there takes.
+
+        `present` holds the requests under way, also those of an application that this one takes the place of.
+        """
         self.endpoints = tuple(endpoints)
         self._exact = {(one.method, one.path): one for one in endpoints if "{}" not in one.path}
         self._patterns = [(_pattern(one.path), one) for one in endpoints if "{}" in one.path]
@@ -83,6 +96,9 @@ class App:
         self._keys = keys
         self._origins = origins
         self._traced = traced
+        self._present = present or Present()
+        self._guests = self._present.guests
+        self._guesses = Guesses()
         self._request_ids = RequestIds()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -92,6 +108,8 @@ class App:
         exchange.extra_headers.append((b"x-request-id", record.request_id.encode()))
         try:
             await self._admit(exchange, record)
+        except Unauthenticated as error:
+            await self._refuse(exchange, record, self._guessed(scope, exchange, error))
         except ToolgateError as error:
             await self._refuse(exchange, record, error)
         except ClientLeft:
@@ -100,11 +118,12 @@ class App:
             if exchange.client_left:
                 record.note_client_left()
             else:
-                await self._refuse(exchange, record, Overloaded("The server is shutting down.", retry_after=1))
+                await self._refuse(exchange, record, record.why_ended())
         except Exception as error:  # noqa: BLE001  # the HTTP edge: the client gets an answer, the log the whole story
             self._traced.crashed(record, error)
             await self._refuse(exchange, record, GatewayFault("An internal error occurred; the server's log has it."))
         finally:
+            self._guests.pop(record.request_id, None)
             record.bytes_in, record.bytes_out = exchange.received, exchange.sent
             self._traced.finish(record)
 
@@ -118,8 +137,19 @@ class App:
         caller = self._keys.authenticate(exchange.headers) if endpoint.scope else self._keys.nobody
         if endpoint.scope:
             caller.require(endpoint.scope)
+            self._present.enter(caller, endpoint.scope, record)
         record.caller = caller.name
         return endpoint.handler(Call(exchange, caller, record, arguments))
+
+    def _guessed(self, scope: Scope, exchange: Exchange, error: Unauthenticated) -> ToolgateError:
+        """What whoever came without a good key is told; many different ones are not looked at quietly."""
+        wrong, address = guess(exchange.headers), (scope.get("client") or ("",))[0]
+        try:
+            if wrong and self._guesses.note(address, wrong):
+                self._traced.log.warning("many wrong keys", address=address)
+        except RateLimited as enough:
+            return enough
+        return error
 
     def _find(self, exchange: Exchange) -> tuple[Endpoint, tuple[str, ...]]:
         method = "GET" if exchange.method == "HEAD" else exchange.method

@@ -9,7 +9,7 @@ from typing import Any, Protocol, cast
 from msgspec import Struct
 from msgspec.structs import replace
 
-from toolgate.conversation.errors import GatewayFault, Overloaded, ToolgateError
+from toolgate.conversation.errors import GatewayFault, ToolgateError
 from toolgate.conversation.events import Delta, Finish, ModelResponse, PartStart, RunEvent
 from toolgate.conversation.fold import fold
 from toolgate.conversation.message import ToolCall
@@ -211,7 +211,7 @@ class Conversations:
         except asyncio.CancelledError:
             if question.exchange.client_left:
                 raise
-            await _fail(question, teller, Overloaded("The server is shutting down.", retry_after=1))
+            await _fail(question, teller, question.record.why_ended())
         except Exception as error:  # noqa: BLE001  # the HTTP edge: the client hears of it, the log has the whole story
             self._traced.crashed(question.record, error)
             await _fail(question, teller, GatewayFault("An internal error occurred; the server's log has it."))

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import msgspec
 
-from toolgate.conversation.errors import ToolgateError
+from toolgate.conversation.errors import Overloaded, ToolgateError
 from toolgate.conversation.events import Usage
 from toolgate.telemetry.logs import Level, Log
 from toolgate.telemetry.metrics import Metrics
@@ -45,6 +45,11 @@ class RequestRecord(msgspec.Struct):
     code: str | None = None
     upstream_status: int | None = None
     finished: bool = False
+    dismissed: ToolgateError | None = None
+
+    def why_ended(self) -> ToolgateError:
+        """What to tell a client whose request is ended from outside: unless somebody said why, we are shutting down."""
+        return self.dismissed or Overloaded("The server is shutting down.", retry_after=1)
 
     def note_first_event(self) -> None:
         """The first piece of the answer is there; later ones change nothing."""

@@ -112,6 +112,11 @@ class Mcp:
         peer.hang_up = outbox.close
         try:
             await self._stream(exchange, outbox)
+        except asyncio.CancelledError:
+            if call.record.dismissed is None:
+                raise
+            call.record.note_error(call.record.dismissed)
+            await exchange.end()
         finally:
             peer.hang_up = None
             await _stop(telling)
@@ -252,7 +257,7 @@ class Mcp:
             if exchange.client_left or not exchange.started:
                 raise
             for request in post.requests:  # one that has its answer already ignores this
-                told = jsonrpc.error(request.id, jsonrpc.INTERNAL_ERROR, "The server is shutting down.")
+                told = jsonrpc.error(request.id, jsonrpc.INTERNAL_ERROR, post.call.record.why_ended().message)
                 await exchange.write(_event(told))
             await exchange.end()
 

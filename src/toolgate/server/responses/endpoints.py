@@ -29,6 +29,8 @@ from toolgate.storage.responses import ResponseStore, StoredResponse
 from toolgate.wire.fields import Fields
 from toolgate.wire.jsontext import encode
 
+_RESUME = "The server is shutting down; resume this stream when it is back."
+
 
 class Responses:
     """The Responses endpoints; without `state` there are neither conversations nor background responses."""
@@ -198,7 +200,7 @@ class Responses:
         except asyncio.CancelledError:
             if exchange.client_left:
                 raise
-            error = Overloaded("The server is shutting down; resume this stream when it is back.", retry_after=1)
+            error = call.record.dismissed or Overloaded(_RESUME, retry_after=1)
             call.record.note_error(error)
             await exchange.write(error_frame(error) + DONE)
         await exchange.end()
