@@ -3,8 +3,6 @@
 import asyncio
 import contextlib
 import json
-import time
-from typing import Any
 
 import pytest
 import uvloop
@@ -269,36 +267,17 @@ WEBSOCKET = (
 )
 
 
-class SocketApp(TrivialApp):
-    """Echoes over a WebSocket too."""
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "websocket":
-            await super().__call__(scope, receive, send)
-            return
-        await receive()
-        await send({"type": "websocket.accept"})
-        while (message := await receive())["type"] == "websocket.receive":
-            await send({"type": "websocket.send", "text": message["text"]})
-
-
-def test_a_websocket_gets_the_connection_and_none_of_our_deadlines() -> None:
-    pytest.importorskip("websockets")
-    options = {"head_seconds": 0.2, "keep_alive_seconds": 0.2, "write_stall_seconds": 0.2}
-    with served(SocketApp(), websockets="websockets-sansio", **options) as server, Client(server.port) as client:
+def test_an_application_that_speaks_no_websocket_answers_the_handshake_like_any_request() -> None:
+    with served(TrivialApp()) as server, Client(server.port) as client:
         client.get("/", *WEBSOCKET)
-        assert client.read_head()[0] == 101
-        time.sleep(0.5)
-        client.send(b"\x81\x82\0\0\0\0hi")
-        assert client._reader.read(4) == b"\x81\x02hi"
-        server.drain()
-        assert client._reader.read(4) == b"\x88\x02" + (1012).to_bytes(2, "big")
+        assert client.read() == (200, b"hello")
+        client.get("/next")
+        assert client.read() == (200, b"hello")
 
 
 def test_a_websocket_request_with_a_body_is_a_plain_request() -> None:
     """fault: C5"""
-    pytest.importorskip("websockets")
-    with served(SocketApp(), websockets="websockets-sansio") as server, Client(server.port) as client:
+    with served(TrivialApp()) as server, Client(server.port) as client:
         client.send(request("GET", "/", *WEBSOCKET, "Content-Length: 4", body=b"body"))
         assert client.read() == (200, b"body")
 

@@ -85,6 +85,11 @@ class Answer:
         self._left: int | None = None  # of the body, when its length was announced
 
     @property
+    def edge(self) -> Edge:
+        """The connection that the answer goes out on."""
+        return self._edge
+
+    @property
     def chunked(self) -> bool:
         """Whether the body is on its way in chunks, so that a chunk's size comes next."""
         return self.started and self._chunked
@@ -217,7 +222,7 @@ class Answer:
         head = _joined(lines, len(lines) + 1 + (not self.keep_alive))
         self.started, self._waits = True, False
         self._edge.transport.write(head if self.method == "HEAD" else head + body)
-        self._finish()
+        self.finish()
 
     def _encode_head(self, status: int, headers: Any) -> bytes:
         """Return the head, which waits for the first piece of the body so that both go out together."""
@@ -258,9 +263,10 @@ class Answer:
             self._head, self.started, self._waits = None, True, False
         self._edge.transport.write(body)
         if not more_body:
-            self._finish()
+            self.finish()
 
-    def _finish(self) -> None:
+    def finish(self) -> None:
+        """Mark the answer as complete."""
         self.complete = True
         self._tell()
         self._edge.answered(self)

@@ -62,6 +62,15 @@ class Exchange:
         """What stands behind the question mark."""
         return str(self._scope["query_string"], "latin-1")
 
+    @property
+    def answer(self) -> Answer:
+        """What the answer goes out on."""
+        return self._answer
+
+    def extension(self, name: str) -> Any:
+        """What whoever passed the request on has added to it under this name."""
+        return self._scope["extensions"].get(name)
+
     def header(self, name: bytes) -> str | None:
         """The first header of this lower-case name."""
         value = self.named.get(name)

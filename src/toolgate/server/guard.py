@@ -16,7 +16,7 @@ Every request passes here, so a deadline that is met must cost no more than an a
 import asyncio
 import contextlib
 from collections import deque
-from typing import Any
+from typing import Any, Protocol
 
 from uvicorn._types import HTTPScope
 from uvicorn.config import Config
@@ -27,8 +27,8 @@ from toolgate.conversation.errors import InvalidRequest, Overloaded, ToolgateErr
 from toolgate.server.alarm import NEVER, Alarm
 from toolgate.server.answer import Answer
 from toolgate.server.departure import EVERY, HalfClosed
-from toolgate.server.head import Headers, Limits, path_of, target_of
-from toolgate.server.reader import BODY, HEAD, IDLE, RequestReader, Upgraded
+from toolgate.server.head import Limits, body_limit, path_of, target_of
+from toolgate.server.reader import BODY, HEAD, IDLE, RequestReader
 from toolgate.server.refusal import Refuse, encode_refusal, plain_refusal
 from toolgate.server.worker import Worker
 
@@ -38,7 +38,20 @@ _STALL_BYTES = 16 * 1024  # a client that takes fewer in one stall period is not
 _LINGER_BYTES, _LINGER_SECONDS = 64 * 1024, 2.0
 _LINGER_BODIES = 4  # many clients send a body to its end before they read, and never see an answer that resets them
 
-_READING, _REFUSED, _LINGERING = range(3)
+_READING, _REFUSED, _LINGERING, _SWITCHED = range(4)
+
+
+class Taker(Protocol):
+    """What speaks another protocol on a connection that was HTTP's until now."""
+
+    def feed(self, data: bytes) -> None:
+        """Take what has arrived."""
+
+    def drain(self) -> None:
+        """Begin nothing new, and end when all is done."""
+
+    def lost(self) -> None:
+        """Take note that the connection is gone."""
 
 
 class GuardedProtocol(HttpToolsProtocol):
@@ -65,6 +78,8 @@ class GuardedProtocol(HttpToolsProtocol):
         "_stage",
         "_stall_by",
         "_stall_bytes",
+        "_switchable",
+        "_taker",
         "_worker",
     )
 
@@ -76,7 +91,7 @@ class GuardedProtocol(HttpToolsProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
-        self._reader = RequestReader(self.limits, self._begin, self._may_upgrade)
+        self._reader = RequestReader(self.limits, self._begin, self._wished)
         self._stage = _READING
         self._latest: Answer | None = None
         self._running: Answer | None = None
@@ -86,6 +101,8 @@ class GuardedProtocol(HttpToolsProtocol):
         self._refusal: ToolgateError | None = None
         self._allowance = self._stall_bytes = 0
         self._half_closed: HalfClosed | None = None
+        self._switchable: Answer | None = None
+        self._taker: Taker | None = None
         self._deadline = self._body_end = self._stall_by = NEVER
         self._alarm = Alarm(self.loop, self._tick)
         self._worker = Worker(self.loop, self.app, self.tasks)
@@ -107,6 +124,8 @@ class GuardedProtocol(HttpToolsProtocol):
         self._held.clear()
         if self._running is not None:
             self._running.disconnect()
+        if self._taker is not None:
+            self._taker.lost()
         self._worker.dismiss()
         super().connection_lost(exc)
 
@@ -116,7 +135,7 @@ class GuardedProtocol(HttpToolsProtocol):
         if running is not None and running.more_body:
             self._reject(InvalidRequest("The body ended before its announced length.", code="incomplete_body"))
             return False
-        if running is None or self.scheme == "https" or running.http_version != "1.1":
+        if running is None or self.scheme == "https" or running.http_version != "1.1" or self._taker is not None:
             return False
         if not self._queue and not self._held and self._refusal is None:
             running.keep_alive = False
@@ -130,6 +149,8 @@ class GuardedProtocol(HttpToolsProtocol):
         self._worker.dismiss()
         if self._running is not None:
             self._running.keep_alive = False
+        if self._taker is not None:
+            self._taker.drain()
 
     def shutdown(self) -> None:
         """Close a connection that is owed nothing; one amid its headers is told why."""
@@ -142,7 +163,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Read what is the current request's, hold what is a later one's, drop what follows a refusal."""
         if self._stage != _READING:
-            self._discard(len(data))
+            self._pass_by(data)
         elif self._running is not None and self._must_hold():
             self._hold(data)
         else:
@@ -165,8 +186,11 @@ class GuardedProtocol(HttpToolsProtocol):
             self._paused = False
             self.transport.resume_reading()
 
-    def _discard(self, size: int) -> None:
-        self._allowance -= size
+    def _pass_by(self, data: bytes) -> None:
+        if self._stage == _SWITCHED and self._taker is not None:
+            self._taker.feed(data)
+            return
+        self._allowance -= len(data)
         if self._allowance < 0 and self._stage == _LINGERING:
             self.transport.abort()
 
@@ -179,8 +203,6 @@ class GuardedProtocol(HttpToolsProtocol):
                 self._read_slices(memoryview(data), self.limits.head_bytes)
         except ToolgateError as error:
             self._reject(error)
-        except Upgraded:
-            self._hand_over()
         else:
             if self._running is not None and self._reader.phase == IDLE:
                 self._deadline = NEVER  # the client has done its part
@@ -227,16 +249,33 @@ class GuardedProtocol(HttpToolsProtocol):
             "state": self.app_state.copy(),
         }
 
-    def _may_upgrade(self, headers: Headers) -> bool:
-        self.headers = headers
-        return self._should_upgrade()
+    def _wished(self) -> None:
+        self._switchable = self._latest
 
-    def _hand_over(self) -> None:
-        """Let uvicorn's WebSocket protocol have the connection."""
-        self._alarm.off()
-        self._worker.dismiss()
-        self.url, self.scope = self._reader.url, self._scope("1.1")
-        self.handle_websocket_upgrade()
+    def may_switch(self, answer: Answer) -> bool:
+        """Say whether the client offered to speak WebSocket instead of getting this answer."""
+        return answer is self._switchable and answer is self._running and not answer.started
+
+    def message_bytes(self) -> int:
+        """Return how large a message may be: as large as a body of the request that was read last."""
+        return body_limit(self._reader.url, self.limits)
+
+    def switch(self, answer: Answer, head: bytes, taker: Taker) -> None:
+        """Send the head and let `taker` have what arrives from now on; `answer` lasts as long as the connection."""
+        answer.started, answer.keep_alive = True, False
+        self._stage, self._taker = _SWITCHED, taker
+        self._queue.clear()
+        self.transport.write(head)
+        held = bytes(self._held)
+        self._held.clear()
+        self._unpause()
+        if held:
+            taker.feed(held)
+
+    def hang_up(self) -> None:
+        """Close, after the client had time to read what was sent last, though it may still be sending."""
+        if not self.transport.is_closing():
+            self._linger(_LINGER_BODIES * self.limits.body_bytes)
 
     def answered(self, answer: Answer) -> None:
         """Take up the next request, or wait for one, or close."""
@@ -257,7 +296,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def _close(self) -> None:
         if self._reader.phase == BODY:
             self._linger(_LINGER_BODIES * self.limits.body_bytes)
-        else:
+        elif self._stage != _LINGERING:
             self.transport.close()
 
     def _take_next(self) -> None:

@@ -41,14 +41,14 @@ def terms(version: str, url: bytes, headers: Headers, limits: Limits) -> tuple[i
     """Return how large the body may be and whether the client waits to be asked for it."""
     if version != "1.1" and version != "1.0":
         raise InvalidRequest("Only HTTP/1.1 is spoken here.", status=505, code="http_version_not_supported")
-    body_limit = _body_limit(url, limits) if limits.body_bytes_at else limits.body_bytes
+    most = body_limit(url, limits) if limits.body_bytes_at else limits.body_bytes
     host, waits = None, False
     for name, value in headers:
         if name == b"host":
             host = _host(host, value.strip())
         elif name == b"content-length":
-            if int(value) > body_limit:
-                raise body_too_large(body_limit)
+            if int(value) > most:
+                raise body_too_large(most)
         elif name == b"expect":
             waits = value.strip().lower() == b"100-continue"
         elif name in _CODINGS:
@@ -57,7 +57,7 @@ def terms(version: str, url: bytes, headers: Headers, limits: Limits) -> tuple[i
         raise InvalidRequest("The Host header is missing.", code="bad_host")
     if not url.startswith(b"/"):
         _check_authority(url, host)
-    return body_limit, waits
+    return most, waits
 
 
 @lru_cache(maxsize=_KNOWN_TARGETS)
@@ -104,7 +104,8 @@ def url_too_long(limit: int) -> TooLarge:
     return TooLarge(f"The URL is longer than {limit} bytes.", status=414, code="url_too_long")
 
 
-def _body_limit(url: bytes, limits: Limits) -> int:
+def body_limit(url: bytes, limits: Limits) -> int:
+    """Return how large a body may be at this target."""
     path = path_of(url) or ""
     fitting = (size for prefix, size in limits.body_bytes_at if path.startswith(prefix))
     return next(fitting, limits.body_bytes)

@@ -18,11 +18,11 @@ from typing import Any
 
 import msgspec
 import uvloop
-from uvicorn.config import Config, WSProtocolType
+from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from toolgate.conversation.errors import GatewayFault
-from toolgate.server.guard import GuardedProtocol, guarded
+from toolgate.server.guard import guarded
 from toolgate.server.head import Limits
 from toolgate.server.refusal import Refuse, plain_refusal
 from toolgate.server.sockets import BACKLOG, bind, url_of
@@ -49,7 +49,6 @@ class Listener:
         drain_seconds: float = 30.0,
         end_seconds: float = 5.0,
         on_drain: Callable[[], None] | None = None,
-        websockets: WSProtocolType = "none",
         sock: socket.socket | None = None,
     ) -> None:
         """`sock` is bound already and takes the place of `port`: several processes may accept from one."""
@@ -61,7 +60,7 @@ class Listener:
         self._config = Config(
             app,
             http=self._protocol,
-            ws=websockets,
+            ws="none",
             lifespan="on",
             interface="asgi3",
             log_config=None,
@@ -139,8 +138,7 @@ class Listener:
         self._protocol.draining = True
         self._server.close()
         for connection in self._connections():
-            if isinstance(connection, GuardedProtocol):
-                connection.drain()
+            connection.drain()
         await self._emptied(self._linger_seconds, self._hurried)
         await self._finish(self._drain_seconds)
         await self._end()
@@ -160,9 +158,6 @@ class Listener:
         forced.cancel()
 
     async def _end(self) -> None:
-        for connection in self._connections():
-            if not isinstance(connection, GuardedProtocol):
-                connection.shutdown()  # a WebSocket's own way to say goodbye
         for task in tuple(self._state.tasks):
             task.cancel("The server is shutting down.")
         await self._finish(self._end_seconds)

@@ -40,10 +40,6 @@ Begin = Callable[[str, bool, bool], Body]
 """Called when a head is complete, with the version, whether the client waits for "100 Continue" and whether it goes on."""
 
 
-class Upgraded(Exception):
-    """The head that was read last asks for another protocol, and gets it."""
-
-
 class RequestReader:
     """Reads one connection's requests, one after the other; `url` and `headers` are those of the one being read."""
 
@@ -56,24 +52,23 @@ class RequestReader:
         "_done",
         "_head_bytes",
         "_limits",
-        "_may_upgrade",
+        "_on_wish",
         "_parser",
-        "_reparse",
         "headers",
         "phase",
         "url",
     )
 
-    def __init__(self, limits: Limits, begin: Begin, may_upgrade: Callable[[Headers], bool]) -> None:
+    def __init__(self, limits: Limits, begin: Begin, on_wish: Callable[[], None]) -> None:
+        """`on_wish` is called after `begin` when the request could as well be answered by speaking WebSocket."""
         self.phase = IDLE
         self.url = b""
         self.headers: Headers = []
         self._limits = limits
         self._begin = begin
-        self._may_upgrade = may_upgrade
+        self._on_wish = on_wish
         self._body: Body | None = None
         self._head_bytes = self._body_bytes = self._barren_bytes = self._body_limit = self._done = 0
-        self._reparse = False
         self._parser = self._new_parser()
 
     def _new_parser(self) -> httptools.HttpRequestParser:
@@ -138,8 +133,8 @@ class RequestReader:
         """Begin the request once it is clear where it ends and that it is not too large."""
         parser, limits = self._parser, self._limits
         upgrade = parser.should_upgrade()
-        if upgrade:
-            self._judge_upgrade()
+        if upgrade and self.method == b"CONNECT":
+            raise InvalidRequest("CONNECT is not served here.", status=405, code="method_not_allowed")
         if len(self.headers) > limits.headers:
             raise too_many_headers(limits.headers)
         if self._head_bytes and size_of(self.url, self.headers) > limits.head_bytes:
@@ -173,25 +168,29 @@ class RequestReader:
         self._body.feed_end()
         self._body = None
 
-    def _judge_upgrade(self) -> None:
-        if self.method == b"CONNECT":
-            raise InvalidRequest("CONNECT is not served here.", status=405, code="method_not_allowed")
-        has_body = any(name in (b"content-length", b"transfer-encoding") for name, _ in self.headers)
-        self._reparse = has_body or not self._may_upgrade(self.headers)
-
     def _upgrade(self, rest: bytes) -> None:
         """Read the same request again without its wish for an upgrade, which a server may ignore.
 
         The parser skips the body of any request that has such a wish, and would read it as the next request.
         """
-        if not self._reparse:
-            raise Upgraded
-        head = self._head_without_upgrade()
+        head, wished = self._head_without_upgrade(), self._wishes_websocket()
         self._parser = self._new_parser()
         self.phase = IDLE
         self.feed(head)
+        if wished:
+            self._on_wish()
         if rest:
             self.feed(rest)
+
+    def _wishes_websocket(self) -> bool:
+        named = dict(self.headers)
+        return (
+            self.method == b"GET"
+            and self._parser.get_http_version() == "1.1"
+            and named.get(b"upgrade", b"").strip().lower() == b"websocket"
+            and b"content-length" not in named
+            and b"transfer-encoding" not in named
+        )
 
     def _head_without_upgrade(self) -> bytes:
         parser, gone = self._parser, (b"upgrade", b"connection", b"http2-settings")
