@@ -6,15 +6,14 @@ compared without any blanks: clients trim it, and calls that it wrote are writte
 """
 
 import hashlib
-import json
-import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
 from toolgate.conversation.errors import InvalidRequest
 from toolgate.conversation.history import settle
+from toolgate.conversation.likeness import arguments_text, dense, tidy
 from toolgate.conversation.message import Media, Message, Part, Refusal, Text, ToolCall, ToolResult
 from toolgate.conversation.request import ModelRequest
 from toolgate.wire.jsontext import encode
@@ -102,7 +101,7 @@ def _text(message: Message) -> str:
 def _spoken(part: Part) -> str:
     match part:
         case ToolCall(name=name):
-            return f"Tool Call: {name}({_arguments(part)})"
+            return f"Tool Call: {name}({arguments_text(part)})"
         case ToolResult(content=content, is_error=is_error, name=name):
             outcome = "ERROR" if is_error else "SUCCESS"
             told = "".join([one.text if isinstance(one, Text) else _placeholder(one) for one in content])
@@ -111,33 +110,6 @@ def _spoken(part: Part) -> str:
             return _placeholder(part)
         case _:
             return ""
-
-
-def _arguments(call: ToolCall) -> str:
-    """A call's arguments with sorted keys, so that whoever parses and writes them anew changes nothing."""
-    try:
-        value = json.loads(call.arguments, parse_float=_Spelt, parse_int=_Spelt)
-        return _sorted_json(value)
-    except (ValueError, RecursionError):
-        return call.arguments
-
-
-class _Spelt(str):
-    """A number as it is written."""
-
-    __slots__ = ()
-
-
-def _sorted_json(value: Any) -> str:
-    match value:
-        case _Spelt():
-            return str(value)
-        case dict():
-            return "{" + ",".join([f"{_sorted_json(key)}:{_sorted_json(value[key])}" for key in sorted(value)]) + "}"
-        case list():
-            return "[" + ",".join([_sorted_json(inner) for inner in value]) + "]"
-        case _:
-            return json.dumps(value, ensure_ascii=False)
 
 
 def _placeholder(media: Media) -> str:
@@ -188,16 +160,10 @@ def _free_tag(tag: str, reading: Reading) -> str:
 
 def _digest(system: str, turns: Sequence[Turn], retell: Retell) -> str:
     compared = [[turn.speaker, _compared(turn, retell)] for turn in turns]
-    return hashlib.sha256(encode([_tidy(system), compared])).hexdigest()
+    return hashlib.sha256(encode([tidy(system), compared])).hexdigest()
 
 
 def _compared(turn: Turn, retell: Retell) -> str:
     if turn.speaker == "user":
-        return _tidy(turn.text)
-    return "".join(_tidy(retell(turn.text)).split())
-
-
-def _tidy(text: str) -> str:
-    """The text as it means, whatever an editor did to the ends of its lines; indentation stays."""
-    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    return unicodedata.normalize("NFC", "\n".join([line.rstrip() for line in lines]).strip())
+        return tidy(turn.text)
+    return dense(retell(turn.text))
