@@ -13,7 +13,7 @@ from toolgate.conversation.request import ModelRequest, ToolChoice, ToolDef
 from toolgate.engine.limits import Budget
 from toolgate.engine.ports import Model
 from toolgate.engine.rounds import CIRCLING, INTERRUPTED, Past, WithTools
-from toolgate.engine.teller import Manner
+from toolgate.engine.teller import Heard, Manner
 from toolgate.testing import ScriptedModel
 
 ASKED = ModelRequest("m", (Message("user", (Text("go"),)),))
@@ -68,12 +68,20 @@ class Notes:
 
     def __init__(self) -> None:
         self.kept: list[tuple[str, object]] = []
+        self.steps: list[Message | ToolResult] = []
 
     async def progressed(self, messages: Sequence[Message]) -> None:
         self.kept.append(("progressed", tuple(messages)))
 
-    async def starting(self, call: ToolCall) -> None:
-        self.kept.append(("starting", call.id))
+    async def answered(self, message: Message, usage: Usage | None) -> None:
+        self.steps.append(message)
+
+    async def starting(self, call: ToolCall, repeatable: bool) -> None:
+        if not repeatable:
+            self.kept.append(("starting", call.id))
+
+    async def ended(self, result: ToolResult) -> None:
+        self.steps.append(result)
 
     async def finished(
         self, messages: Sequence[Message], returned: Sequence[ToolCall], asked: Sequence[str] = ()
@@ -340,3 +348,26 @@ async def test_leaving_cancels_the_running_tool() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     await asyncio.wait_for(cancelled.wait(), 1)
+
+
+async def test_every_answer_with_calls_and_every_end_of_a_call_is_a_step() -> None:
+    notes = Notes()
+    await answer_of(WithTools(ScriptedModel([[OURS], "done"]), Box(), notes))
+    ours = ToolCall("call_ours", "clock", "{}", "gateway")
+    assert notes.steps == [
+        Message("assistant", (ours,)),
+        ToolResult("call_ours", (Text("noon"),), False, "clock"),
+    ]
+
+
+async def test_a_client_that_has_heard_is_told_only_what_it_missed_and_usage_goes_on() -> None:
+    ours = ToolCall("call_ours", "clock", "{}", "gateway")
+    said = Message("assistant", (Text("Look."), ours)), Message("tool", (ToolResult("call_ours", (Text("noon"),)),))
+    native = Manner(native=True)
+    missed = Past(said, usage=Usage(5, 5), heard=Heard(begun=frozenset({"call_ours"})))
+    told = await answer_of(WithTools(ScriptedModel(["Noon."]), Box(), Notes(), native, past=missed))
+    assert [type(part) for part in told.parts] == [ToolResult, Text]
+    assert told.usage == Usage(5, 5)
+    known = Past(said, heard=Heard(frozenset({"call_ours"}), frozenset({"call_ours"})))
+    told = await answer_of(WithTools(ScriptedModel(["Noon."]), Box(), Notes(), native, past=known))
+    assert [type(part) for part in told.parts] == [Text]

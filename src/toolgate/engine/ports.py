@@ -112,8 +112,14 @@ class Journal(Protocol):
     async def progressed(self, messages: Sequence[Message]) -> None:
         """The messages of the run so far; if it is cut off here, the same request goes on from them."""
 
-    async def starting(self, call: ToolCall) -> None:
-        """The call is about to run, and running it twice may do harm."""
+    async def answered(self, message: Message, usage: Usage | None) -> None:
+        """The model has answered with calls that are about to be run, and this is what it cost."""
+
+    async def starting(self, call: ToolCall, repeatable: bool) -> None:
+        """The call is about to run; unless it is repeatable, running it twice may do harm."""
+
+    async def ended(self, result: ToolResult) -> None:
+        """A call has given this."""
 
     async def finished(
         self, messages: Sequence[Message], returned: Sequence[ToolCall], asked: Sequence[str] = ()

@@ -16,13 +16,13 @@ from functools import partial
 from msgspec import Struct
 from msgspec.structs import replace
 
-from toolgate.conversation.events import StepEnd, StepEvent, ToolProgress
+from toolgate.conversation.events import StepEnd, StepEvent, ToolProgress, Usage
 from toolgate.conversation.history import unanswered
 from toolgate.conversation.message import ApprovalRequest, Message, Text, ToolCall, ToolResult
 from toolgate.conversation.request import ModelRequest, ToolChoice
 from toolgate.engine.limits import Budget, Price, Spent
 from toolgate.engine.ports import Answer, Journal, Model, Toolbox
-from toolgate.engine.teller import Manner, Step, Teller
+from toolgate.engine.teller import Heard, Manner, Step, Teller
 
 INTERRUPTED = (
     "This call was interrupted and its outcome is unknown: it may or may not have taken effect. "
@@ -39,11 +39,14 @@ class Past(Struct, frozen=True):
     """What an earlier attempt at the same run did before it broke off, and which calls had begun by then.
 
     `strange` calls stand in the client's conversation as ours, but nobody here made them for this client.
+    `heard` is what the client knows of it already; without it the client is told everything again.
     """
 
     messages: tuple[Message, ...] = ()
     started: frozenset[str] = frozenset()
     strange: frozenset[str] = frozenset()
+    usage: Usage | None = None
+    heard: Heard | None = None
 
 
 class WithTools(Struct, frozen=True):
@@ -82,6 +85,7 @@ class Run:
         self._journal = gear.journal
         self._manner = gear.manner
         self._spent = Spent(gear.budget, gear.price)
+        self._spent.step(gear.past.usage)
         self._spent.rounds = sum(message.role == "assistant" for message in self._own) - bool(unanswered(self._own))
         self._teller = Teller(gear.manner, gear.toolbox, request)
         choice = request.tool_choice
@@ -99,7 +103,7 @@ class Run:
     async def events(self) -> AsyncGenerator[list[StepEvent], None]:
         """The run's events, in batches as they became known."""
         if self._own or self._answer is None:
-            yield self._teller.recount(self._own)
+            yield self._teller.recount(self._own, self._past.heard)
         while True:
             if self._answer is not None:
                 step = Step()
@@ -167,6 +171,7 @@ class Run:
         may_run = step.ours and end.reason in ("stop", "tool_calls") and all(call.complete for call in step.ours)
         if may_run and not self._last_round:
             self._own.append(Message("assistant", tuple(step.parts)))
+            await self._journal.answered(self._own[-1], end.usage)
             return None
         kept = [part for part in step.parts if part not in step.ours]
         self._own.append(Message("assistant", tuple(kept)))
@@ -222,13 +227,16 @@ class Run:
         self, call: ToolCall, refusal: str | None, news: "asyncio.Queue[ToolProgress | None]"
     ) -> ToolResult | ApprovalRequest:
         if refusal is not None:
-            return ToolResult(call.id, (Text(refusal),), True, call.name)
-        async with self._gate:
-            return await self._toolbox.run(call, partial(_tell, news), partial(self._starting, call))
+            outcome: ToolResult | ApprovalRequest = ToolResult(call.id, (Text(refusal),), True, call.name)
+        else:
+            async with self._gate:
+                outcome = await self._toolbox.run(call, partial(_tell, news), partial(self._starting, call))
+        if isinstance(outcome, ToolResult):
+            await self._journal.ended(outcome)
+        return outcome
 
     async def _starting(self, call: ToolCall) -> None:
-        if not self._toolbox.is_repeatable(call.name):
-            await self._journal.starting(call)
+        await self._journal.starting(call, self._toolbox.is_repeatable(call.name))
 
     async def _settled(self, outcomes: list[ToolResult | ApprovalRequest]) -> list[StepEvent] | None:
         """The end of the run if it waits, for a person or for the client's own tools."""

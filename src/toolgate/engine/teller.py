@@ -34,6 +34,13 @@ class Manner(Struct, frozen=True):
     status: bool = False
 
 
+class Heard(Struct, frozen=True):
+    """What a client knows already of a run that goes on: the calls that it saw begin, and those of which it saw the end."""
+
+    begun: frozenset[str] = frozenset()
+    ended: frozenset[str] = frozenset()
+
+
 class Step:
     """One answer of the model, as it is kept."""
 
@@ -87,9 +94,11 @@ class Teller:
                     told.append(event)
         return told
 
-    def recount(self, messages: Sequence[Message]) -> list[StepEvent]:
+    def recount(self, messages: Sequence[Message], heard: Heard | None = None) -> list[StepEvent]:
         """What an earlier attempt had said, told again to a client that did not hear its end."""
         told = self._begin(StepStart())
+        if heard is not None:
+            return told + self._go_on(messages, heard)
         waiting = {call.id for call in unanswered(messages)}
         for message in messages:
             for part in message.parts:
@@ -97,6 +106,15 @@ class Teller:
                     told += self._whole(part)
             self._apart = self._spoke
         return told
+
+    def _go_on(self, messages: Sequence[Message], heard: Heard) -> list[StepEvent]:
+        """What is missing for a client that has heard every word of the model, but perhaps not how its calls ended."""
+        self._known |= heard.begun
+        self._apart = any(isinstance(part, Text) and part.text for message in messages for part in message.parts)
+        calls = {part.id: part for message in messages for part in message.parts if isinstance(part, ToolCall)}
+        results = [part for message in messages for part in message.parts if isinstance(part, ToolResult)]
+        untold = [result for result in results if result.call_id not in heard.ended and result.call_id in calls]
+        return [event for result in untold for event in self.outcome(calls[result.call_id], result)]
 
     def calling(self, calls: Sequence[ToolCall]) -> list[StepEvent]:
         """A line of text for each call that is about to run, if the client wants to know and would not otherwise."""

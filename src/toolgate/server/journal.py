@@ -16,6 +16,7 @@ from contextlib import suppress
 import msgspec
 from msgspec.structs import replace
 
+from toolgate.conversation.events import Usage
 from toolgate.conversation.history import unanswered
 from toolgate.conversation.ids import mint
 from toolgate.conversation.message import Message, Part, ToolCall, ToolResult, plain_text
@@ -116,8 +117,16 @@ class RunJournal:
         self._kept = True
         await self._store.keep(self._owner, [self._key], messages)
 
-    async def starting(self, call: ToolCall) -> None:
-        """Keep that a call is about to run; a dialect that shows it may send it back before it has a result."""
+    async def answered(self, message: Message, usage: Usage | None) -> None:
+        """Nothing is lost yet: the same request would get another answer."""
+
+    async def ended(self, result: ToolResult) -> None:
+        """It is kept with the others of its round."""
+
+    async def starting(self, call: ToolCall, repeatable: bool) -> None:
+        """Keep that a harmful call is about to run; a dialect that shows it may send it back before it has a result."""
+        if repeatable:
+            return
         if self._is_overtaken:
             await asyncio.sleep(DEPARTURE_SECONDS)  # if the client has left, this is where we are told
         await self._store.start(self._owner, self._key, call.id)
