@@ -1,16 +1,13 @@
 """Kept approvals: one winner however many answer at once, and no way from state to state but those there are."""
 
 import asyncio
-import sqlite3
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from toolgate.conversation.errors import Overloaded
 from toolgate.storage.approvals import KEPT_SECONDS, ApprovalStore
 from toolgate.storage.database import Database
 from toolgate.tools.approvals.record import Approval, Grant
@@ -49,35 +46,35 @@ def approved(asked: Approval, by: str = "ann") -> Approval:
     return replace(asked, state="approved", answered_by=by, answered=NOW, level="once")
 
 
-def open_store(path: Path | None) -> tuple[Database, ApprovalStore[Approval, Grant]]:
-    database = Database(path)
+def open_store(url: str) -> tuple[Database, ApprovalStore[Approval, Grant]]:
+    database = Database(url)
     return database, ApprovalStore(database, Approval, Grant)
 
 
-async def opened_store(path: Path) -> tuple[Database, ApprovalStore[Approval, Grant]]:
+async def opened_store(url: str) -> tuple[Database, ApprovalStore[Approval, Grant]]:
     """One that has made its tables: two that do so at the same moment are not what is tested here."""
-    database, store = open_store(path)
+    database, store = open_store(url)
     await store.find("none", NOW)
     return database, store
 
 
-async def test_a_record_comes_back_as_it_was_given(tmp_path: Path) -> None:
-    database, store = open_store(tmp_path / "a.db")
+async def test_a_record_comes_back_as_it_was_given(storage_url: str) -> None:
+    database, store = open_store(storage_url)
     asked = question(origin="o", title="null", question="true", message="1", arguments='{"a":"\u202e"}')
     assert await store.claim(asked, 9, NOW) == asked
     given = replace(approved(asked), reason="null", edited="{}", edited_digest="d", expires=NOW + 7)
     assert await store.answer(given, grant(place="null"), NOW)
     await database.aclose()
-    database, store = open_store(tmp_path / "a.db")
+    database, store = open_store(storage_url)
     assert await store.find("mcpr_1", NOW) == given
     assert await store.grants() == [grant(place="null")]
     await database.aclose()
 
 
 @pytest.mark.parametrize("stores", [1, 2])
-async def test_of_many_answers_at_once_exactly_one_wins(tmp_path: Path, stores: int) -> None:
-    """Over one connection and over several to one file (fault: M1)."""
-    opened = [await opened_store(tmp_path / "a.db") for _ in range(stores)]
+async def test_of_many_answers_at_once_exactly_one_wins(storage_url: str, stores: int) -> None:
+    """Over one database object and over several (fault: M1)."""
+    opened = [await opened_store(storage_url) for _ in range(stores)]
     for number in range(20):
         asked = question(f"mcpr_{number}", digest=f"d{number}")
         await opened[0][1].claim(asked, 999, NOW)
@@ -106,10 +103,9 @@ async def test_of_many_answers_at_once_exactly_one_wins(tmp_path: Path, stores: 
 
 ANSWER_ALL = """
 import asyncio, sys
-from pathlib import Path
 from tests.storage.test_approvals import NOW, approved, open_store, question
 async def main():
-    database, store = open_store(Path(sys.argv[1]))
+    database, store = open_store(sys.argv[1])
     await store.find("x", NOW)
     print("ready", flush=True)
     sys.stdin.readline()
@@ -121,32 +117,31 @@ asyncio.run(main())
 """
 
 
-async def test_of_two_processes_that_answer_one_wins(tmp_path: Path) -> None:
+async def test_of_two_processes_that_answer_one_wins(storage_url: str) -> None:
     """(fault: M1)"""
-    path = tmp_path / "a.db"
-    database, store = open_store(path)
+    database, store = open_store(storage_url)
     for number in range(40):
         await store.claim(question(f"mcpr_{number}"), 99, NOW)
-    won = await asyncio.to_thread(_race, path)
+    won = await asyncio.to_thread(_race, storage_url)
     assert sorted(won["one"] + won["two"]) == sorted(f"mcpr_{number}" for number in range(40))
     kept = {one.id: one.answered_by for one in await store.approvals(NOW)}
     assert kept == {id: name for name, ids in won.items() for id in ids}
     await database.aclose()
 
 
-def _race(path: Path) -> dict[str, list[str]]:
+def _race(url: str) -> dict[str, list[str]]:
     """The ids that each of two processes says it answered, both let loose at once."""
     pipe: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     names = ("one", "two")
-    racers = [subprocess.Popen([sys.executable, "-c", ANSWER_ALL, str(path), name], **pipe) for name in names]
+    racers = [subprocess.Popen([sys.executable, "-c", ANSWER_ALL, url, name], **pipe) for name in names]
     for racer in racers:
         assert racer.stdout is not None
         assert racer.stdout.readline() == "ready\n"
     return {name: racer.communicate("go\n", timeout=60)[0].split() for name, racer in zip(names, racers, strict=True)}
 
 
-async def test_of_many_identical_questions_at_once_one_is_kept(tmp_path: Path) -> None:
-    opened = [await opened_store(tmp_path / "a.db") for _ in range(2)]
+async def test_of_many_identical_questions_at_once_one_is_kept(storage_url: str) -> None:
+    opened = [await opened_store(storage_url) for _ in range(2)]
     asked = [question(f"mcpr_{number}", digest="same", run=f"r{number}") for number in range(40)]
     settled = await asyncio.gather(*[opened[n % 2][1].claim(one, 9, NOW) for n, one in enumerate(asked)])
     assert len({one.id for one in settled if one is not None}) == 1
@@ -155,8 +150,8 @@ async def test_of_many_identical_questions_at_once_one_is_kept(tmp_path: Path) -
         await database.aclose()
 
 
-async def test_lists_are_newest_first_and_by_caller_and_state() -> None:
-    database, store = open_store(None)
+async def test_lists_are_newest_first_and_by_caller_and_state(storage_url: str) -> None:
+    database, store = open_store(storage_url)
     for number, caller in enumerate(("ann", "bob", "ann")):
         await store.claim(question(f"mcpr_{number}", caller=caller, created=NOW + number), 9, NOW)
     assert await store.void("mcpr_0")
@@ -167,27 +162,11 @@ async def test_lists_are_newest_first_and_by_caller_and_state() -> None:
     await database.aclose()
 
 
-async def test_closed_ones_are_forgotten_after_a_month_and_open_ones_never() -> None:
-    database, store = open_store(None)
+async def test_closed_ones_are_forgotten_after_a_month_and_open_ones_never(storage_url: str) -> None:
+    database, store = open_store(storage_url)
     late = NOW + KEPT_SECONDS + 1
     await store.claim(question("mcpr_old"), 9, NOW)
     await store.claim(question("mcpr_open", expires=late * 2), 9, NOW)
     await store.claim(question("mcpr_new", created=late, expires=late * 2), 9, late)
     assert {one.id for one in await store.approvals(late)} == {"mcpr_open", "mcpr_new"}
-    await database.aclose()
-
-
-async def test_a_file_that_somebody_holds_is_our_trouble_and_passes(tmp_path: Path) -> None:
-    """(fault: K-I)"""
-    database, store = open_store(tmp_path / "a.db")
-    await store.claim(question(), 9, NOW)
-    await database.do(lambda db: db.execute("PRAGMA busy_timeout = 10"))
-    holder = sqlite3.connect(tmp_path / "a.db", isolation_level=None)
-    holder.execute("BEGIN IMMEDIATE")
-    with pytest.raises(Overloaded) as caught:
-        await store.answer(approved(question()), None, NOW)
-    assert caught.value.code == "storage_unavailable"
-    holder.execute("ROLLBACK")
-    holder.close()
-    assert await store.answer(approved(question()), None, NOW)
     await database.aclose()

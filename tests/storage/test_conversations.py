@@ -1,7 +1,5 @@
 """Conversations and streams on disk: in order, whole, and invisible to others."""
 
-from pathlib import Path
-
 import pytest
 
 from toolgate.storage.conversations import ConversationStore, Order, StoredConversation
@@ -21,8 +19,10 @@ def frames(first: int, last: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize(("order", "seen"), [("asc", "abcde"), ("desc", "edcba")])
-async def test_items_keep_their_order_and_are_paged_in_both_directions(order: Order, seen: str) -> None:
-    store = ConversationStore(database := Database(None))
+async def test_items_keep_their_order_and_are_paged_in_both_directions(
+    storage_url: str, order: Order, seen: str
+) -> None:
+    store = ConversationStore(database := Database(storage_url))
     await store.create(ANN, items(*"ab"))
     assert await store.append("ann", "conv_1", items(*"cde"))
     told: list[str] = []
@@ -32,8 +32,8 @@ async def test_items_keep_their_order_and_are_paged_in_both_directions(order: Or
     await database.aclose()
 
 
-async def test_an_item_said_again_stays_in_its_place() -> None:
-    store = ConversationStore(database := Database(None))
+async def test_an_item_said_again_stays_in_its_place(storage_url: str) -> None:
+    store = ConversationStore(database := Database(storage_url))
     await store.create(ANN, items(*"abc"))
     await store.append("ann", "conv_1", [{"id": "b", "type": "other"}, *items("d")])
     kept = await store.items("ann", "conv_1")
@@ -42,9 +42,9 @@ async def test_an_item_said_again_stays_in_its_place() -> None:
     await database.aclose()
 
 
-async def test_another_owner_sees_and_changes_nothing() -> None:
+async def test_another_owner_sees_and_changes_nothing(storage_url: str) -> None:
     """fault: Z2"""
-    store = ConversationStore(database := Database(None))
+    store = ConversationStore(database := Database(storage_url))
     await store.create(ANN, items("a"))
     assert await store.load("bob", "conv_1") is None
     assert await store.items("bob", "conv_1") == []
@@ -59,8 +59,8 @@ async def test_another_owner_sees_and_changes_nothing() -> None:
     await database.aclose()
 
 
-async def test_a_response_and_its_conversation_are_written_together_or_not_at_all() -> None:
-    responses = ResponseStore(database := Database(None))
+async def test_a_response_and_its_conversation_are_written_together_or_not_at_all(storage_url: str) -> None:
+    responses = ResponseStore(database := Database(storage_url))
     store = ConversationStore(database)
     await store.create(ANN, [])
     response = StoredResponse("resp_1", "ann", None, 1, [], {"output": []})
@@ -74,9 +74,9 @@ async def test_a_response_and_its_conversation_are_written_together_or_not_at_al
     await database.aclose()
 
 
-async def test_events_are_found_after_any_number_whatever_the_batches() -> None:
+async def test_events_are_found_after_any_number_whatever_the_batches(storage_url: str) -> None:
     """field: D14"""
-    responses = ResponseStore(database := Database(None))
+    responses = ResponseStore(database := Database(storage_url))
     streams = StreamStore(database)
     response = StoredResponse("resp_1", "ann", None, 1, [], {"output": []})
     await responses.save(response, streams.opening("resp_1", kept=True))
@@ -92,10 +92,10 @@ async def test_events_are_found_after_any_number_whatever_the_batches() -> None:
     await database.aclose()
 
 
-async def test_events_are_forgotten_a_while_after_the_end() -> None:
+async def test_events_are_forgotten_a_while_after_the_end(storage_url: str) -> None:
     """field: D16"""
     now = [1000.0]
-    responses = ResponseStore(database := Database(None))
+    responses = ResponseStore(database := Database(storage_url))
     streams = StreamStore(database, keep_seconds=60, clock=lambda: now[0])
     for id in ("resp_1", "resp_2"):
         response = StoredResponse(id, "ann", None, 1, [], {"output": []})
@@ -109,9 +109,9 @@ async def test_events_are_forgotten_a_while_after_the_end() -> None:
     await database.aclose()
 
 
-async def test_a_stream_is_taken_over_once_and_only_when_its_process_is_gone(tmp_path: Path) -> None:
+async def test_a_stream_is_taken_over_once_and_only_when_its_process_is_gone(storage_url: str) -> None:
     now = [1000.0]
-    database = Database(tmp_path / "t.db")
+    database = Database(storage_url)
     responses = ResponseStore(database)
     first = StreamStore(database, stale_seconds=30, clock=lambda: now[0])
     others = [StreamStore(database, stale_seconds=30, clock=lambda: now[0]) for _ in range(2)]

@@ -1,7 +1,6 @@
 """Remembered conversations: taken once, kept for thirty days, few enough, and nobody else's (T8)."""
 
 import asyncio
-from pathlib import Path
 
 from toolgate.storage.database import Database
 from toolgate.storage.peers import KEPT_SECONDS, PeerStore
@@ -18,16 +17,16 @@ class Clock:
         return self.now
 
 
-async def test_a_conversation_is_taken_once() -> None:
-    store = PeerStore(database := Database(None))
+async def test_a_conversation_is_taken_once(storage_url: str) -> None:
+    store = PeerStore(database := Database(storage_url))
     await store.keep("p", "ann", "d1", "c1")
     assert await store.take("p", "ann", "d1") == "c1"
     assert await store.take("p", "ann", "d1") is None
     await database.aclose()
 
 
-async def test_it_is_found_under_its_newest_digest_alone() -> None:
-    store = PeerStore(database := Database(None))
+async def test_it_is_found_under_its_newest_digest_alone(storage_url: str) -> None:
+    store = PeerStore(database := Database(storage_url))
     await store.keep("p", "ann", "d1", "c1")
     await store.keep("p", "ann", "d2", "c1")
     assert await store.take("p", "ann", "d1") is None
@@ -35,8 +34,8 @@ async def test_it_is_found_under_its_newest_digest_alone() -> None:
     await database.aclose()
 
 
-async def test_owners_and_peers_do_not_see_each_other() -> None:
-    store = PeerStore(database := Database(None))
+async def test_owners_and_peers_do_not_see_each_other(storage_url: str) -> None:
+    store = PeerStore(database := Database(storage_url))
     await store.keep("p", "ann", "d", "c1")
     assert await store.take("p", "bob", "d") is None
     assert await store.take("q", "ann", "d") is None
@@ -44,17 +43,17 @@ async def test_owners_and_peers_do_not_see_each_other() -> None:
     await database.aclose()
 
 
-async def test_of_several_conversations_that_say_the_same_the_last_used_is_taken_first() -> None:
-    store = PeerStore(database := Database(None), clock=Clock())
+async def test_of_several_conversations_that_say_the_same_the_last_used_is_taken_first(storage_url: str) -> None:
+    store = PeerStore(database := Database(storage_url), clock=Clock())
     for conversation in ("c1", "c2", "c3"):
         await store.keep("p", "ann", "d", conversation)
     assert [await store.take("p", "ann", "d") for _ in range(4)] == ["c3", "c2", "c1", None]
     await database.aclose()
 
 
-async def test_two_processes_over_one_file_never_take_the_same(tmp_path: Path) -> None:
+async def test_two_processes_over_one_file_never_take_the_same(storage_url: str) -> None:
     """fault: M5"""
-    databases = [Database(tmp_path / "t.db") for _ in range(4)]
+    databases = [Database(storage_url) for _ in range(4)]
     stores = [PeerStore(database) for database in databases]
     for number in range(20):
         await stores[0].keep("p", "ann", "d", f"c{number}")
@@ -65,21 +64,21 @@ async def test_two_processes_over_one_file_never_take_the_same(tmp_path: Path) -
         await database.aclose()
 
 
-async def test_what_is_kept_survives_a_new_process_and_what_is_taken_stays_taken(tmp_path: Path) -> None:
-    store = PeerStore(database := Database(tmp_path / "t.db"))
+async def test_what_is_kept_survives_a_new_process_and_what_is_taken_stays_taken(storage_url: str) -> None:
+    store = PeerStore(database := Database(storage_url))
     await store.keep("p", "ann", "d1", "c1")
     await store.keep("p", "ann", "d2", "c2")
     await store.take("p", "ann", "d1")
     await database.aclose()
-    again = PeerStore(database := Database(tmp_path / "t.db"))
+    again = PeerStore(database := Database(storage_url))
     assert await again.take("p", "ann", "d1") is None
     assert await again.take("p", "ann", "d2") == "c2"
     await database.aclose()
 
 
-async def test_after_thirty_days_it_is_forgotten_and_its_row_goes() -> None:
+async def test_after_thirty_days_it_is_forgotten_and_its_row_goes(storage_url: str) -> None:
     clock = Clock()
-    store = PeerStore(database := Database(None), clock=clock)
+    store = PeerStore(database := Database(storage_url), clock=clock)
     await store.keep("p", "ann", "d", "c1")
     clock.now += 29 * DAY
     await store.keep("p", "ann", "e", "c2")
@@ -91,9 +90,9 @@ async def test_after_thirty_days_it_is_forgotten_and_its_row_goes() -> None:
     await database.aclose()
 
 
-async def test_there_are_never_many_more_than_allowed() -> None:
+async def test_there_are_never_many_more_than_allowed(storage_url: str) -> None:
     clock = Clock()
-    store = PeerStore(database := Database(None), most=10, clock=clock)
+    store = PeerStore(database := Database(storage_url), most=10, clock=clock)
     for number in range(600):
         await store.keep("p", "ann", f"d{number}", f"c{number}")
     [(count,)] = await database.do(lambda db: db.execute("SELECT COUNT(*) FROM peer_conversations").fetchall())

@@ -1,7 +1,5 @@
 """Stored responses: kept, chained, forgotten, and invisible to others."""
 
-from pathlib import Path
-
 from toolgate.storage.database import Database
 from toolgate.storage.responses import ResponseStore, StoredResponse
 
@@ -10,17 +8,17 @@ def stored(id: str, previous: str | None = None, owner: str = "ann") -> StoredRe
     return StoredResponse(id, owner, previous, 1, [{"type": "message", "n": id}], {"id": id, "output": []})
 
 
-async def test_a_saved_response_survives_a_new_process(tmp_path: Path) -> None:
-    store = ResponseStore(database := Database(tmp_path / "deep" / "t.db"))
+async def test_a_saved_response_survives_a_new_process(storage_url: str) -> None:
+    store = ResponseStore(database := Database(storage_url))
     await store.save(stored("a"))
     await database.aclose()
-    again = ResponseStore(database := Database(tmp_path / "deep" / "t.db"))
+    again = ResponseStore(database := Database(storage_url))
     assert await again.load("ann", "a") == stored("a")
     await database.aclose()
 
 
-async def test_a_chain_is_told_oldest_first_and_not_at_all_when_a_link_is_gone() -> None:
-    store = ResponseStore(database := Database(None))
+async def test_a_chain_is_told_oldest_first_and_not_at_all_when_a_link_is_gone(storage_url: str) -> None:
+    store = ResponseStore(database := Database(storage_url))
     for id, previous in (("a", None), ("b", "a"), ("c", "b")):
         await store.save(stored(id, previous))
     assert [response.id for response in await store.chain("ann", "c")] == ["a", "b", "c"]
@@ -29,8 +27,8 @@ async def test_a_chain_is_told_oldest_first_and_not_at_all_when_a_link_is_gone()
     await database.aclose()
 
 
-async def test_an_item_is_found_by_its_id_until_its_response_is_deleted() -> None:
-    store = ResponseStore(database := Database(None))
+async def test_an_item_is_found_by_its_id_until_its_response_is_deleted(storage_url: str) -> None:
+    store = ResponseStore(database := Database(storage_url))
     item = {"type": "message", "id": "msg_1"}
     await store.save(StoredResponse("a", "ann", None, 1, [], {"id": "a", "output": [{"type": "odd"}, item]}))
     assert await store.item("ann", "msg_1") == item
@@ -40,8 +38,8 @@ async def test_an_item_is_found_by_its_id_until_its_response_is_deleted() -> Non
     await database.aclose()
 
 
-async def test_another_owner_sees_nothing_and_deletes_nothing() -> None:
-    store = ResponseStore(database := Database(None))
+async def test_another_owner_sees_nothing_and_deletes_nothing(storage_url: str) -> None:
+    store = ResponseStore(database := Database(storage_url))
     await store.save(stored("a"))
     assert await store.load("bob", "a") is None
     assert not await store.delete("bob", "a")

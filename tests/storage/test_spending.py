@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
@@ -12,8 +11,8 @@ from toolgate.storage.spending import SpendingStore
 
 
 @pytest.fixture
-async def database(tmp_path: Path) -> AsyncIterator[Database]:
-    database = Database(tmp_path / "t.db")
+async def database(storage_url: str) -> AsyncIterator[Database]:
+    database = Database(storage_url)
     yield database
     await database.aclose()
 
@@ -33,8 +32,8 @@ async def test_names_may_hold_anything(database: Database) -> None:
     assert await store.sums(["ever"]) == {("'; DROP TABLE spending; --\0\n", "ever"): 1.0}
 
 
-async def test_two_processes_see_each_others_spending_once_it_is_written(tmp_path: Path) -> None:
-    one, two = Database(tmp_path / "t.db"), Database(tmp_path / "t.db")
+async def test_two_processes_see_each_others_spending_once_it_is_written(storage_url: str) -> None:
+    one, two = Database(storage_url), Database(storage_url)
     purses = [Purse(SpendingStore(each), every=60) for each in (one, two)]
     for purse in purses:
         await purse.open()

@@ -39,16 +39,16 @@ class Wire(psycopg.Connection[tuple[Any, ...]]):
     def _bounded(self, gen: PQGen[_T]) -> PQGen[_T]:
         """The server ends what takes too long by itself; one that does not is not there."""
         until = None if self.patience is None else monotonic() + self.patience + 1
-        wanted = next(gen)
-        while True:
-            ready = yield wanted
-            if not ready and until is not None and monotonic() > until:
-                self.pgconn.finish()
-                raise psycopg.OperationalError("no answer in time")
-            try:
+        try:
+            wanted = next(gen)
+            while True:
+                ready = yield wanted
+                if not ready and until is not None and monotonic() > until:
+                    self.pgconn.finish()
+                    raise psycopg.OperationalError("no answer in time")
                 wanted = gen.send(ready)
-            except StopIteration as end:
-                return cast(_T, end.value)
+        except StopIteration as end:
+            return cast(_T, end.value)
 
     def is_well(self) -> bool:
         """Whether it is open as far as can be told without asking: a server that left has said so."""
