@@ -1,0 +1,80 @@
+"""Who is let in, and who still is: the keys of the configuration and of the database together, for the whole server.
+
+Whenever either changes, requests under way that could not be made any more are ended, and whoever counts or judges by key
+hears of it.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeAlias
+
+import msgspec
+
+from toolgate.config import Config, Key, Secret
+from toolgate.server.auth import Keys
+from toolgate.server.keyrights import KeyRights
+from toolgate.server.keyring import Keyring
+from toolgate.server.present import Present
+from toolgate.storage.database import Database
+from toolgate.storage.keys import KeyStore, StoredKey
+from toolgate.telemetry.traced import Traced
+
+OnHeld: TypeAlias = Callable[[Iterable[Key]], None]
+
+
+class Access:
+    """Outlives configurations; `keys` says who is calling, `present` who is being answered."""
+
+    def __init__(self, config: Config, database: Database, traced: Traced) -> None:
+        self.keys = Keys(config.keys, config.models)
+        self.present = Present()
+        self.configured = config.keys
+        self.ring = Keyring(KeyStore(database), self._hold, self._used, traced.log)
+        self._log = traced.log
+        self._listeners: list[OnHeld] = []
+
+    def on_held(self, listener: OnHeld) -> None:
+        """Have this called with the keys of the database whenever those in force change."""
+        self._listeners.append(listener)
+
+    async def open(self) -> None:
+        """Read the keys of the database; without any key anywhere nobody looks again."""
+        await self.ring.open(watched=bool(self.configured))
+        self.keys.unsure = not self.ring.known
+
+    def renew(self, config: Config) -> None:
+        """From now on the keys of this configuration are good, and no others of a configuration."""
+        self.configured = config.keys
+        self.keys.renew(config.keys, config.models)
+        if config.keys:
+            self.ring.watch()
+        self._review("")
+
+    async def aclose(self) -> None:
+        """Note what was used."""
+        await self.ring.aclose()
+
+    def _hold(self, held: Mapping[str, StoredKey], sparing: str) -> None:
+        self.keys.unsure = False
+        shadowed = sorted({key.name for key in self.configured} & {key.name for key in held.values()})
+        if shadowed:
+            self._log.warning("keys", problem="the configuration has keys of the same names", names=shadowed)
+        keys = {id: as_configured(key) for id, key in held.items()}
+        self.keys.hold(keys)
+        for listener in self._listeners:
+            listener(keys.values())
+        self._review(sparing)
+
+    def _review(self, sparing: str) -> None:
+        ended = self.present.review(self.keys.now, sparing)
+        if ended:
+            self._log.info("keys", ended=ended)
+
+    def _used(self) -> set[str]:
+        used, self.keys.used = self.keys.used, set()
+        return used
+
+
+def as_configured(stored: StoredKey) -> Key:
+    """The key as if the configuration held its digest, so that one code judges both."""
+    rights = msgspec.json.decode(stored.rights, type=KeyRights)
+    return Key(name=stored.name, key=Secret(f"sha256:{stored.digest}"), **msgspec.structs.asdict(rights))

@@ -1,0 +1,131 @@
+"""The database's keys in this process: read at the start, again whenever a number says that they have changed.
+
+A change that is made here holds at once, one that another process makes within two seconds, and a key that expires ends
+as quickly. While the database is away the last keys that were read stay in force.
+It must not know headers, requests or what a key may do.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+
+from toolgate.conversation.errors import Overloaded
+from toolgate.storage.keys import KeyStore, StoredKey
+from toolgate.telemetry.logs import Log
+
+EVERY = 2.0
+"""Seconds between two looks."""
+
+_USE_NOTED = 60
+"""Seconds after which the use of a key is noted again."""
+
+
+class Keyring:
+    """All keys of the database, and which of them are in force."""
+
+    def __init__(
+        self,
+        store: KeyStore,
+        on_change: Callable[[Mapping[str, StoredKey], str], None],
+        used: Callable[[], set[str]],
+        log: Log,
+        *,
+        every: float = EVERY,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`on_change` hears of the keys in force by id, and the id of a request that is to be spared.
+
+        `used` gives, once, the ids of the keys that were used since it was last asked.
+        """
+        self.store = store
+        self.all: dict[str, StoredKey] = {}
+        self._on_change = on_change
+        self._used = used
+        self._log = log
+        self._every = every
+        self._clock = clock
+        self._number: int | None = None
+        self._in_force: dict[str, StoredKey] = {}
+        self._noted: dict[str, int] = {}
+        self._trouble = False
+        self._watching: asyncio.Task[None] | None = None
+
+    @property
+    def known(self) -> bool:
+        """Whether the database could be read at all."""
+        return self._number is not None
+
+    async def open(self, watched: bool) -> None:
+        """Read the keys, and look for changes from now on if there are any or if `watched` says that some may come."""
+        await self._look()
+        if watched or self.all or not self.known:
+            self.watch()
+
+    def watch(self) -> None:
+        """Look for changes from now on."""
+        if self._watching is None:
+            self._watching = asyncio.get_running_loop().create_task(self._watch())
+
+    async def refresh(self, sparing: str = "") -> None:
+        """Read all keys again; what has changed holds when this returns."""
+        number, keys = await self.store.all()
+        first = self._number is None
+        self._number, self.all = number, {key.id: key for key in keys}
+        self._settle(sparing, first)
+
+    async def aclose(self) -> None:
+        """Look no more, and note what was used."""
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait({self._watching})
+            await self._try(self._note_use)
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(self._every)
+            self._settle()  # some may have expired, whether or not the database is there
+            await self._look()
+
+    async def _look(self) -> None:
+        if await self._try(self._catch_up):
+            await self._try(self._note_use)
+
+    async def _try(self, work: Callable[[], Awaitable[None]]) -> bool:
+        """Whether the database did its part; its absence is told once, and so is its return."""
+        try:
+            async with asyncio.timeout(max(self._every, 1.0)):
+                await work()
+        except (Overloaded, TimeoutError) as error:
+            if not self._trouble:
+                said = str(error) or "the database does not answer"
+                self._log.warning("keys", problem=said, consequence="the keys last read stay in force")
+            self._trouble = True
+            return False
+        if self._trouble:
+            self._log.info("keys", problem="the database is back")
+        self._trouble = False
+        return True
+
+    async def _catch_up(self) -> None:
+        if await self.store.number() != self._number:
+            await self.refresh()
+
+    async def _note_use(self) -> None:
+        now = int(self._clock())
+        used = {id: now for id in self._used() if now - self._noted.get(id, 0) >= _USE_NOTED}
+        if used:
+            self._noted |= used
+            await self.store.touch(used)
+
+    def _settle(self, sparing: str = "", first: bool = False) -> None:
+        """Put into force what is neither revoked nor expired."""
+        now = self._clock()
+        good = {id: key for id, key in self.all.items() if is_in_force(key, now)}
+        if first or good != self._in_force:
+            self._in_force = good
+            self._on_change(good, sparing)
+
+
+def is_in_force(key: StoredKey, now: float) -> bool:
+    """Whether the key is neither revoked nor expired."""
+    return key.revoked is None and (key.expires is None or key.expires > now)

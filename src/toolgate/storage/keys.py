@@ -1,0 +1,111 @@
+"""Keys that were made while the server ran: who holds each, the digest it is known by, and what it may do.
+
+The key itself is never here. Whoever changes a row counts the change in the same transaction, so that other processes see
+by one number that they must read again. What a key may do is JSON, and nobody's business here.
+"""
+
+from collections.abc import Callable, Mapping
+
+from msgspec import Struct
+from msgspec.structs import astuple
+
+from toolgate.storage.database import Connection, Database
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS api_keys (
+    id TEXT NOT NULL PRIMARY KEY,
+    name TEXT NOT NULL UNIQUE,
+    owner TEXT NOT NULL,
+    digest TEXT NOT NULL,
+    shown TEXT NOT NULL,
+    rights TEXT NOT NULL,
+    created INTEGER NOT NULL,
+    expires INTEGER,
+    revoked INTEGER,
+    last_used INTEGER
+);
+CREATE TABLE IF NOT EXISTS api_key_changes (one INTEGER NOT NULL PRIMARY KEY, number INTEGER NOT NULL);
+"""
+_FIELDS = "id, name, owner, digest, shown, rights, created, expires, revoked, last_used"
+_COUNT = """
+INSERT INTO api_key_changes VALUES (1, 1)
+ON CONFLICT (one) DO UPDATE SET number = api_key_changes.number + 1
+"""
+_CREATE = f"INSERT INTO api_keys ({_FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (name) DO NOTHING"  # noqa: S608 - constants
+_UPDATE = "UPDATE api_keys SET owner = ?, digest = ?, shown = ?, rights = ?, expires = ?, revoked = ? WHERE id = ?"
+
+
+class StoredKey(Struct, frozen=True):
+    """A key as it is kept; moments are whole seconds, `shown` is what may be shown of the key itself."""
+
+    id: str
+    name: str
+    owner: str
+    digest: str
+    shown: str
+    rights: str
+    created: int
+    expires: int | None = None
+    revoked: int | None = None
+    last_used: int | None = None
+
+
+class KeyStore:
+    """Keeps keys. A name is taken for ever: what its first holder owns must not pass to another."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        database.needs(_SCHEMA)
+
+    async def number(self) -> int:
+        """How often anything was changed."""
+        return await self._database.do(_number)
+
+    async def all(self) -> tuple[int, list[StoredKey]]:
+        """Every key, the oldest first, and a number of changes that is never ahead of them."""
+
+        def read(db: Connection) -> tuple[int, list[StoredKey]]:
+            number = _number(db)
+            rows = db.execute(f"SELECT {_FIELDS} FROM api_keys ORDER BY created, id").fetchall()  # noqa: S608 - constants
+            return number, [StoredKey(*row) for row in rows]
+
+        return await self._database.do(read)
+
+    async def create(self, key: StoredKey) -> bool:
+        """Keep a new key; False if its name was ever taken."""
+
+        def write(db: Connection) -> bool:
+            made = db.execute(_CREATE, astuple(key)).rowcount == 1
+            if made:
+                db.execute(_COUNT)
+            return made
+
+        return await self._database.change(write)
+
+    async def change(self, id: str, edit: Callable[[StoredKey], StoredKey]) -> StoredKey | None:
+        """Change a key to what `edit` makes of it as it is now; None if there is none. The name and id stay."""
+
+        def write(db: Connection) -> StoredKey | None:
+            row = db.execute(f"SELECT {_FIELDS} FROM api_keys WHERE id = ?", (id,)).fetchone()  # noqa: S608 - constants
+            if row is None:
+                return None
+            new = edit(StoredKey(*row))
+            values = (new.owner, new.digest, new.shown, new.rights, new.expires, new.revoked, id)
+            db.execute(_UPDATE, values)
+            db.execute(_COUNT)
+            return new
+
+        return await self._database.change(write)
+
+    async def touch(self, used: Mapping[str, int]) -> None:
+        """Note when keys were last used, by id; this counts as no change."""
+
+        def write(db: Connection) -> None:
+            db.executemany("UPDATE api_keys SET last_used = ? WHERE id = ?", [(when, id) for id, when in used.items()])
+
+        await self._database.change(write)
+
+
+def _number(db: Connection) -> int:
+    row = db.execute("SELECT number FROM api_key_changes WHERE one = 1").fetchone()
+    return int(row[0]) if row else 0
