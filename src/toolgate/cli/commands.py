@@ -37,6 +37,9 @@ def serve(
     port: Annotated[
         int | None, typer.Option(help="Port to listen on, in place of server.port.", min=0, max=65535)
     ] = None,
+    workers: Annotated[
+        str | None, typer.Option(help="Processes that serve, in place of server.workers; `auto` is one per processor.")
+    ] = None,
     reload: Annotated[bool, typer.Option("--reload", help="Apply changes of the file as they are saved.")] = False,
 ) -> None:
     """Serve."""
@@ -44,13 +47,17 @@ def serve(
     from toolgate.cli.watch import watch
 
     path = _find(config)
-    loaded = _load(path, host, port)
+    loaded = _load(path, host, port, _workers(workers))
     wrong = complaint(loaded.server.host, loaded.server.port)
     if wrong:
         _stop(wrong, 1)
     _say(f"Using {path}" if path else f"No {CONFIG_FILE} here: serving the models in the box")
     if reload and path:
         watch(path)
+    from toolgate.server.supervisor.supervise import how_many, supervise
+
+    if how_many(loaded) > 1:
+        raise typer.Exit(supervise(loaded, config_path=path))
     from toolgate.server.build import serve as run
 
     raise typer.Exit(run(loaded, config_path=path))
@@ -158,11 +165,19 @@ def _find(given: Path | None) -> Path | None:
     return given or (CONFIG_FILE if CONFIG_FILE.is_file() else None)
 
 
-def _load(path: Path | None, host: str | None = None, port: int | None = None) -> "Config":
+def _workers(said: str | None) -> int | None:
+    if said is None or said == "auto":
+        return None if said is None else 0
+    if not said.isascii() or not said.isdigit() or not 1 <= int(said) <= 256:
+        _stop(f"--workers takes a number from 1 to 256, or auto; not {said!r}.", BAD_CONFIG)
+    return int(said)
+
+
+def _load(path: Path | None, host: str | None = None, port: int | None = None, workers: int | None = None) -> "Config":
     from toolgate.config import ConfigError, load
 
     try:
-        return load(path, os.environ, host=host, port=port)
+        return load(path, os.environ, host=host, port=port, workers=workers)
     except ConfigError as error:
         _stop(str(error), BAD_CONFIG)
 

@@ -15,10 +15,17 @@ from toolgate.upstreams.catalog import catalog
 _NO = {"0", "false", "no", "off"}
 
 
-def load(path: Path | None, env: Mapping[str, str], *, host: str | None = None, port: int | None = None) -> Config:
+def load(
+    path: Path | None,
+    env: Mapping[str, str],
+    *,
+    host: str | None = None,
+    port: int | None = None,
+    workers: int | None = None,
+) -> Config:
     """The configuration of a file, or the built-in one; ConfigError lists everything that is wrong with it.
 
-    `host` and `port` take the place of what the file says, and an address that is open to all is refused.
+    `host`, `port` and `workers` take the place of what the file says, and an address that is open to all is refused.
     """
     source = str(path) if path else "the built-in configuration"
     problems = Problems()
@@ -27,7 +34,8 @@ def load(path: Path | None, env: Mapping[str, str], *, host: str | None = None, 
     problems.settle(source)
     assert file is not None  # or a problem was noted
     config = resolve(file, catalog(), env, problems)
-    said = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
+    given = {"host": host, "port": port, "workers": workers}
+    said = {name: value for name, value in given.items() if value is not None}
     config = msgspec.structs.replace(config, server=msgspec.structs.replace(config.server, **said), source=path)
     if env.get("ENABLE_TOOLS", "").strip().lower() in _NO:
         config = msgspec.structs.replace(config, tools=msgspec.structs.replace(config.tools, enabled=False))

@@ -12,6 +12,7 @@ from toolgate.limits import Budget, Counters, KeyLimits, LocalCounters, Purse
 from toolgate.server.app import Endpoint
 from toolgate.server.idempotency import Idempotency
 from toolgate.server.limits import KeyList, Limits
+from toolgate.server.supervisor.foreman import Foreman
 from toolgate.storage.database import Database
 from toolgate.storage.idempotency import IdempotencyStore
 from toolgate.storage.spending import SpendingStore
@@ -21,8 +22,8 @@ from toolgate.telemetry.traced import Traced
 class Accounts:
     """The accounts of all keys."""
 
-    def __init__(self, config: Config, database: Database, traced: Traced) -> None:
-        self._counters = _counters(config, traced)
+    def __init__(self, config: Config, database: Database, traced: Traced, foreman: Foreman | None = None) -> None:
+        self._counters = _counters(config, traced, foreman)
         self._purse = Purse(SpendingStore(database))
         self._idempotency = Idempotency(IdempotencyStore(database))
 
@@ -55,12 +56,14 @@ def _limits(key: Key) -> KeyLimits:
     return KeyLimits(key.requests_per_minute, key.tokens_per_minute, key.concurrency, budget)
 
 
-def _counters(config: Config, traced: Traced) -> Counters:
+def _counters(config: Config, traced: Traced, foreman: Foreman | None) -> Counters:
+    """Shared as widely as there is a means: by all nodes, by the workers of this machine, or by nobody."""
+    behind = foreman.counters if foreman else LocalCounters()
     if config.redis is None:
-        return LocalCounters()
+        return behind
     from toolgate.limits.shared import SharedCounters
 
     def complain(what: str) -> None:
         traced.log.warning("redis", problem=what)
 
-    return SharedCounters(config.redis.reveal(), on_trouble=complain)
+    return SharedCounters(config.redis.reveal(), behind, on_trouble=complain)

@@ -1,13 +1,13 @@
 """The composition root: from a configuration to a running server. Only here do implementations meet."""
 
 import asyncio
-import gc
 import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import asdict
 
@@ -25,24 +25,25 @@ from toolgate.server.conversations import ConversationObjects
 from toolgate.server.counting import TokenCounts
 from toolgate.server.endpoints import Conversations, Pace
 from toolgate.server.exchange import Receive, Scope, Send
-from toolgate.server.fanout import open_fanout
 from toolgate.server.head import Limits
 from toolgate.server.listen import run
 from toolgate.server.local import Absent, embedded_model
 from toolgate.server.mcp import words
 from toolgate.server.mcp.door import Door
 from toolgate.server.models import ModelLists
+from toolgate.server.news import open_fanout
 from toolgate.server.ollama import Ollama
 from toolgate.server.openapi import document
 from toolgate.server.origins import Origins
 from toolgate.server.peers import Peers
 from toolgate.server.responses import Responses, State
+from toolgate.server.startup import announce, log_of, spare_the_collector
+from toolgate.server.supervisor.foreman import Foreman
 from toolgate.server.system import System
 from toolgate.server.upstreams import Models
 from toolgate.server.workshop import Workshop
 from toolgate.storage.database import Database
 from toolgate.storage.responses import ResponseStore
-from toolgate.telemetry.logs import Log, LogForm
 from toolgate.telemetry.metrics import Metrics
 from toolgate.telemetry.redact import Redactor
 from toolgate.telemetry.traced import Traced
@@ -66,9 +67,10 @@ class Site:
         accounts: Accounts,
         traced: Traced,
         workshop: Workshop | None,
+        foreman: Foreman | None,
     ) -> None:
         self.traced = traced
-        self.system = System(traced.render)
+        self.system = System(traced.render, foreman.sum if foreman else None)
         router = Models(config, transport, builtin, peers, traced).router()
         pace = Pace(config.server.first_event_wait, config.server.keepalive_seconds)
         conversations = Conversations(router, pace, traced, workshop.tooling if workshop else None)
@@ -123,20 +125,27 @@ class Toolgate:
     """A server: the site of the configuration in force, and what is shared when that changes."""
 
     def __init__(
-        self, config: Config, builtin: Mapping[str, ports.Model] | None = None, sources: Sequence[ToolSource] = ()
+        self,
+        config: Config,
+        builtin: Mapping[str, ports.Model] | None = None,
+        sources: Sequence[ToolSource] = (),
+        foreman: Foreman | None = None,
     ) -> None:
-        """`builtin` are the models that need no upstream, by name; `sources` bring tools beside the configured ones."""
+        """`builtin` are the models that need no upstream, by name; `sources` bring tools beside the configured ones.
+
+        With a `foreman` this is one of several workers.
+        """
         self.config = config
         self._transport = Transport()
         self._database = _database(config)
         self._store = ResponseStore(self._database)
         self._peers = Peers(self._database)
-        log = Log(config.log.level, _log_form(config), Redactor(config.secrets()))
+        log = log_of(config)
         self._traced = Traced(log, Metrics())
-        redis = config.redis.reveal() if config.redis else None
-        self._fanout = open_fanout(redis, lambda problem: log.warning("redis", problem=problem))
+        self._foreman = foreman
+        self._fanout = open_fanout(config, log, foreman)
         self._state = State(self._database, self._store, self._traced)
-        self._accounts = Accounts(config, self._database, self._traced)
+        self._accounts = Accounts(config, self._database, self._traced, foreman)
         self._local = embedded_model(config, log) if builtin is None else None
         self._builtin = builtin or {"local": self._local or Absent(), "echo": EchoModel()}
         self._workshop = (
@@ -170,7 +179,9 @@ class Toolgate:
         log = self._traced.log
         try:
             server = self.config.server  # what the command line said of the address still holds
-            changes = diff(self.config, load(path, os.environ, host=server.host, port=server.port))
+            changes = diff(
+                self.config, load(path, os.environ, host=server.host, port=server.port, workers=server.workers)
+            )
         except ConfigError as error:
             log.error("reload refused", problems=[str(problem) for problem in error.problems])
             return
@@ -185,6 +196,10 @@ class Toolgate:
         log.level, log.redact = changes.config.log.level, Redactor(changes.config.secrets())
         log.info("reloaded", changed=changes.live, needs_restart=changes.restart)
 
+    def count(self) -> bytes:
+        """What this process counts, as Prometheus reads it."""
+        return self._traced.render()
+
     def _build(self, config: Config) -> Site:
         names = [name for model in config.models for name in model.names]
         self._traced.metrics.know(names, [*config.upstreams, BUILTIN])
@@ -198,6 +213,7 @@ class Toolgate:
             self._accounts,
             self._traced,
             self._workshop,
+            self._foreman,
         )
 
     async def _live(self, receive: Receive, send: Send) -> None:
@@ -228,7 +244,7 @@ class Toolgate:
 async def opened_door(config: Config) -> AsyncIterator[Door]:
     """The door to the configuration's tools, for a client that needs no HTTP."""
     database = _database(config)
-    log = Log(config.log.level, _log_form(config), Redactor(config.secrets()))
+    log = log_of(config)
     workshop = Workshop(config, database, Traced(log, Metrics()))
     await workshop.open()
     try:
@@ -241,57 +257,30 @@ async def opened_door(config: Config) -> AsyncIterator[Door]:
 def serve(config: Config, *, config_path: Path | None) -> int:
     """Serve until told to stop; SIGHUP reads the configuration again."""
     try:
-        gate, server = Toolgate(config), config.server
+        gate = Toolgate(config)
     except ValueError as error:  # templates, folders and the like, which are looked at only now
         sys.stderr.write(f"{config.source or 'The built-in configuration'} cannot be used:\n  - {error}\n")
         return 2
-    limits = {name: value for name, value in asdict(server.limits).items() if name in Limits.__struct_fields__}
 
     def ready(url: str) -> None:
         if config_path is not None:
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, gate.reload, config_path)
-        _announce(url, config)
-        _spare_the_collector()
+        announce(url, config)
+        spare_the_collector()
 
-    run(
-        gate,
-        host=server.host,
-        port=server.port,
-        limits=Limits(**limits),
-        refuse=gate.refuse,
-        drain_seconds=server.drain_seconds,
-        on_drain=gate.drain,
-        on_ready=ready,
-    )
+    run(gate, on_ready=ready, **edge(gate))
     return 0
 
 
-def _spare_the_collector() -> None:
-    """What lives as long as the server is not searched for garbage again, and the rest less often.
-
-    A request frees what it made by counting references; only broken-off tasks leave cycles behind.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 50)
-
-
-def _log_form(config: Config) -> LogForm:
-    """People at a terminal read text, machines read JSON."""
-    if config.log.format == "auto":
-        return "text" if sys.stderr.isatty() else "json"
-    return config.log.format
-
-
-def _announce(url: str, config: Config) -> None:
-    """One screen for the person who started us; machines read the log."""
-    models = ", ".join([model.name for model in config.models][:8])
-    lines = [
-        f"Toolgate serves {models} on {url}",
-        f"  OpenAI     {url}/v1        (chat/completions, responses)",
-        f"  Anthropic  {url}           (v1/messages)",
-        f"  Ollama     {url}           (api/chat)",
-    ]
-    if config.embedded.enabled and any(config.is_local(model) for model in config.models):
-        lines.append(f"`local` is {config.embedded.model} on this machine, small and slow: it is made ready meanwhile.")
-    sys.stderr.write("\n".join(lines) + "\n")
+def edge(gate: Toolgate) -> dict[str, Any]:
+    """How the listener of this server is to behave."""
+    server = gate.config.server
+    limits = {name: value for name, value in asdict(server.limits).items() if name in Limits.__struct_fields__}
+    return {
+        "host": server.host,
+        "port": server.port,
+        "limits": Limits(**limits),
+        "refuse": gate.refuse,
+        "drain_seconds": server.drain_seconds,
+        "on_drain": gate.drain,
+    }

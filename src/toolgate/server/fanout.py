@@ -147,11 +147,6 @@ class SharedFanout:
             self._on_trouble(f"{type(error).__name__}: changes are told to this process alone")
 
 
-def open_fanout(url: str | None, on_trouble: Callable[[str], None] = lambda _: None) -> Fanout:
-    """A fan-out over this Redis, or over this process if there is none."""
-    return SharedFanout(url, on_trouble=on_trouble) if url else LocalFanout()
-
-
 async def pause(event: asyncio.Event, seconds: float) -> bool:
     """Wait for the event, but not longer; whether it came."""
     with suppress(TimeoutError):

@@ -55,6 +55,7 @@ class Listener:
         limits = limits or Limits()
         self._address = (host, port)
         self._given = sock
+        self._covered: dict[int, asyncio.Server] = {}
         self._stall_seconds = limits.write_stall_seconds
         self._protocol = guarded(limits, refuse)
         self._config = Config(
@@ -98,17 +99,29 @@ class Listener:
             raise
 
     async def _start(self) -> None:
-        config, state = self._config, self._state
+        config = self._config
         config.load()
         self._lifespan = config.lifespan_class(config)
         await self._lifespan.startup()
         if self._lifespan.should_exit:
             raise GatewayFault("The application did not start; the log says why.")
         self._date()
-        loop, app_state = asyncio.get_running_loop(), self._lifespan.state
-        self._server = await loop.create_server(
-            lambda: self._protocol(config, state, app_state, loop), sock=self._socket, backlog=BACKLOG
+        self._server = await self._accept(self._socket)
+
+    async def _accept(self, sock: socket.socket) -> asyncio.Server:
+        config, state, app_state = self._config, self._state, self._lifespan.state
+        loop = asyncio.get_running_loop()
+        return await loop.create_server(
+            lambda: self._protocol(config, state, app_state, loop), sock=sock, backlog=BACKLOG
         )
+
+    async def cover(self, place: int, sock: socket.socket | None) -> None:
+        """Accept from this socket, too, until it is None; `place` is its name."""
+        former = self._covered.pop(place, None)
+        if former is not None:
+            former.close()
+        if sock is not None and not self._told.is_set():
+            self._covered[place] = await self._accept(sock)
 
     def _date(self) -> None:
         self._state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
@@ -136,7 +149,8 @@ class Listener:
         if self._on_drain is not None:
             self._on_drain()
         self._protocol.draining = True
-        self._server.close()
+        for server in (self._server, *self._covered.values()):
+            server.close()
         for connection in self._connections():
             connection.drain()
         await self._emptied(self._linger_seconds, self._hurried)

@@ -6,10 +6,10 @@ BACKLOG = 2048
 _SEND_BUFFER = 128 * 1024  # in the kernel; without a bound it grows to megabytes for every client that does not read
 
 
-def bind(host: str, port: int, stall_seconds: float) -> socket.socket:
-    """A socket that listens; OSError if the address cannot be had."""
+def bind(host: str, port: int, stall_seconds: float, *, shared: bool = False) -> socket.socket:
+    """A socket that listens; OSError if the address cannot be had.  A `shared` address may be bound again by us."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.create_server((host, port), family=family, backlog=BACKLOG)
+    listening = socket.create_server((host, port), family=family, backlog=BACKLOG, reuse_port=shared)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):

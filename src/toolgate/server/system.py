@@ -1,6 +1,6 @@
 """What operators ask: is it alive, is it ready, what does it count, what can it do."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from toolgate import __version__
@@ -14,10 +14,12 @@ _PROMETHEUS = b"text/plain; version=0.0.4; charset=utf-8"
 class System:
     """Health, readiness, metrics and the OpenAPI document."""
 
-    def __init__(self, metrics: Callable[[], bytes]) -> None:
+    def __init__(self, metrics: Callable[[], bytes], add_up: Callable[[bytes], Awaitable[bytes]] | None = None) -> None:
+        """`metrics` are this process's; `add_up` adds those of others that serve with it."""
         self.draining = False
         self.document: dict[str, Any] = {}
         self._metrics = metrics
+        self._add_up = add_up
 
     async def root(self, call: Call) -> None:
         """What this is."""
@@ -37,7 +39,10 @@ class System:
 
     async def metrics(self, call: Call) -> None:
         """The counters, in Prometheus' format."""
-        await call.exchange.respond(200, self._metrics(), content_type=_PROMETHEUS)
+        counted = self._metrics()
+        if self._add_up is not None:
+            counted = await self._add_up(counted)
+        await call.exchange.respond(200, counted, content_type=_PROMETHEUS)
 
     async def openapi(self, call: Call) -> None:
         """The OpenAPI document."""

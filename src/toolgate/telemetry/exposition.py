@@ -15,7 +15,7 @@ Sample: TypeAlias = tuple[str, Labels, float]
 def family(name: str, kind: Kind, help: str, samples: Iterable[Sample]) -> str:
     """One metric with all its samples; each sample says what its name adds to the metric's."""
     lines = [f"# HELP {name} {help}", f"# TYPE {name} {kind}"]
-    lines += [f"{name}{suffix}{_labels(labels)} {_number(value)}" for suffix, labels, value in samples]
+    lines += [f"{name}{suffix}{_labels(labels)} {number(value)}" for suffix, labels, value in samples]
     return "\n".join(lines) + "\n"
 
 
@@ -23,7 +23,7 @@ def histogram(labels: Labels, bounds: Sequence[float], counts: Sequence[int], to
     """The samples of one histogram; `counts` are those of each bucket alone, the last being all above the last bound."""
     samples: list[Sample] = []
     below = 0
-    for bound, count in zip((*map(_number, bounds), "+Inf"), counts, strict=True):
+    for bound, count in zip((*map(number, bounds), "+Inf"), counts, strict=True):
         below += count
         samples.append(("_bucket", (*labels, ("le", bound)), below))
     return [*samples, ("_count", labels, below), ("_sum", labels, total)]
@@ -37,5 +37,6 @@ def _escape(value: str) -> str:
     return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
+    """A number as it is written: without a point if it is whole."""
     return str(int(value)) if value == int(value) else repr(value)

@@ -1,0 +1,102 @@
+"""From a configuration to a supervisor that runs: sockets, signals, workers."""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from toolgate.config import Config
+from toolgate.config.settings import Server
+from toolgate.server.sockets import bind, url_of
+from toolgate.server.startup import announce, log_of
+from toolgate.server.supervisor.board import Board
+from toolgate.server.supervisor.crew import Crew, Terms
+from toolgate.server.supervisor.hand import Hand, Post
+
+_BEYOND_DRAIN = 15.0
+"""Seconds that a worker may take to end after its time to drain."""
+
+IN_MEMORY = "storage: several workers need a storage that they can share, such as sqlite:///toolgate.db"
+
+
+def how_many(config: Config) -> int:
+    """The workers that a configuration wants; 0 stands for one for each processor that we may use."""
+    if config.server.workers:
+        return config.server.workers
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def supervise(config: Config, *, config_path: Path | None) -> int:
+    """Have several workers serve until told to stop; the exit status.
+
+    SIGHUP has all read the configuration again, SIGUSR2 replaces them one after the other.
+    """
+    if config.storage.reveal() == "sqlite://":
+        sys.stderr.write(f"{config.source or 'The built-in configuration'} cannot be used:\n  - {IN_MEMORY}\n")
+        return 2
+    with _sockets(config.server, how_many(config)) as sockets:
+        return asyncio.run(_supervise(config, config_path, sockets))
+
+
+async def _supervise(config: Config, path: Path | None, sockets: Sequence[socket.socket]) -> int:
+    log, loop = log_of(config), asyncio.get_running_loop()
+    lifeline, held = os.pipe()  # the end that is held is closed with us, however we end
+    fds = tuple([one.fileno() for one in sockets])
+    server = config.server
+
+    async def hire(place: int) -> Hand:
+        config_file = str(path) if path else None
+        return await Hand.start(
+            Post(place, config_file, server.host, server.port, len(sockets), fds, lifeline=lifeline)
+        )
+
+    crew = Crew(len(sockets), hire, Board(), log, Terms(drain=server.drain_seconds + _BEYOND_DRAIN))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _end, crew, sockets)
+    loop.add_signal_handler(signal.SIGHUP, crew.reload)
+    loop.add_signal_handler(signal.SIGUSR2, crew.renew)
+    try:
+        if await crew.open():
+            announce(url_of(sockets[0], server.host), config)
+        return await crew.ended()
+    finally:
+        os.close(held)
+        os.close(lifeline)
+
+
+def _end(crew: Crew, sockets: Sequence[socket.socket]) -> None:
+    for one in sockets:
+        one.close()  # newcomers are refused as soon as the workers have closed theirs
+    crew.drain()
+
+
+@contextmanager
+def _sockets(server: Server, count: int) -> Iterator[list[socket.socket]]:
+    """A listening socket for each worker, all at one address, so that the kernel shares connections out evenly.
+
+    Workers that accept from one socket take what they can: of two, one was seen to get three of four connections.
+    Where the kernel does not share out, they do it all the same.
+    """
+    if sys.platform != "linux":
+        sockets = [bind(server.host, server.port, server.limits.write_stall_seconds)] * count
+    else:
+        sockets = _bound(server, count)
+    try:
+        yield sockets
+    finally:
+        for one in sockets:
+            one.close()
+
+
+def _bound(server: Server, count: int) -> list[socket.socket]:
+    sockets: list[socket.socket] = []
+    port, stall = server.port, server.limits.write_stall_seconds
+    for _ in range(count):
+        one = bind(server.host, port, stall, shared=True)
+        port = one.getsockname()[1]
+        sockets.append(one)
+    return sockets

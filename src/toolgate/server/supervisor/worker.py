@@ -1,0 +1,127 @@
+"""One of several workers: the same server as one that runs alone, on a socket that it was given.
+
+It ends when its supervisor says so, or is gone: a thread of its own sees to that, which a busy event loop cannot hold up.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+import uvloop
+
+from toolgate.config import Config, ConfigError, load
+from toolgate.server.build import Toolgate, edge
+from toolgate.server.listen import Listener, with_files
+from toolgate.server.startup import spare_the_collector
+from toolgate.server.supervisor import words
+from toolgate.server.supervisor.crew import BAD_CONFIG
+from toolgate.server.supervisor.foreman import Foreman
+from toolgate.server.supervisor.hand import Post
+
+_GRACE = 10.0
+"""Seconds beyond the time to drain after which a worker without a supervisor ends, whatever it does."""
+
+
+def main() -> None:
+    """Serve as the first argument says, until the supervisor wants us to end."""
+    post = msgspec.json.decode(sys.argv[1], type=Post)
+    for number in (signal.SIGHUP, signal.SIGUSR2):  # meant for the supervisor, whoever else they were sent to
+        signal.signal(number, signal.SIG_IGN)
+    path = Path(post.config) if post.config else None
+    try:
+        config = load(path, os.environ, host=post.host, port=post.port, workers=post.workers)
+    except ConfigError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(BAD_CONFIG)
+    _end_with(post.lifeline, config.server.drain_seconds + _GRACE)
+    sys.exit(uvloop.run(_work(post, config, path)))
+
+
+async def _work(post: Post, config: Config, path: Path | None) -> int:
+    foreman = Foreman()
+    await foreman.open(socket.socket(fileno=post.line))
+    try:
+        gate = Toolgate(config, foreman=foreman)
+    except ValueError as error:  # templates, folders and the like, which are looked at only now
+        sys.stderr.write(f"{config.source or 'The built-in configuration'} cannot be used:\n  - {error}\n")
+        return BAD_CONFIG
+    worker = Worker(gate, foreman, path, {fd: socket.socket(fileno=fd) for fd in post.sockets}, post)
+    await worker.serve()
+    return 0
+
+
+class Worker:
+    """Serves, and does what the supervisor says."""
+
+    def __init__(
+        self, gate: Toolgate, foreman: Foreman, path: Path | None, sockets: dict[int, socket.socket], post: Post
+    ) -> None:
+        self._gate = gate
+        self._foreman = foreman
+        self._path = path
+        self._sockets = [sockets[fd] for fd in post.sockets]
+        options = edge(gate)
+        options |= {"limits": with_files(options["limits"]), "sock": self._sockets[post.place].dup()}
+        self._listener = Listener(gate, **options)
+        self._told_to_end = False
+        self._covering: asyncio.Task[None] | None = None
+
+    async def serve(self) -> None:
+        """Serve until told to end."""
+        foreman, loop = self._foreman, asyncio.get_running_loop()
+        foreman.told, foreman.count, foreman.lost = self._obey, self._gate.count, self._end
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._end)
+        await self._listener.open()
+        foreman.say(words.Ready())
+        spare_the_collector()
+        await self._listener.drained()
+        await self._listener.close()
+        await foreman.aclose()
+
+    def _end(self) -> None:
+        """End in order; whoever sends a signal to all of us sends one to the supervisor, which does not count twice."""
+        if not self._told_to_end:
+            self._told_to_end = True
+            self._listener.drain()
+
+    def _obey(self, order: words.ToWorker) -> None:
+        match order:
+            case words.Drain() if self._told_to_end:
+                self._listener.drain()
+            case words.Drain():
+                self._end()
+            case words.Retire(seconds):
+                self._listener.retire(seconds)
+            case words.Reload() if self._path is not None:
+                self._gate.reload(self._path)
+            case words.Cover(place, begin):
+                self._covering = asyncio.create_task(self._cover(place, begin, self._covering))
+
+    async def _cover(self, place: int, begin: bool, before: asyncio.Task[None] | None) -> None:
+        """Accept for a place, or no longer, when what was said before is done."""
+        if before is not None:
+            await asyncio.wait({before})
+        await self._listener.cover(place, self._sockets[place].dup() if begin else None)
+
+
+def _end_with(lifeline: int, grace: float) -> None:
+    """End when the other end of the lifeline is closed, which it is when the supervisor is gone, however it went."""
+
+    def hold() -> None:
+        os.read(lifeline, 1)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(grace)
+        os._exit(1)
+
+    threading.Thread(target=hold, daemon=True, name="lifeline").start()
+
+
+if __name__ == "__main__":
+    main()
