@@ -1,13 +1,12 @@
 """What keys have used, by day and model: sums that only grow. Knows nothing of requests or prices."""
 
-import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from toolgate.storage.database import Database
+from toolgate.storage.database import Connection, Database
 from toolgate.storage.responses import Write
 
 By: TypeAlias = Literal["key", "model", "day"]
@@ -70,7 +69,7 @@ class UsageStore:
         names = [name for name in BY if name in by]
         text, values = _question(names, [("key =", key), ("day >=", since), ("day <=", until)])
 
-        def read(db: sqlite3.Connection) -> list[dict[str, Any]]:
+        def read(db: Connection) -> list[dict[str, Any]]:
             return [_told(names, row) for row in db.execute(text, values).fetchall()]
 
         return await self._database.do(read)

@@ -52,12 +52,19 @@ class Writer:
     def put(self, kind: str, write: Write, size: int = 0) -> None:
         """Have this written soon; it is lost when there is no room for it. Never waits and never fails."""
         if len(self._queue) >= self._room.most or self._bytes + size > self._room.most_bytes:
-            self._lose(kind, "too much waits to be written")
+            self.lose(kind, "too much waits to be written")
             return
         self._queue.append(_Queued(kind, write, size))
         self._bytes += size
         if self._writing is None:
             self._writing = asyncio.get_running_loop().create_task(self._run())
+
+    def lose(self, kind: str, why: str) -> None:
+        """One record is not kept: it is counted, and the first of a row is logged."""
+        self._traced.metrics.count_lost_record(kind)
+        if not self._losing:
+            self._losing = True
+            self._traced.log.warning("records are lost", kind=kind, problem=why)
 
     async def flush(self, seconds: float = 2.0) -> None:
         """Return when nothing waits any more, or after so many seconds."""
@@ -90,7 +97,7 @@ class Writer:
             await self._pause(self._room.retry)
             left = await self._left(left)
         for one in left:
-            self._lose(one.kind, "the database was away until the end")
+            self.lose(one.kind, "the database was away until the end")
         self._bytes -= sum([one.size for one in batch])
 
     async def _left(self, batch: Sequence[_Queued]) -> Sequence[_Queued]:
@@ -103,7 +110,7 @@ class Writer:
             if len(batch) > 1:
                 return [one for single in batch for one in await self._left([single])]
             self._traced.log.crash("records", error)
-            self._lose(batch[0].kind, "it could not be written")
+            self.lose(batch[0].kind, "it could not be written")
         else:
             self._losing = False
         return ()
@@ -112,9 +119,3 @@ class Writer:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._hurry.wait()
-
-    def _lose(self, kind: str, why: str) -> None:
-        self._traced.metrics.count_lost_record(kind)
-        if not self._losing:
-            self._losing = True
-            self._traced.log.warning("records are lost", kind=kind, problem=why)

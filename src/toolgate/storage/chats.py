@@ -1,0 +1,307 @@
+"""Chats: what clients and models said to each other, each message once, however often a client sends its history again.
+
+A chat is found by the digest of all that was said in it, and continued there; whoever goes on from an earlier point begins
+a chat of its own. A completion is one answer in a chat that its client may name. Nobody finds another's.
+What a message says, and how digests are made, is none of this file's business.
+"""
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import astuple
+
+from toolgate.storage.database import Connection, Database
+from toolgate.storage.responses import Write
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS chats (
+    id TEXT PRIMARY KEY,
+    owner TEXT NOT NULL,
+    model TEXT NOT NULL,
+    dialect TEXT NOT NULL,
+    created REAL NOT NULL,
+    updated REAL NOT NULL,
+    messages INTEGER NOT NULL,
+    digest TEXT NOT NULL,
+    system_digest TEXT NOT NULL,
+    lasting INTEGER NOT NULL
+);
+CREATE INDEX IF NOT EXISTS chats_by_digest ON chats (owner, digest);
+CREATE INDEX IF NOT EXISTS chats_by_owner ON chats (owner, created, id);
+CREATE INDEX IF NOT EXISTS chats_by_time ON chats (updated);
+CREATE TABLE IF NOT EXISTS chat_messages (
+    chat TEXT NOT NULL,
+    place INTEGER NOT NULL,
+    role TEXT NOT NULL,
+    content TEXT,
+    content_json TEXT,
+    tool_calls TEXT,
+    tool_call_id TEXT,
+    name TEXT,
+    function_call TEXT,
+    model TEXT,
+    finish_reason TEXT,
+    usage TEXT,
+    request TEXT NOT NULL,
+    created REAL NOT NULL,
+    PRIMARY KEY (chat, place)
+);
+CREATE TABLE IF NOT EXISTS completions (
+    id TEXT PRIMARY KEY,
+    owner TEXT NOT NULL,
+    chat TEXT NOT NULL,
+    place INTEGER NOT NULL,
+    model TEXT NOT NULL,
+    created REAL NOT NULL,
+    metadata TEXT NOT NULL
+);
+CREATE INDEX IF NOT EXISTS completions_by_owner ON completions (owner, created, id);
+CREATE INDEX IF NOT EXISTS completions_by_chat ON completions (chat);
+"""
+
+
+class StoredMessage(Struct, frozen=True):
+    """One message; what is not plain text is JSON, `request` the id of the request that brought it."""
+
+    role: str
+    content: str | None
+    content_json: str | None
+    tool_calls: str | None
+    tool_call_id: str | None
+    name: str | None
+    function_call: str | None
+    model: str | None
+    finish_reason: str | None
+    usage: str | None
+    request: str
+    created: float
+    place: int = 0
+
+
+class StoredChat(Struct, frozen=True):
+    """A chat without its messages; `messages` is how many there are."""
+
+    id: str
+    owner: str
+    model: str
+    dialect: str
+    created: float
+    updated: float
+    messages: int
+
+
+class StoredCompletion(Struct, frozen=True):
+    """An answer that its client asked to have kept, with its place in its chat."""
+
+    id: str
+    owner: str
+    chat: str
+    place: int
+    model: str
+    created: float
+    metadata: dict[str, str]
+
+
+class Head(Struct, frozen=True):
+    """A point in a history at which a chat may have ended: its digests, and the messages behind it."""
+
+    digest: str
+    system_digest: str
+    system: tuple[StoredMessage, ...]
+    behind: tuple[StoredMessage, ...]
+
+
+class Said(Struct, frozen=True):
+    """One request and its answer: where its history may be known from, the latest first, and the whole of it.
+
+    It is `lasting` when it is kept whether or not its client names it; `completion` is the id by which it may.
+    """
+
+    chat: str
+    owner: str
+    model: str
+    dialect: str
+    created: float
+    heads: tuple[Head, ...]
+    messages: tuple[StoredMessage, ...]
+    answer: StoredMessage
+    digest: str
+    system_digest: str
+    lasting: bool
+    completion: str | None = None
+    metadata: dict[str, str] = {}
+
+
+class Cursor(Struct, frozen=True):
+    """Which part of a list is wanted."""
+
+    after: str | None = None
+    limit: int = 20
+    newest_first: bool = True
+
+
+_Row = TypeVar("_Row", bound=Struct)
+_CHAT = ", ".join(StoredChat.__struct_fields__)
+_MESSAGE = ", ".join(StoredMessage.__struct_fields__)
+_COMPLETION = ", ".join(StoredCompletion.__struct_fields__)
+_NEW = "INSERT INTO chats VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_ADD = f"INSERT INTO chat_messages (chat, {_MESSAGE}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - constants
+_CONTINUE = """
+UPDATE chats SET updated = ?, model = ?, messages = ?, digest = ?, system_digest = ?,
+    lasting = CASE WHEN lasting = 1 THEN 1 ELSE ? END
+WHERE id = ?
+"""
+
+
+class ChatStore:
+    """Keeps chats; every question about one names its owner."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        database.needs(_SCHEMA)
+
+    def keeping(self, said: Said) -> Write:
+        """Keeps what was said, in the chat that it continues or in a new one."""
+        return lambda db: _keep(db, said)
+
+    async def keep(self, said: Said) -> None:
+        """The same now; once this returns it survives a crash."""
+        await self._database.change(lambda db: _keep(db, said))
+
+    async def chats(self, owner: str, cursor: Cursor) -> list[StoredChat] | None:
+        """A page of chats, in the order they began; None if the cursor names none of them."""
+        return await self._database.do(lambda db: _page(db, "chats", _CHAT, StoredChat, owner, cursor))
+
+    async def chat(self, owner: str, id: str) -> StoredChat | None:
+        """The chat of this id, if this owner has one."""
+        text = f"SELECT {_CHAT} FROM chats WHERE id = ? AND owner = ?"  # noqa: S608 - constants
+        rows = await self._database.do(lambda db: db.execute(text, (id, owner)).fetchall())
+        return _struct(rows[0], StoredChat) if rows else None
+
+    async def messages(
+        self, chat: str, behind: int | None, limit: int, *, newest_first: bool = False, before: int | None = None
+    ) -> list[StoredMessage]:
+        """Messages behind a place in this order; `before` leaves out those from that place on."""
+        beyond, order = ("<", "DESC") if newest_first else (">", "ASC")
+        conditions, values = ["chat = ?"], [chat]
+        bounds = [(f"place {beyond} ?", behind), ("place < ?", before)]
+        conditions += [words for words, value in bounds if value is not None]
+        numbers = [value for _, value in bounds if value is not None]
+        text = f"SELECT {_MESSAGE} FROM chat_messages WHERE {' AND '.join(conditions)} ORDER BY place {order} LIMIT ?"  # noqa: S608 - constants
+        rows = await self._database.do(lambda db: db.execute(text, (*values, *numbers, limit)).fetchall())
+        return [_struct(row, StoredMessage) for row in rows]
+
+    async def message(self, chat: str, place: int) -> StoredMessage | None:
+        """The message at this place."""
+        found = await self.messages(chat, place - 1, 1, before=place + 1)
+        return found[0] if found else None
+
+    async def delete(self, owner: str, id: str) -> bool:
+        """Forget a chat, its messages and its completions; false if this owner has none of this id."""
+
+        def forget(db: Connection) -> bool:
+            if db.execute("DELETE FROM chats WHERE id = ? AND owner = ?", (id, owner)).rowcount == 0:
+                return False
+            forget_chat(db, id)
+            return True
+
+        return await self._database.change(forget)
+
+    async def completions(self, owner: str, cursor: Cursor) -> list[StoredCompletion] | None:
+        """A page of completions; None if the cursor names none of them."""
+        return await self._database.do(
+            lambda db: _page(db, "completions", _COMPLETION, StoredCompletion, owner, cursor)
+        )
+
+    async def completion(self, owner: str, id: str) -> StoredCompletion | None:
+        """The completion of this id, if this owner has one."""
+        text = f"SELECT {_COMPLETION} FROM completions WHERE id = ? AND owner = ?"  # noqa: S608 - constants
+        rows = await self._database.do(lambda db: db.execute(text, (id, owner)).fetchall())
+        return _struct(rows[0], StoredCompletion) if rows else None
+
+    async def note(self, owner: str, id: str, metadata: dict[str, str]) -> bool:
+        """Change what is noted about a completion; false if this owner has none of this id."""
+        row = (_json(metadata), id, owner)
+        update = "UPDATE completions SET metadata = ? WHERE id = ? AND owner = ?"
+        return await self._database.change(lambda db: db.execute(update, row).rowcount == 1)
+
+    async def delete_completion(self, owner: str, id: str) -> bool:
+        """Forget a completion and whatever is kept for its sake alone; false if this owner has none of this id."""
+        return await self._database.change(lambda db: _delete_completion(db, owner, id))
+
+
+def forget_chat(db: Connection, id: str) -> None:
+    """Delete all that belongs to a chat."""
+    db.execute("DELETE FROM chat_messages WHERE chat = ?", (id,))
+    db.execute("DELETE FROM completions WHERE chat = ?", (id,))
+
+
+def _keep(db: Connection, said: Said) -> None:
+    chat, place, messages = _begun(db, said)
+    rows = [(chat, *astuple(one)[:-1], place + number) for number, one in enumerate((*messages, said.answer))]
+    db.executemany(_ADD, rows)
+    last = place + len(messages)
+    values = (said.created, said.model, last + 1, said.digest, said.system_digest, int(said.lasting), chat)
+    db.execute(_CONTINUE, values)
+    if said.completion is not None:
+        row = (said.completion, said.owner, chat, last, said.model, said.created, _json(said.metadata))
+        db.execute("INSERT INTO completions VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+
+
+def _begun(db: Connection, said: Said) -> tuple[str, int, Sequence[StoredMessage]]:
+    """The chat that the request continues, where its next message stands, and the messages that are new in it."""
+    for head in said.heads:
+        select = "SELECT id, messages, system_digest FROM chats WHERE owner = ? AND digest = ? ORDER BY updated DESC"
+        found = db.execute(select, (said.owner, head.digest)).fetchone()
+        if found is not None:
+            # A system prompt that has changed is said again where it begins to hold.
+            system = () if found[2] == head.system_digest else head.system
+            return found[0], found[1], (*system, *head.behind)
+    row = (said.chat, said.owner, said.model, said.dialect, said.created, said.created, 0, "", "", int(said.lasting))
+    db.execute(_NEW, row)
+    return said.chat, 0, said.messages
+
+
+def _delete_completion(db: Connection, owner: str, id: str) -> bool:
+    found = db.execute("SELECT chat FROM completions WHERE id = ? AND owner = ?", (id, owner)).fetchone()
+    if found is None:
+        return False
+    chat = found[0]
+    db.execute("DELETE FROM completions WHERE id = ?", (id,))
+    lasting = db.execute("SELECT lasting FROM chats WHERE id = ?", (chat,)).fetchone()
+    if lasting is None or lasting[0]:
+        return True
+    last = db.execute("SELECT max(place) FROM completions WHERE chat = ?", (chat,)).fetchone()[0]
+    if last is None:
+        db.execute("DELETE FROM chats WHERE id = ?", (chat,))
+        forget_chat(db, chat)
+    elif db.execute("DELETE FROM chat_messages WHERE chat = ? AND place > ?", (chat, last)).rowcount:
+        # Its end is another now, of which no digest is known: nobody continues it any more.
+        db.execute("UPDATE chats SET messages = ?, digest = '' WHERE id = ?", (last + 1, chat))
+    return True
+
+
+def _page(db: Connection, table: str, columns: str, kind: type[_Row], owner: str, cursor: Cursor) -> list[_Row] | None:
+    beyond, order = ("<", "DESC") if cursor.newest_first else (">", "ASC")
+    condition, values = "owner = ?", [owner]
+    if cursor.after is not None:
+        found = db.execute(f"SELECT created FROM {table} WHERE id = ? AND owner = ?", (cursor.after, owner)).fetchone()  # noqa: S608 - constants
+        if found is None:
+            return None
+        condition += f" AND (created {beyond} ? OR (created = ? AND id {beyond} ?))"
+        values += [found[0], found[0], cursor.after]
+    text = f"SELECT {columns} FROM {table} WHERE {condition} ORDER BY created {order}, id {order} LIMIT ?"  # noqa: S608 - constants
+    return [_struct(row, kind) for row in db.execute(text, (*values, cursor.limit))]
+
+
+def _struct(row: Sequence[Any], kind: type[_Row]) -> _Row:
+    named = dict(zip(kind.__struct_fields__, row, strict=True))
+    if "metadata" in named:
+        named["metadata"] = msgspec.json.decode(named["metadata"])
+    return msgspec.convert(named, kind)
+
+
+def _json(value: dict[str, str]) -> str:
+    return msgspec.json.encode(value).decode()

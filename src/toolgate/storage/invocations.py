@@ -1,0 +1,98 @@
+"""What became of the calls of server tools, one row for each: who had what run, how long it took and how it ended.
+
+Of arguments a digest is kept, so that equal calls can be told; they themselves only when whoever writes wants it.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import asdict, astuple
+
+from toolgate.storage.database import Connection, Database
+from toolgate.storage.responses import Write
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS tool_invocations (
+    id TEXT PRIMARY KEY,
+    owner TEXT NOT NULL,
+    run TEXT NOT NULL,
+    call TEXT NOT NULL,
+    tool TEXT NOT NULL,
+    source TEXT NOT NULL,
+    started REAL NOT NULL,
+    latency_ms REAL NOT NULL,
+    outcome TEXT NOT NULL,
+    digest TEXT NOT NULL,
+    arguments TEXT
+);
+CREATE INDEX IF NOT EXISTS tool_invocations_by_time ON tool_invocations (started, id);
+CREATE INDEX IF NOT EXISTS tool_invocations_by_owner ON tool_invocations (owner, started, id);
+"""
+
+
+class StoredInvocation(Struct, frozen=True):
+    """One call; `run` is the request or run that it was made for, `started` a time in seconds since 1970."""
+
+    id: str
+    owner: str
+    run: str
+    call: str
+    tool: str
+    source: str
+    started: float
+    latency_ms: float
+    outcome: str
+    digest: str
+    arguments: str | None = None
+
+
+class Wanted(Struct, frozen=True):
+    """Which calls are looked for; None means any."""
+
+    owner: str | None = None
+    tool: str | None = None
+    outcome: str | None = None
+    run: str | None = None
+
+
+_COLUMNS = ", ".join(StoredInvocation.__struct_fields__)
+_INSERT = f"INSERT INTO tool_invocations ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - constants
+
+
+class InvocationStore:
+    """Keeps what became of calls."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        database.needs(_SCHEMA)
+
+    def adding(self, invocation: StoredInvocation) -> Write:
+        """Adds this one."""
+        row = astuple(invocation)
+        return lambda db: db.execute(_INSERT, row)
+
+    async def page(self, wanted: Wanted, after: str | None, limit: int) -> list[StoredInvocation] | None:
+        """At most so many, newest first, those behind the one named `after`; None if there is no such one."""
+        return await self._database.do(lambda db: _page(db, wanted, after, limit))
+
+
+def _page(db: Connection, wanted: Wanted, after: str | None, limit: int) -> list[StoredInvocation] | None:
+    asked = {name: value for name, value in asdict(wanted).items() if value is not None}
+    conditions, values = [f"{name} = ?" for name in asked], list(asked.values())
+    if after is not None:
+        found = db.execute("SELECT started, owner FROM tool_invocations WHERE id = ?", (after,)).fetchone()
+        if found is None or wanted.owner not in (None, found[1]):
+            return None
+        conditions.append("(started < ? OR (started = ? AND id < ?))")
+        values += [found[0], found[0], after]
+    where = " AND ".join(conditions) or "1 = 1"
+    text = f"SELECT {_COLUMNS} FROM tool_invocations WHERE {where} ORDER BY started DESC, id DESC LIMIT ?"  # noqa: S608 - names of columns
+    return _read(db.execute(text, (*values, limit)))
+
+
+def _read(rows: Iterable[tuple[object, ...]]) -> list[StoredInvocation]:
+    return [
+        msgspec.convert(dict(zip(StoredInvocation.__struct_fields__, row, strict=True)), StoredInvocation)
+        for row in rows
+    ]
