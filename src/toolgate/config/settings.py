@@ -56,6 +56,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     write_stall_seconds: Annotated[float, about("How long a client may leave an answer unread.", gt=0)] = 30.0
     connections: Annotated[int, about("Connections open at a time.", ge=1)] = 4096
     pipelined: Annotated[int, about("Requests sent ahead of their turn on one connection.", ge=1)] = 32
+    websockets: Annotated[int, about("WebSockets open at a time; 0 turns them off.", ge=0)] = 1024
+    websockets_per_key: Annotated[int, about("WebSockets that one key may have open at a time.", ge=1)] = 128
 
 
 class Server(Struct, frozen=True, kw_only=True):

@@ -36,7 +36,7 @@ from toolgate.server.ollama import Ollama
 from toolgate.server.openapi import document
 from toolgate.server.origins import Origins
 from toolgate.server.peers import Peers
-from toolgate.server.responses import Responses, State
+from toolgate.server.responses import Responses, Sockets, State
 from toolgate.server.startup import announce, log_of, spare_the_collector
 from toolgate.server.supervisor.foreman import Foreman
 from toolgate.server.system import System
@@ -64,6 +64,7 @@ class Site:
         peers: Peers,
         store: ResponseStore,
         state: State,
+        sockets: Sockets,
         accounts: Accounts,
         traced: Traced,
         workshop: Workshop | None,
@@ -76,6 +77,7 @@ class Site:
         conversations = Conversations(router, pace, traced, workshop.tooling if workshop else None)
         endpoints = _endpoints(router, conversations, self.system)
         endpoints += Responses(conversations, store, OPENAI_RESPONSES, state).endpoints()
+        endpoints += sockets.endpoints(config.server.limits.websockets, config.server.limits.websockets_per_key)
         endpoints += ConversationObjects(store, state).endpoints()
         endpoints += workshop.endpoints() if workshop else []
         limits = accounts.limits(config)
@@ -145,6 +147,7 @@ class Toolgate:
         self._foreman = foreman
         self._fanout = open_fanout(config, log, foreman)
         self._state = State(self._database, self._store, self._traced)
+        self._sockets = Sockets(self)
         self._accounts = Accounts(config, self._database, self._traced, foreman)
         self._local = embedded_model(config, log) if builtin is None else None
         self._builtin = builtin or {"local": self._local or Absent(), "echo": EchoModel()}
@@ -210,6 +213,7 @@ class Toolgate:
             self._peers,
             self._store,
             self._state,
+            self._sockets,
             self._accounts,
             self._traced,
             self._workshop,

@@ -2,6 +2,7 @@
 
 from toolgate.server.responses.background import Terms
 from toolgate.server.responses.endpoints import Responses
+from toolgate.server.responses.sockets import Sockets
 from toolgate.server.responses.state import State
 
-__all__ = ["Responses", "State", "Terms"]
+__all__ = ["Responses", "Sockets", "State", "Terms"]

@@ -22,6 +22,7 @@ from toolgate.server.responses.compaction import question as summary_question
 from toolgate.server.responses.items import with_ids
 from toolgate.server.responses.keeper import Keeper, Turn
 from toolgate.server.responses.paging import cut, read_number, read_page, read_query
+from toolgate.server.responses.spoken import SOCKET, Lane, Remembering, WarmUp, read_create
 from toolgate.server.responses.state import State
 from toolgate.server.responses.telling import error_frame
 from toolgate.server.responses.turns import Past, conversation_of
@@ -61,6 +62,8 @@ class Responses:
         body = await call.exchange.json()
         if type(body) is not dict:
             raise InvalidRequest("The body must be an object.")
+        lane: Lane | None = call.exchange.extension(SOCKET)
+        body, generate = read_create(body) if lane else (body, True)
         if type(body.get("background")) not in (bool, type(None)):
             raise InvalidRequest("background must be true or false.", param="background", code="invalid_type")
         release = self._take(call, body)
@@ -68,9 +71,10 @@ class Responses:
             await self._start(call, body, release)
             return
         try:
-            turn = await self._past.turn(body, call.caller.name)
+            turn = await self._past.turn(body, call.caller.name, lane.memory if lane else None)
             question = await self._question(call, turn.body)
-            await self._conversations.answer(question, self._keeper(turn, release))
+            question = question if generate else replace(question, model=WarmUp())
+            await self._conversations.answer(question, self._keeper(turn, release, lane))
         finally:
             release()
 
@@ -149,10 +153,11 @@ class Responses:
     def _question(self, call: Call, body: dict[str, Any]) -> Awaitable[Question]:
         return self._conversations.question(call, self._dialect, self._dialect.server, body)
 
-    def _keeper(self, turn: Turn, release: Callable[[], None]) -> Keeper | None:
-        if not turn.stored and turn.conversation is None:
-            return None
-        return Keeper(self._store, turn, self._state.conversations if self._state else None, release)
+    def _keeper(self, turn: Turn, release: Callable[[], None], lane: Lane | None) -> Keeper | Remembering | None:
+        keeper = None
+        if turn.stored or turn.conversation is not None:
+            keeper = Keeper(self._store, turn, self._state.conversations if self._state else None, release)
+        return keeper if lane is None or turn.stored else Remembering(lane, turn, keeper)
 
     async def _start(self, call: Call, body: dict[str, Any], release: Callable[[], None]) -> None:
         """Begin a background response and tell its id, or its events as they come."""

@@ -18,12 +18,17 @@ _ADDED_TO = ("completed", "incomplete")
 
 
 class Turn(Struct, frozen=True):
-    """A request with its past in front of it: what is asked, the items that are new, and what it belongs to."""
+    """A request with its past in front of it: what is asked, the items that are new, and what it belongs to.
+
+    `past` are the items before those; `unsaved` says that they are stored nowhere, so that they are kept with the response.
+    """
 
     owner: str
     body: dict[str, Any]
     new_items: list[Any]
     conversation: str | None = None
+    past: list[Any] = []
+    unsaved: bool = False
 
     @property
     def stored(self) -> bool:
@@ -32,9 +37,14 @@ class Turn(Struct, frozen=True):
 
     @property
     def previous(self) -> str | None:
-        """The response that this one continues."""
+        """The response that this one continues, where it can be found again."""
         previous = self.body.get("previous_response_id")
-        return previous if type(previous) is str else None
+        return previous if type(previous) is str and not self.unsaved else None
+
+    @property
+    def kept_items(self) -> list[Any]:
+        """The items that are stored with the response."""
+        return [*self.past, *self.new_items] if self.unsaved else self.new_items
 
 
 def last_response(chunk: bytes) -> dict[str, Any] | None:
@@ -86,7 +96,7 @@ class Keeper:
         """The response as it is stored."""
         turn = self._turn
         created = int(response["created_at"])
-        return StoredResponse(response["id"], turn.owner, turn.previous, created, turn.new_items, response)
+        return StoredResponse(response["id"], turn.owner, turn.previous, created, turn.kept_items, response)
 
     def _additions(self, response: dict[str, Any]) -> list[Write]:
         turn = self._turn

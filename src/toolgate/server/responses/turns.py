@@ -7,6 +7,7 @@ from toolgate.server.responses.background import is_running
 from toolgate.server.responses.compaction import is_closed, opened
 from toolgate.server.responses.items import text_message
 from toolgate.server.responses.keeper import Turn
+from toolgate.server.responses.memory import Memory
 from toolgate.server.responses.state import State
 from toolgate.storage.responses import ResponseStore, StoredResponse
 
@@ -18,22 +19,26 @@ class Past:
         self._store = store
         self._state = state
 
-    async def turn(self, body: dict[str, Any], owner: str) -> Turn:
-        """The request with its past in front of its own items."""
+    async def turn(self, body: dict[str, Any], owner: str, memory: Memory | None = None) -> Turn:
+        """The request with its past in front of its own items; that may be in a socket's memory only."""
         new_items = _items(body.get("input"))
         if any(_is_reference(item) for item in new_items):
             new_items = [await self.meant(item, owner) for item in new_items]
             body = {**body, "input": new_items}
         conversation = conversation_of(body)
+        remembered = memory.recall(body.get("previous_response_id")) if memory else None
         if conversation is not None:
             earlier = await self._conversation(owner, conversation)
+        elif remembered is not None:
+            earlier = remembered
         elif body.get("previous_response_id") is not None:
             earlier = await self._chain(owner, body["previous_response_id"])
         elif not any(is_closed(item) for item in new_items):
             return Turn(owner, body, new_items)
         else:
             earlier = []
-        return Turn(owner, {**body, "input": opened([*earlier, *new_items])}, new_items, conversation)
+        body = {**body, "input": opened([*earlier, *new_items])}
+        return Turn(owner, body, new_items, conversation, earlier, unsaved=remembered is not None)
 
     async def items(self, body: dict[str, Any], owner: str) -> list[Any]:
         """All items of a request and its past, as they are kept."""
