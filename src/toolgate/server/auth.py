@@ -18,7 +18,11 @@ from toolgate.upstreams.router import no_such_model
 LONGEST = 4096
 """Bytes of a credential that are worth a look."""
 
-_HEADERS = frozenset((b"authorization", b"x-api-key", b"api-key", b"x-goog-api-key"))
+KEY_OFFERED = b"openai-insecure-api-key."
+"""What a WebSocket's subprotocol begins with that is a key: the pages of a browser can send it in no other header."""
+
+_SUBPROTOCOLS = b"sec-websocket-protocol"
+_HEADERS = frozenset((b"authorization", b"x-api-key", b"api-key", b"x-goog-api-key", _SUBPROTOCOLS))
 _BEARER = b"Bearer "
 
 
@@ -140,13 +144,22 @@ def _credential(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     for name, value in headers:
         if name not in _HEADERS:
             continue
-        given = _bearer(value) if name == b"authorization" else value.strip()
+        given = _given(name, value)
         if given and found and given != found:
             raise InvalidRequest(
                 "The request carries two different credentials; send one.", code="conflicting_credentials"
             )
         found = given or found
     return found
+
+
+def _given(name: bytes, value: bytes) -> bytes:
+    if name == b"authorization":
+        return _bearer(value)
+    if name != _SUBPROTOCOLS:
+        return value.strip()
+    offered = [one.strip() for one in value.split(b",")]
+    return next((one[len(KEY_OFFERED) :] for one in offered if one.startswith(KEY_OFFERED)), b"")
 
 
 def _bearer(value: bytes) -> bytes:

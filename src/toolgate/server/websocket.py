@@ -6,7 +6,7 @@ a client is dead is found by the kernel, which has to bring our pings across wit
 answers them matters little, for some clients only do while they read.
 
 Knows frames, clocks and buffers; the framing itself is that of `websockets`, which is imported with the first handshake.
-It must not know keys, routes or what messages say.
+It must not know routes or what messages say, and of keys only where they are not to be repeated.
 """
 
 import asyncio
@@ -20,14 +20,12 @@ from msgspec import Struct
 
 from toolgate.conversation.errors import ClientFault, InvalidRequest
 from toolgate.server.answer import Answer
+from toolgate.server.auth import KEY_OFFERED
 from toolgate.server.exchange import Exchange, Header
 from toolgate.server.guard import GuardedProtocol
 
 NORMAL, GOING_AWAY, UNSUPPORTED, NOT_TEXT, BROKE_RULES, RESTARTING = 1000, 1001, 1003, 1007, 1008, 1012
 """Why a WebSocket is closed, in RFC 6455's numbers."""
-
-CREDENTIAL = "openai-insecure-api-key."
-"""What a subprotocol begins with that is a key: the pages of a browser can send no other header."""
 
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _WANTED: Header = (b"upgrade", b"websocket")
@@ -250,14 +248,10 @@ class WebSocket:
         self._flush()
 
 
-def offered(exchange: Exchange) -> list[str]:
-    """The subprotocols that the client could speak."""
-    return [name.strip() for name in (exchange.header(b"sec-websocket-protocol") or "").split(",") if name.strip()]
-
-
-def _chosen(exchange: Exchange) -> str | None:
+def _chosen(exchange: Exchange) -> bytes | None:
     """A browser that offers subprotocols goes away unless one is chosen; a key is not told back."""
-    return next((name for name in offered(exchange) if not name.startswith(CREDENTIAL)), None)
+    offered = [name.strip() for name in exchange.named.get(b"sec-websocket-protocol", b"").split(b",")]
+    return next((name for name in offered if name and not name.startswith(KEY_OFFERED)), None)
 
 
 def _is_key(key: bytes) -> bool:
@@ -267,7 +261,7 @@ def _is_key(key: bytes) -> bool:
         return False
 
 
-def _head(key: bytes, protocol: str | None, exchange: Exchange, edge: GuardedProtocol) -> bytes:
+def _head(key: bytes, protocol: bytes | None, exchange: Exchange, edge: GuardedProtocol) -> bytes:
     accepted = base64.b64encode(hashlib.sha1(key + _GUID, usedforsecurity=False).digest())
     headers = [
         *edge.server_state.default_headers,
@@ -277,5 +271,5 @@ def _head(key: bytes, protocol: str | None, exchange: Exchange, edge: GuardedPro
         *exchange.extra_headers,
     ]
     if protocol is not None:
-        headers.append((b"sec-websocket-protocol", protocol.encode("latin-1")))
+        headers.append((b"sec-websocket-protocol", protocol))
     return b"HTTP/1.1 101 Switching Protocols\r\n" + b"".join(b"%s: %s\r\n" % line for line in headers) + b"\r\n"
