@@ -205,6 +205,13 @@ def test_seals_of_other_dialects_stay_out():
     assert told(response)[0]["message"]["thinking"] == "Hm."
 
 
+def test_durations_are_those_that_were_measured():
+    """Clients divide the count of tokens by the time they took."""
+    timed = replace(REPLY, times=lambda: (0.25, 1.0))
+    last = json.loads(DIALECT.server.encode_response(ANSWER, REQUEST, timed))
+    assert [last[f"{name}_duration"] for name in ("total", "prompt_eval", "eval")] == [10**9, 25 * 10**7, 75 * 10**7]
+
+
 def test_durations_and_unknown_fields_of_an_ollama_upstream_are_passed_on():
     response = ModelResponse(
         (Text("Hi"),), "stop", Usage(1, 1), extra={"ollama": {"total_duration": 9, "context": [1]}}

@@ -253,6 +253,16 @@ def test_a_response_of_a_conversation_names_it() -> None:
     assert whole((), request=request)["conversation"] == {"id": "conv_1"}
 
 
+def test_an_answer_tells_when_it_was_complete_and_a_cut_one_was_never() -> None:
+    timed = Reply(REPLY.id, REPLY.created, REPLY.model, times=lambda: (1.0, 2.5))
+    for reason, second in (("stop", REPLY.created + 2), ("length", None)):
+        encoder = ResponsesEncoder(REQUEST, timed)
+        events = told(b"".join([encoder.encode(event) for event in run((Text("Hi"),), reason)]))
+        assert events[-1]["response"]["completed_at"] == second
+        whole = DIALECT.server.encode_response(ModelResponse((Text("Hi"),), reason, USAGE), REQUEST, timed)
+        assert json.loads(whole)["completed_at"] == second
+
+
 def test_an_answer_that_was_cut_off_is_incomplete_and_so_is_its_last_item() -> None:
     """field: A26"""
     events = told(streamed((Text("a"), Text("Hel")), "length"))

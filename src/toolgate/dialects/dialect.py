@@ -29,16 +29,23 @@ from toolgate.wire.sse import SseDecoder
 Framing: TypeAlias = Literal["sse", "ndjson"]
 
 
+def timeless() -> tuple[float, float]:
+    """Nobody holds a watch."""
+    return 0.0, 0.0
+
+
 class Reply(Struct, frozen=True):
     """How our answer presents itself: its id, the second it was created and the model's public name.
 
     `tool_events` asks a dialect that has no words for the server's tools to tell of them in fields of our own.
+    `times` are the seconds that the first piece of the answer took, and those that all of it took so far.
     """
 
     id: str
     created: int
     model: str
     tool_events: bool = False
+    times: Callable[[], tuple[float, float]] = timeless
 
 
 def tool_event(event: RunEvent) -> dict[str, Any] | None:

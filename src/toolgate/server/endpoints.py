@@ -130,7 +130,7 @@ class Conversations:
         else:
             request, asked, model = await self._equipped(call, request, route, wanted or Wanted(), dialect, body)
         events = wanted is not None and wanted.status == "events"
-        reply = Reply(half.reply_id(), int(time.time()), request.model, events)
+        reply = Reply(half.reply_id(), int(time.time()), request.model, events, record.times)
         return Question(call.exchange, dialect, half, request, model, asked, reply, record, whole)
 
     async def _equipped(

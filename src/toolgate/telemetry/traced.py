@@ -56,6 +56,11 @@ class RequestRecord(msgspec.Struct):
         if self.first_event is None:
             self.first_event = time.perf_counter()
 
+    def times(self) -> tuple[float, float]:
+        """The seconds from the beginning to the first piece of the answer, and to now."""
+        now = time.perf_counter() - self.started
+        return (now if self.first_event is None else self.first_event - self.started), now
+
     def note_answer(self, upstream: str, finish: str | None, usage: Usage | None) -> None:
         """All of the answer is there at once: whose it is, why it ended and what it cost."""
         self.upstream = upstream

@@ -84,6 +84,7 @@ class LineEncoder:
         self._head = encode_line(_head(reply))[:-1] + b","
         self._said = said
         self._tool_events = reply.tool_events
+        self._times = reply.times
         self._calls = 0
         self._open_delta = (b"", b"")  # what stands around the text of a delta of the open part
 
@@ -101,7 +102,7 @@ class LineEncoder:
                 self._calls += 1
                 return self._line(self._said(tool_calls=[write_call(call, call.id, self._calls - 1)]))
             case Finish():
-                return self._line(self._said(), ending(event))
+                return self._line(self._said(), ending(event, self._times()))
             case _:
                 return b""
 
@@ -139,7 +140,8 @@ def whole(response: ModelResponse, reply: Reply, said: Said) -> bytes:
         more["thinking"] = thought
     if calls:
         more["tool_calls"] = [write_call(call, call.id, number) for number, call in enumerate(calls)]
-    return encode_line({**_head(reply), **said(text, **more), **tool_events(response, reply), **ending(response)})
+    end = ending(response, reply.times())
+    return encode_line({**_head(reply), **said(text, **more), **tool_events(response, reply), **end})
 
 
 def load(body: Any, reply: Reply, said: Said) -> bytes:
@@ -153,9 +155,9 @@ def is_shown(call: ToolCall) -> bool:
     return call.complete and call.executor == "client"
 
 
-def ending(end: Finish | ModelResponse) -> dict[str, Any]:
+def ending(end: Finish | ModelResponse, times: tuple[float, float]) -> dict[str, Any]:
     """What a last line says beside the message; durations and the like of an Ollama upstream are passed on."""
-    measures = write_measures(end.usage or Usage())
+    measures = write_measures(end.usage or Usage(), times)
     return {"done": True, "done_reason": write_reason(end.reason), **measures, **end.extra.get(NAME, {})}
 
 

@@ -88,15 +88,16 @@ def read_usage(line: Mapping[str, Any]) -> Usage | None:
     return Usage(given, made)
 
 
-def write_measures(usage: Usage) -> dict[str, int]:
-    """Counts and durations of a last line; a dialect has no clock, so durations are nil unless an upstream told them."""
+def write_measures(usage: Usage, times: tuple[float, float]) -> dict[str, int]:
+    """Counts and durations of a last line: reading ends, for all that we can see, when the first piece is written."""
+    read, spent = [int(seconds * 1e9) for seconds in times]
     return {
-        "total_duration": 0,
+        "total_duration": spent,
         "load_duration": 0,
         "prompt_eval_count": usage.input,
-        "prompt_eval_duration": 0,
+        "prompt_eval_duration": read,
         "eval_count": usage.output,
-        "eval_duration": 0,
+        "eval_duration": spent - read,
     }
 
 

@@ -84,6 +84,11 @@ class Teller:
         return self.event("error", bare(flat)) + self.event("response.failed", b'"response":' + response) + DONE
 
 
+def completed_at(reply: Reply, status: str) -> int | None:
+    """The second in which the answer was complete, if it is."""
+    return reply.created + int(reply.times()[1]) if status == "completed" else None
+
+
 def bare(fields: Mapping[str, Any]) -> bytes:
     """An object as JSON without its braces."""
     return encode(fields)[1:-1]

@@ -28,6 +28,7 @@ from toolgate.dialects.openai_responses.answer import (
     Teller,
     answered,
     bare,
+    completed_at,
     describe,
     error_object,
     namespaces,
@@ -66,11 +67,12 @@ def encode_response(response: ModelResponse, request: ModelRequest, reply: Reply
         if isinstance(part, ToolCall) and part.executor != "client":
             item = answered(item, results.get(part.id))
         output.append(item)
+    ended = "completed" if cause is None else "incomplete"
     return encode(
         {
             **describe(request, reply),
-            "status": "completed" if cause is None else "incomplete",
-            "completed_at": None,
+            "status": ended,
+            "completed_at": completed_at(reply, ended),
             "error": None,
             "incomplete_details": None if cause is None else {"reason": cause},
             "output": output,
@@ -99,6 +101,7 @@ class ResponsesEncoder:
 
     def __init__(self, request: ModelRequest, reply: Reply) -> None:
         self._tell = Teller(describe(request, reply))
+        self._reply = reply
         self._spaces = namespaces(request.tools)
         self._output: dict[int, bytes] = {}
         self._items = 0
@@ -272,11 +275,12 @@ class ResponsesEncoder:
         cause = write_reason(finish.reason)
         closing = [self._close(cut=cause is not None)]
         closing += [self._close_run(item, None) for item in self._running.values()]
-        status = b"completed" if cause is None else b"incomplete"
-        details = b"null" if cause is None else encode({"reason": cause})
-        changing = b'"status":"%b","completed_at":null,"error":null,"incomplete_details":%b,"output":[%b],"usage":%b'
-        response = self._tell.response(changing % (status, details, self._told(), encode(write_usage(finish.usage))))
-        return b"".join(closing) + self._tell.event(f"response.{status.decode()}", b'"response":' + response) + DONE
+        status = "completed" if cause is None else "incomplete"
+        at, details = encode(completed_at(self._reply, status)), encode({"reason": cause} if cause else None)
+        changing = b'"status":"%b","completed_at":%b,"error":null,"incomplete_details":%b,"output":[%b],"usage":%b'
+        fields = (status.encode(), at, details, self._told(), encode(write_usage(finish.usage)))
+        response = b'"response":' + self._tell.response(changing % fields)
+        return b"".join(closing) + self._tell.event(f"response.{status}", response) + DONE
 
     def _told(self) -> bytes:
         return b",".join([self._output[index] for index in sorted(self._output)])
