@@ -6,6 +6,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
+from toolgate.conversation.errors import Unauthenticated
 from toolgate.conversation.history import unanswered
 from toolgate.conversation.ids import mint
 from toolgate.conversation.message import Message, ToolCall
@@ -15,7 +16,7 @@ from toolgate.engine.limits import Budget
 from toolgate.engine.ports import Answer, Model
 from toolgate.engine.rounds import Past, WithTools
 from toolgate.engine.teller import Manner
-from toolgate.server.auth import Caller
+from toolgate.server.auth import Caller, Keys
 from toolgate.server.journal import Memory, RunJournal, request_key
 from toolgate.server.wanted import Wanted
 from toolgate.tools.references import referenced
@@ -66,6 +67,7 @@ class Tooling:
     def __init__(self, registry: Registry, runner: Runner, desk: Desk, memory: Memory, terms: Terms) -> None:
         self.registry = registry
         self.terms = terms
+        self.keys: Keys | None = None
         self._shelves = Shelves()
         self._runner = runner
         self._desk = desk
@@ -127,7 +129,9 @@ class Tooling:
                 raise
             known = replace(behalf, tainted=_is_tainted((*request.messages, *past.messages), self.registry))
             toolbox = RunToolbox(outfit.shelf, outfit.selection, self._runner, self._desk, known)
-            gear = WithTools(route.model, toolbox, journal, manner, self._budget(wanted, request), route.price)
+            gear = WithTools(
+                self._while_welcome(caller, route), toolbox, journal, manner, self._budget(wanted, request), route.price
+            )
             return replace(gear, parallel=self.terms.parallel, past=past), journal
 
         return Equipment(_Journalled(begin), request, outfit.selection.warnings)
@@ -140,6 +144,18 @@ class Tooling:
         for decision in request.decisions:
             if decision.approval in waiting:
                 await self._desk.answer(decision.approval, decision.approve, by=caller.name, reason=decision.reason)
+
+    def _while_welcome(self, caller: Caller, route: Route) -> Model:
+        """The model, asked as long as the caller may ask it: a run can outlive its key."""
+        keys = self.keys
+
+        def check() -> None:
+            now = keys.named(caller.name) if keys is not None else caller
+            if now is None:
+                raise Unauthenticated("The key of this run is no longer valid, so that the run was ended.")
+            now.require_model(route.name)
+
+        return _Checked(route.model, check)
 
     def _budget(self, wanted: Wanted, request: ModelRequest) -> Budget:
         """What the run may use up; a client may ask for less than we allow, and for other rounds."""
@@ -171,6 +187,19 @@ class Outfit(Struct, frozen=True):
     def names(self) -> frozenset[str]:
         """The names of the server's tools that are offered at first."""
         return frozenset([spec.name for spec in self.shelf.offered()])
+
+
+class _Checked:
+    """A model that is asked only after a check."""
+
+    def __init__(self, model: Model, check: Callable[[], None]) -> None:
+        self._model = model
+        self._check = check
+
+    async def ask(self, request: ModelRequest) -> Answer:
+        """The model's answer."""
+        self._check()
+        return await self._model.ask(request)
 
 
 class _Journalled:

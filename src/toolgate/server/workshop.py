@@ -10,6 +10,7 @@ from toolgate.config.settings import Tools
 from toolgate.engine.limits import Budget
 from toolgate.server.app import Endpoint
 from toolgate.server.approvals import ApprovalInbox
+from toolgate.server.auth import Keys
 from toolgate.server.egress import guarded_http
 from toolgate.server.endpoints import Pace
 from toolgate.server.journal import Memory
@@ -35,7 +36,7 @@ from toolgate.tools.approvals.waiting import Rousing
 from toolgate.tools.egress import HttpRequest
 from toolgate.tools.registry import Registry
 from toolgate.tools.runner import Bounds, Ended, Ran, Runner
-from toolgate.tools.selection import NOTHING, read_wish
+from toolgate.tools.selection import NOTHING, Rights, read_wish
 from toolgate.tools.sources.api import ApiSource
 from toolgate.tools.tool import ToolFailure, ToolSource, ToolSpec
 
@@ -77,6 +78,7 @@ class Workshop:
         )
         runner = Runner(self.desk, _bounds(tools), lambda text: traced.log.redact(text), _told(traced, ran))
         self._runner = runner
+        self._config, self._more_keys = config, 0
         self.tooling = Tooling(self.registry, runner, self.desk, Memory(RoundStore(database)), _terms(tools))
         self.door = Toolroom(self.registry, runner, self.tooling)
         pace = Pace(config.server.first_event_wait, config.server.keepalive_seconds)
@@ -93,9 +95,25 @@ class Workshop:
 
     def renew(self, config: Config) -> None:
         """From now on the policy, limits and defaults of this configuration hold; its sources need a restart."""
-        self.desk.renew(_policy(config), _desk_terms(config.tools))
+        self._config = config
+        self.desk.renew(_policy(config, self._more_keys), _desk_terms(config.tools))
         self.tooling.terms = _terms(config.tools)
         self._runner.bounds = _bounds(config.tools)
+
+    def heed(self, keys: Keys) -> None:
+        """From now on callers are judged at every call by how they stand then, not as they stood when they asked."""
+        self.tooling.keys = keys
+
+        def permits(name: str, spec: ToolSpec) -> bool:
+            caller = keys.named(name)
+            return caller is not None and Rights(caller.allow_tools, caller.block_tools).permits(spec)
+
+        self._runner.permits = permits
+
+    def count_keys(self, more: int) -> None:
+        """So many keys are there beside those of the configuration; whoever is not alone does not approve their own."""
+        self._more_keys = more
+        self.desk.renew(_policy(self._config, more), _desk_terms(self._config.tools))
 
     async def open(self) -> None:
         """Begin to bring tools."""
@@ -136,7 +154,7 @@ def _told(traced: Traced, ran: Ran | None) -> Ran:
     return told
 
 
-def _policy(config: Config) -> Policy:
+def _policy(config: Config, more_keys: int = 0) -> Policy:
     asked = config.tools.approvals
     return Policy(
         rules=tuple([Rule(**asdict(rule)) for rule in asked.rules]),
@@ -148,7 +166,7 @@ def _policy(config: Config) -> Policy:
         auto_approve=asked.auto_approve,
         auto_approve_urls=asked.auto_approve_urls,
         auto_approve_commands=asked.auto_approve_commands,
-        self_approval=len(config.keys) <= 1 if asked.self_approval is None else asked.self_approval,
+        self_approval=len(config.keys) + more_keys <= 1 if asked.self_approval is None else asked.self_approval,
     )
 
 

@@ -107,6 +107,7 @@ class Runner:
         self._check = ArgumentCheck()
         self._cache = OutputCache()
         self.bounds = bounds
+        self.permits: Callable[[str, ToolSpec], bool] = _everybody
         self._redact = redact
         self._ran = ran
 
@@ -156,6 +157,8 @@ class Runner:
         if verdict.arguments is not None:
             edited = self._check.read(tool.spec, verdict.arguments)
             invocation = replace(invocation, arguments=edited, text=verdict.arguments)
+        if not self.permits(invocation.caller, tool.spec):  # it took its time to get here
+            raise Denied(f"The caller may not use {tool.spec.name} any more. It was not run.")
         course.began = time.monotonic()
         return await self._output(tool, invocation, course.start)
 
@@ -250,6 +253,11 @@ async def _timed(step: Callable[[Invocation], Awaitable[Given]], invocation: Inv
     """What the step gives within so many seconds, not counting those that it stands in line."""
     async with asyncio.timeout(seconds) as timeout:
         return await step(replace(invocation, clock=_Alarm(timeout, seconds)))
+
+
+def _everybody(caller: str, spec: ToolSpec) -> bool:
+    """Nobody has lost a right."""
+    return True
 
 
 def _is_cancelled() -> bool:
