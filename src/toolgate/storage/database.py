@@ -12,10 +12,10 @@ from pathlib import Path
 from threading import Lock
 from typing import TypeVar
 
-from toolgate.storage.engine import PATIENCE, Connection, Cursor, Duplicate, Engine, Work, unavailable
+from toolgate.storage.engine import PATIENCE, Connection, Cursor, Duplicate, Engine, Unsettled, Work, unavailable
 from toolgate.storage.migrations import Status, create, migrate, status
 
-__all__ = ["Connection", "Cursor", "Database", "Duplicate", "Work"]
+__all__ = ["Connection", "Cursor", "Database", "Duplicate", "Unsettled", "Work"]
 
 _T = TypeVar("_T")
 
@@ -23,12 +23,16 @@ _T = TypeVar("_T")
 class Database:
     """Opened at the first use; what is reported done survives a crash."""
 
-    def __init__(self, place: str | Path | None, *, connections: int = 8) -> None:
-        """`sqlite:///path`, `sqlite://` for memory, or `postgresql://…`; a path is a SQLite file, None is memory."""
+    def __init__(self, place: str | Path | None, *, connections: int = 8, patience: float = PATIENCE) -> None:
+        """`sqlite:///path`, `sqlite://` for memory, or `postgresql://…`; a path is a SQLite file, None is memory.
+
+        A request waits for its turn, for locks and for answers no longer than its patience, each time.
+        """
         self.path = _path(place)
-        self._engine = _engine(place, self.path, connections)
+        self._engine = _engine(place, self.path, connections, patience)
         self._threads = ThreadPoolExecutor(self._engine.threads, thread_name_prefix="toolgate-storage")
         self._free = asyncio.Semaphore(self._engine.threads)
+        self._patience = patience
         self._ready = False
         self._opening = Lock()
         self._schemas: list[str] = []
@@ -50,9 +54,14 @@ class Database:
     async def change(self, work: Work[_T]) -> _T:
         """The work as one transaction, as if no other ran at the same time; Overloaded when nothing was changed.
 
+        The one exception is `Unsettled`, which only whoever adds to what is there needs to know: see `was_made`.
         It may be run more than once until it succeeds, so it does nothing but read and write the database.
         """
         return await self._run(partial(self._engine.change, work))
+
+    async def was_made(self, unsettled: Unsettled) -> bool:
+        """Whether a change was made after all; Overloaded as long as nobody can say."""
+        return await self._run(partial(self._engine.was_made, unsettled.number))
 
     async def status(self) -> Status:
         """Which form the tables have, and which they should have; changes nothing."""
@@ -85,7 +94,7 @@ class Database:
             await self._free.acquire()  # does not wait
             return
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(self._patience):
                 await self._free.acquire()
         except TimeoutError:
             raise unavailable("too many requests wait for it") from None
@@ -112,15 +121,15 @@ def _path(place: str | Path | None) -> Path | None:
     return Path(path) if path else None
 
 
-def _engine(place: str | Path | None, path: Path | None, connections: int) -> Engine:
+def _engine(place: str | Path | None, path: Path | None, connections: int, patience: float) -> Engine:
     scheme = place.partition(":")[0].partition("+")[0] if isinstance(place, str) else "sqlite"
     match scheme:
         case "sqlite":
             from toolgate.storage.sqlite import SqliteEngine
 
-            return SqliteEngine(path)
+            return SqliteEngine(path, patience)
         case "postgresql" | "postgres":
             from toolgate.storage.postgres import PostgresEngine
 
-            return PostgresEngine("postgresql:" + str(place).partition(":")[2], connections)
+            return PostgresEngine("postgresql:" + str(place).partition(":")[2], connections, patience)
     raise ValueError("storage must be sqlite:///… or postgresql://…")

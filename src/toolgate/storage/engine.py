@@ -69,6 +69,9 @@ class Engine(Protocol):
     def check(self) -> list[str]:
         """What is damaged, in words for a person."""
 
+    def was_made(self, number: str) -> bool:
+        """Whether the change of this number was made; Overloaded as long as nobody can say."""
+
     def close(self) -> None:
         """Give everything back; nothing runs any more."""
 
@@ -77,6 +80,19 @@ class Duplicate(GatewayFault):
     """A row with this key is there already."""
 
     code = "storage_duplicate"
+
+
+class Unsettled(Overloaded):
+    """The database was lost while it committed, and could not yet be asked whether it had; see `Database.was_made`."""
+
+    code = "storage_unavailable"
+
+    def __init__(self, number: str) -> None:
+        super().__init__(
+            "The storage is not available: it broke off, and it is not known whether it kept the last change.",
+            retry_after=5,
+        )
+        self.number = number
 
 
 def unavailable(why: str) -> Overloaded:

@@ -18,7 +18,8 @@ import psycopg
 from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict
 
-from toolgate.storage.engine import PATIENCE, Connection, Cursor, Duplicate, Values, Work, unavailable
+from toolgate.conversation.errors import Overloaded
+from toolgate.storage.engine import Connection, Cursor, Duplicate, Unsettled, Values, Work, unavailable
 from toolgate.storage.postgres_wire import Wire, connect, translated
 
 _T = TypeVar("_T")
@@ -62,13 +63,14 @@ class PostgresEngine:
         "WITHOUT ROWID": "",
     }
 
-    def __init__(self, url: str, connections: int) -> None:
+    def __init__(self, url: str, connections: int, patience: float) -> None:
         try:
             conninfo_to_dict(url)
         except psycopg.ProgrammingError:
             raise ValueError("storage: this is not the address of a PostgreSQL") from None  # it may hold a password
         self.threads = connections
         self._url = url
+        self._patience = patience
         self._idle: list[Wire] = []
         self._retry_at: float | None = None
 
@@ -79,7 +81,7 @@ class PostgresEngine:
 
     def change(self, work: Work[_T]) -> _T:
         """The work as one serializable transaction, run again for as long as it loses."""
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + self._patience
         with _mapped():
             for attempt in count():
                 try:
@@ -92,12 +94,13 @@ class PostgresEngine:
 
     def alone(self, work: Work[_T]) -> _T:
         """The work as one transaction, after all others of its kind on any node."""
-        with _mapped(), self._connection(patience=None) as wire:
+        with _mapped(), self._connection() as wire:
             # Not serializable: what it sees must be as it stands when the lock is there.
+            wire.patience = None
             wire.execute("BEGIN; SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0", prepare=False)
             wire.execute("SELECT pg_advisory_xact_lock(%s)", (_MIGRATING,))
             done = work(_Handle(wire))
-            wire.execute("COMMIT")
+            wire.execute("COMMIT", prepare=False)
             return done
 
     def has_table(self, db: Connection, name: str) -> bool:
@@ -109,6 +112,14 @@ class PostgresEngine:
         count = "SELECT coalesce(checksum_failures, 0) FROM pg_stat_database WHERE datname = current_database()"
         failures = self.do(lambda db: db.execute(count).fetchone()[0])
         return [f"{failures} pages with wrong checksums"] if failures else []
+
+    def was_made(self, number: str) -> bool:
+        """How the transaction of this number ended, as PostgreSQL remembers it."""
+        with _mapped(), self._connection() as wire:
+            [told] = wire.execute(_STATUS, (number,)).fetchone() or [None]
+        if told not in ("committed", "aborted"):
+            raise unavailable("the last change is still being made")
+        return bool(told == "committed")
 
     def close(self) -> None:
         """Close the connections that nobody uses, which is all of them by now."""
@@ -126,33 +137,26 @@ class PostgresEngine:
 
     def _commit(self, wire: Wire, number: str) -> None:
         try:
-            wire.execute("COMMIT")
+            wire.execute("COMMIT", prepare=False)
         except _GONE:
-            if not wire.closed:  # we were told: it was not made
-                raise
-            if not self._was_made(number):
+            if not wire.closed or not self._settled(number):  # if it is not closed we were told: it was not made
                 raise
 
-    def _was_made(self, number: str) -> bool:
-        """How the transaction of this number ended, as told over another connection."""
-        until = time.monotonic() + PATIENCE
-        while True:
+    def _settled(self, number: str) -> bool:
+        """Whether the change was made, asked until somebody answers."""
+        until = time.monotonic() + self._patience
+        while time.monotonic() < until:
             try:
-                with self._connection() as wire:
-                    [told] = wire.execute(_STATUS, (number,)).fetchone() or [None]
-            except _GONE:
-                told = None
-            if told in ("committed", "aborted"):
-                return bool(told == "committed")
-            if time.monotonic() > until:
-                raise unavailable("it broke off, and it is not known whether it kept the last change")
-            time.sleep(0.1)
+                return self.was_made(number)
+            except Overloaded:
+                time.sleep(0.1)
+        raise Unsettled(number)
 
     @contextmanager
-    def _connection(self, patience: float | None = PATIENCE) -> Iterator[Wire]:
+    def _connection(self) -> Iterator[Wire]:
         """A connection that works, used by nobody else; one that was left in a transaction leaves it."""
         wire = self._take()
-        wire.patience = patience
+        wire.patience = self._patience
         try:
             yield wire
         finally:
@@ -176,9 +180,9 @@ class PostgresEngine:
         if self._retry_at is not None:
             if now < self._retry_at:
                 raise unavailable("it cannot be reached")
-            self._retry_at = now + PATIENCE
+            self._retry_at = now + self._patience
         try:
-            wire = connect(self._url)
+            wire = connect(self._url, self._patience)
         except psycopg.Error:
             self._retry_at = time.monotonic() + 0.5
             raise

@@ -4,6 +4,7 @@ Knows the driver and nothing of tables.
 """
 
 import re
+import select
 from functools import cache
 from time import monotonic
 from typing import Any, TypeVar, cast
@@ -15,22 +16,22 @@ from psycopg.pq import TransactionStatus
 from psycopg.types.numeric import Int8Dumper
 from psycopg.types.string import StrDumperUnknown, TextBinaryLoader, TextLoader
 
-from toolgate.storage.engine import PATIENCE
-
 _T = TypeVar("_T")
 
 _MARKS = re.compile(r"'[^']*'|\?|(?<!:):([a-z_]+)|%")
-_SETTINGS = f"""
-SET statement_timeout = '{PATIENCE}s'; SET lock_timeout = '{PATIENCE}s';
-SET idle_in_transaction_session_timeout = '{2 * PATIENCE}s'
-"""  # a node that was put to sleep holds its locks no longer
+_SETTINGS = """
+SET statement_timeout = '{limit}ms'; SET lock_timeout = '{limit}ms';
+SET idle_in_transaction_session_timeout = '{idle}ms'
+"""
+"""The last, because a node that is put to sleep must not hold its locks until it wakes."""
+
 _DEFAULTS: dict[str, str | int] = {"connect_timeout": 3, "fallback_application_name": "toolgate"}
 
 
 class Wire(psycopg.Connection[tuple[Any, ...]]):
     """A connection whose statements end or fail in time, even if the server says nothing at all."""
 
-    patience: float | None = PATIENCE
+    patience: float | None = None
 
     def wait(self, gen: PQGen[_T], *args: Any, **options: Any) -> _T:
         """What the driver's generator gives, within our patience."""
@@ -38,7 +39,7 @@ class Wire(psycopg.Connection[tuple[Any, ...]]):
 
     def _bounded(self, gen: PQGen[_T]) -> PQGen[_T]:
         """The server ends what takes too long by itself; one that does not is not there."""
-        until = None if self.patience is None else monotonic() + self.patience + 1
+        until = None if self.patience is None else monotonic() + 1.2 * self.patience
         try:
             wanted = next(gen)
             while True:
@@ -52,32 +53,33 @@ class Wire(psycopg.Connection[tuple[Any, ...]]):
 
     def is_well(self) -> bool:
         """Whether it is open as far as can be told without asking: a server that left has said so."""
-        try:
-            self.pgconn.consume_input()
-        except psycopg.Error:
+        if self.closed or self.pgconn.transaction_status != TransactionStatus.IDLE:
             return False
-        return not self.closed and self.pgconn.transaction_status == TransactionStatus.IDLE
+        said = select.poll()
+        said.register(self.pgconn.socket, select.POLLIN)
+        return not said.poll(0)
 
     def leave(self) -> None:
         """Be in no transaction, or closed."""
         try:
             match self.pgconn.transaction_status:
                 case TransactionStatus.INTRANS | TransactionStatus.INERROR:
-                    self.execute("ROLLBACK")
+                    self.execute("ROLLBACK", prepare=False)
                 case TransactionStatus.ACTIVE | TransactionStatus.UNKNOWN:
                     self.close()
         except psycopg.Error:
             self.close()
 
 
-def connect(url: str) -> Wire:
+def connect(url: str, patience: float) -> Wire:
     """A new connection, on which each statement is prepared once."""
     given = conninfo_to_dict(url)
     missing = {name: value for name, value in _DEFAULTS.items() if name not in given}
     wire = Wire.connect(make_conninfo(url, **missing), autocommit=True, prepare_threshold=0)
     wire.prepared_max = 500
+    limit = round(patience * 1000)
     try:
-        wire.execute(_SETTINGS, prepare=False)
+        wire.execute(_SETTINGS.format(limit=limit, idle=2 * limit), prepare=False)
     except psycopg.Error:
         wire.close()
         raise

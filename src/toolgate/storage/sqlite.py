@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from toolgate.storage.engine import PATIENCE, Connection, Duplicate, Work, unavailable
+from toolgate.storage.engine import Connection, Duplicate, Work, unavailable
 
 _T = TypeVar("_T")
 
@@ -29,7 +29,8 @@ class SqliteEngine:
     threads = 1
     words = {"NUMBERED": "INTEGER PRIMARY KEY"}  # noqa: RUF012 - read only, as the Protocol says
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, patience: float) -> None:
+        self._patience = patience
         self._path = path
         self._connection: sqlite3.Connection | None = None
         self._file: int | None = None
@@ -60,6 +61,10 @@ class SqliteEngine:
             found = [str(row[0]) for row in self._connected().execute("PRAGMA integrity_check(20)")]
         return [] if found == ["ok"] else found
 
+    def was_made(self, number: str) -> bool:
+        """Whoever commits to a file knows at once."""
+        raise NotImplementedError
+
     def close(self) -> None:
         """Close the file; what is in the log moves into it."""
         if self._connection is not None:
@@ -87,8 +92,8 @@ class SqliteEngine:
             self._path.parent.mkdir(parents=True, exist_ok=True)
         connection = sqlite3.connect(self._path or ":memory:", isolation_level=None, check_same_thread=False)
         try:
-            connection.execute(f"PRAGMA busy_timeout = {round(PATIENCE * 1000)}")
-            _use_wal(connection)
+            connection.execute(f"PRAGMA busy_timeout = {round(self._patience * 1000)}")
+            _use_wal(connection, self._patience)
             connection.execute("PRAGMA synchronous = FULL")
             if self._path is not None:
                 self._file = _number(self._path)
@@ -141,9 +146,9 @@ def _number(path: Path) -> int | None:
         return None
 
 
-def _use_wal(connection: sqlite3.Connection) -> None:
+def _use_wal(connection: sqlite3.Connection, patience: float) -> None:
     """Two that make the same file at the same moment may find it locked here, whatever the busy timeout says."""
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + patience
     while True:
         try:
             connection.execute("PRAGMA journal_mode = WAL")
