@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from toolgate.storage.approvals import KEPT_SECONDS, ApprovalStore
+from toolgate.storage.approvals import ApprovalStore
 from toolgate.storage.database import Database
 from toolgate.tools.approvals.record import Approval, Grant
 
@@ -159,14 +159,4 @@ async def test_lists_are_newest_first_and_by_caller_and_state(storage_url: str) 
     assert [one.id for one in await store.approvals(NOW)] == ["mcpr_2", "mcpr_1", "mcpr_0"]
     assert [one.id for one in await store.approvals(NOW, caller="ann")] == ["mcpr_2", "mcpr_0"]
     assert [one.id for one in await store.approvals(NOW, state="pending", limit=1)] == ["mcpr_2"]
-    await database.aclose()
-
-
-async def test_closed_ones_are_forgotten_after_a_month_and_open_ones_never(storage_url: str) -> None:
-    database, store = open_store(storage_url)
-    late = NOW + KEPT_SECONDS + 1
-    await store.claim(question("mcpr_old"), 9, NOW)
-    await store.claim(question("mcpr_open", expires=late * 2), 9, NOW)
-    await store.claim(question("mcpr_new", created=late, expires=late * 2), 9, late)
-    assert {one.id for one in await store.approvals(late)} == {"mcpr_open", "mcpr_new"}
     await database.aclose()

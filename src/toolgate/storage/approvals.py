@@ -16,11 +16,7 @@ _Approval = TypeVar("_Approval", bound=Struct)
 _Grant = TypeVar("_Grant", bound=Struct)
 _Row: TypeAlias = dict[str, Any]
 
-KEPT_SECONDS = 30 * 24 * 3600.0
-"""How long a closed approval can still be looked at."""
-
 _EXPIRE = "UPDATE approvals SET state = 'expired' WHERE state IN ('pending', 'approved') AND expires <= :now"
-_FORGET = "DELETE FROM approvals WHERE created < :now - :kept AND state NOT IN ('pending', 'approved')"
 _VOID_STALE = """
 UPDATE approvals SET state = 'out_of_scope'
 WHERE caller = :caller AND tool = :tool AND state IN ('pending', 'approved')
@@ -101,7 +97,7 @@ class ApprovalStore(Generic[_Approval, _Grant]):
 
     async def claim(self, asked: _Approval, most: int, now: float) -> _Approval | None:
         """The approval that settles the question, or the question itself, kept; None if there are too many."""
-        values = {**asdict(asked), "now": now, "kept": KEPT_SECONDS}
+        values = {**asdict(asked), "now": now}
         found = await self._database.change(lambda db: _claim(db, values, most))
         return None if found is None else self._read(found)
 
@@ -188,7 +184,7 @@ class ApprovalStore(Generic[_Approval, _Grant]):
 
 
 def _claim(db: Connection, values: _Row, most: int) -> _Row | None:
-    for text in (_EXPIRE, _FORGET, _VOID_STALE, _FORGET_STALE):
+    for text in (_EXPIRE, _VOID_STALE, _FORGET_STALE):
         db.execute(text, values)
     for text in (_CONSUME, _STANDING, _TELL):
         if found := _rows(db, text, values):

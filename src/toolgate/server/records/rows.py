@@ -47,7 +47,7 @@ def _row(role: str, parts: tuple[Part, ...], about: About, result: ToolResult | 
     legacy = written[0].get("function") if written and about.legacy else None
     return StoredMessage(
         role=role,
-        content=_clean(text) if text or not (said or calls) else None,
+        content=text if text or not (said or calls) else None,
         content_json=None if _is_plain(said) and not (result and result.is_error) else _json(_structured(said, result)),
         tool_calls=_json(written) if written and legacy is None else None,
         tool_call_id=result.call_id if result else None,
@@ -99,11 +99,6 @@ def _structured(parts: list[Part], result: ToolResult | None) -> list[dict[str, 
 
 def _is_plain(parts: list[Part]) -> bool:
     return not parts or (len(parts) == 1 and isinstance(parts[0], Text))
-
-
-def _clean(text: str) -> str:
-    """Text that every database takes."""
-    return text.replace("\0", "\ufffd")
 
 
 def _json(value: Any) -> str:

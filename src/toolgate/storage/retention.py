@@ -1,0 +1,152 @@
+"""How old rows go: those of each kind that were kept long enough, a few at a time, and everything that one owner has.
+
+Any number of nodes may do this at once. What belongs to a row goes in the same transaction as the row.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import TypeAlias
+
+from toolgate.storage.chats import forget_chat
+from toolgate.storage.database import Connection, Database
+
+AT_ONCE = 200
+"""Rows that are deleted in one transaction."""
+
+_DAY = 86_400.0
+_SCHEMA = """
+CREATE INDEX IF NOT EXISTS responses_by_time ON responses (created);
+CREATE INDEX IF NOT EXISTS responses_by_previous ON responses (previous);
+CREATE INDEX IF NOT EXISTS items_by_response ON items (response);
+CREATE INDEX IF NOT EXISTS conversations_by_time ON conversations (created);
+"""
+# One that another continues stays until that one goes.
+_RESPONSES = """
+SELECT id FROM responses WHERE created < ?
+    AND NOT EXISTS (SELECT 1 FROM responses AS later WHERE later.previous = responses.id)
+ORDER BY created, id LIMIT ?
+"""
+_CLOSED = """
+SELECT id FROM approvals WHERE created < ? AND state NOT IN ('pending', 'approved') ORDER BY created, id LIMIT ?
+"""
+_DAYS = "SELECT DISTINCT day FROM usage_sums WHERE day < ? ORDER BY day LIMIT ?"
+
+Sweep: TypeAlias = Callable[[Connection, float], int]
+"""Deletes some of the rows from before this time; how many there were, fewer than `AT_ONCE` when none are left."""
+
+
+def _responses(db: Connection, before: float) -> int:
+    ids = _ids(db, _RESPONSES, int(before))
+    _delete_responses(db, ids)
+    return len(ids)
+
+
+def _conversations(db: Connection, before: float) -> int:
+    ids = _ids(db, "SELECT id FROM conversations WHERE created < ? ORDER BY created, id LIMIT ?", int(before))
+    _delete_conversations(db, ids)
+    return len(ids)
+
+
+def _chats(db: Connection, before: float) -> int:
+    ids = _ids(db, "SELECT id FROM chats WHERE updated < ? ORDER BY updated, id LIMIT ?", before)
+    _delete_chats(db, ids)
+    return len(ids)
+
+
+def _invocations(db: Connection, before: float) -> int:
+    ids = _ids(db, "SELECT id FROM tool_invocations WHERE started < ? ORDER BY started, id LIMIT ?", before)
+    db.executemany("DELETE FROM tool_invocations WHERE id = ?", [(id,) for id in ids])
+    return len(ids)
+
+
+def _approvals(db: Connection, before: float) -> int:
+    ids = _ids(db, _CLOSED, before)
+    db.executemany("DELETE FROM approvals WHERE id = ?", [(id,) for id in ids])
+    return len(ids)
+
+
+def _usage(db: Connection, before: float) -> int:
+    days = _ids(db, _DAYS, f"{datetime.fromtimestamp(before, UTC):%Y-%m-%d}")
+    db.executemany("DELETE FROM usage_sums WHERE day = ?", [(day,) for day in days])
+    return len(days)
+
+
+SWEEPS: Mapping[str, Sweep] = {
+    "responses": _responses,
+    "conversations": _conversations,
+    "chats": _chats,
+    "invocations": _invocations,
+    "usage": _usage,
+    "approvals": _approvals,
+}
+"""How each kind of record goes."""
+
+_OWNED = {
+    "tool_invocations": "owner",
+    "usage_sums": "key",
+    "spending": "key",
+    "approvals": "caller",
+    "grants": "caller",
+    "rounds": "owner",
+    "idempotency": "owner",
+    "peer_conversations": "owner",
+    "items": "owner",
+}
+
+
+class Retention:
+    """Deletes what is old, and what somebody wants forgotten."""
+
+    def __init__(self, database: Database, clock: Callable[[], float] = time.time) -> None:
+        self._database = database
+        self._clock = clock
+        database.needs(_SCHEMA)
+
+    async def sweep(self, kind: str, days: int) -> int:
+        """Delete some rows of this kind that are older than so many days; how many there were."""
+        before = self._clock() - days * _DAY
+        return await self._database.change(lambda db: SWEEPS[kind](db, before))
+
+    async def forget(self, owner: str) -> dict[str, int]:
+        """Delete everything of one owner, whatever its age; how many rows of each kind there were."""
+        return await self._database.change(lambda db: _forget(db, owner))
+
+
+def _forget(db: Connection, owner: str) -> dict[str, int]:
+    gone: dict[str, int] = {}
+    for kind, delete in (
+        ("responses", _delete_responses),
+        ("conversations", _delete_conversations),
+        ("chats", _delete_chats),
+    ):
+        ids = [row[0] for row in db.execute(f"SELECT id FROM {kind} WHERE owner = ?", (owner,)).fetchall()]  # noqa: S608 - constants
+        delete(db, ids)
+        gone[kind] = len(ids)
+    for table, column in _OWNED.items():
+        gone[table] = db.execute(f"DELETE FROM {table} WHERE {column} = ?", (owner,)).rowcount  # noqa: S608 - constants
+    return {kind: count for kind, count in gone.items() if count}
+
+
+def _delete_responses(db: Connection, ids: list[str]) -> None:
+    rows = [(id,) for id in ids]
+    db.executemany("DELETE FROM items WHERE response = ?", rows)
+    db.executemany("DELETE FROM response_events WHERE response = ?", rows)
+    db.executemany("DELETE FROM response_streams WHERE response = ?", rows)
+    db.executemany("DELETE FROM responses WHERE id = ?", rows)
+
+
+def _delete_conversations(db: Connection, ids: list[str]) -> None:
+    rows = [(id,) for id in ids]
+    db.executemany("DELETE FROM conversation_items WHERE conversation = ?", rows)
+    db.executemany("DELETE FROM conversations WHERE id = ?", rows)
+
+
+def _delete_chats(db: Connection, ids: list[str]) -> None:
+    for id in ids:
+        forget_chat(db, id)
+    db.executemany("DELETE FROM chats WHERE id = ?", [(id,) for id in ids])
+
+
+def _ids(db: Connection, select: str, before: float | str) -> list[str]:
+    return [row[0] for row in db.execute(select, (before, AT_ONCE)).fetchall()]
