@@ -36,6 +36,7 @@ from toolgate.server.ollama import Ollama
 from toolgate.server.openapi import document
 from toolgate.server.origins import Origins
 from toolgate.server.peers import Peers
+from toolgate.server.records import Records
 from toolgate.server.responses import Responses, Sockets, State
 from toolgate.server.startup import announce, log_of, spare_the_collector
 from toolgate.server.supervisor.foreman import Foreman
@@ -67,6 +68,7 @@ class Site:
         sockets: Sockets,
         accounts: Accounts,
         traced: Traced,
+        records: Records,
         workshop: Workshop | None,
         foreman: Foreman | None,
     ) -> None:
@@ -74,11 +76,12 @@ class Site:
         self.system = System(traced.render, foreman.sum if foreman else None)
         router = Models(config, transport, builtin, peers, traced).router()
         pace = Pace(config.server.first_event_wait, config.server.keepalive_seconds)
-        conversations = Conversations(router, pace, traced, workshop.tooling if workshop else None)
+        conversations = Conversations(router, pace, traced, workshop.tooling if workshop else None, records.chats)
         endpoints = _endpoints(router, conversations, self.system)
         endpoints += Responses(conversations, store, OPENAI_RESPONSES, state).endpoints()
         endpoints += sockets.endpoints(config.server.limits.websockets, config.server.limits.websockets_per_key)
         endpoints += ConversationObjects(store, state).endpoints()
+        endpoints += records.endpoints()
         endpoints += workshop.endpoints() if workshop else []
         limits = accounts.limits(config)
         state.background.charge = limits.charge
@@ -149,10 +152,14 @@ class Toolgate:
         self._state = State(self._database, self._store, self._traced)
         self._sockets = Sockets(self)
         self._accounts = Accounts(config, self._database, self._traced, foreman)
+        self._records = Records(self._database, self._traced)
+        self._records.renew(config)
         self._local = embedded_model(config, log) if builtin is None else None
         self._builtin = builtin or {"local": self._local or Absent(), "echo": EchoModel()}
         self._workshop = (
-            Workshop(config, self._database, self._traced, sources, self._fanout) if config.tools.enabled else None
+            Workshop(config, self._database, self._traced, sources, self._fanout, self._records.tools.ran)
+            if config.tools.enabled
+            else None
         )
         self._site = self._build(config)
 
@@ -194,6 +201,7 @@ class Toolgate:
             log.error("reload refused", problems=[str(error)])
             return
         self.config, self._site = changes.config, site
+        self._records.renew(changes.config)
         if self._workshop is not None:
             self._workshop.renew(changes.config)
         log.level, log.redact = changes.config.log.level, Redactor(changes.config.secrets())
@@ -216,6 +224,7 @@ class Toolgate:
             self._sockets,
             self._accounts,
             self._traced,
+            self._records,
             self._workshop,
             self._foreman,
         )
@@ -228,6 +237,7 @@ class Toolgate:
                     await self._workshop.open()
                 if self._local is not None:
                     self._local.start()
+                self._records.sweeper.start()
                 await send({"type": "lifespan.startup.complete"})
             else:
                 await self._state.aclose()
@@ -238,6 +248,7 @@ class Toolgate:
                 await self._transport.aclose()
                 await self._peers.aclose()
                 await self._accounts.aclose()
+                await self._records.aclose()
                 await self._fanout.aclose()
                 await self._database.aclose()
                 await send({"type": "lifespan.shutdown.complete"})
@@ -248,13 +259,16 @@ class Toolgate:
 async def opened_door(config: Config) -> AsyncIterator[Door]:
     """The door to the configuration's tools, for a client that needs no HTTP."""
     database = _database(config)
-    log = log_of(config)
-    workshop = Workshop(config, database, Traced(log, Metrics()))
+    traced = Traced(log_of(config), Metrics())
+    records = Records(database, traced)
+    records.renew(config)
+    workshop = Workshop(config, database, traced, ran=records.tools.ran)
     await workshop.open()
     try:
         yield workshop.door
     finally:
         await workshop.aclose()
+        await records.aclose()
         await database.aclose()
 
 

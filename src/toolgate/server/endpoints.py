@@ -18,6 +18,7 @@ from toolgate.dialects.dialect import Dialect, Encoder, Reply, ServerHalf
 from toolgate.engine.loop import WholeCalls, run
 from toolgate.engine.ports import Answer, Heard, Model, Relayable, Retold
 from toolgate.server.app import Call, Handler
+from toolgate.server.auth import Caller
 from toolgate.server.checks import RequestCheck
 from toolgate.server.exchange import Exchange, Header
 from toolgate.server.tooling import Tooling
@@ -89,13 +90,35 @@ class Keeper(Protocol):
         """A whole answer is about to go out."""
 
 
+class ChatKeeper(Keeper, Protocol):
+    """Keeps an answer of a plain chat, before the client hears it or behind it."""
+
+    def told(self) -> None:
+        """The answer has gone out."""
+
+
+class Chats(Protocol):
+    """Knows which plain chats are kept."""
+
+    def prepared(self, caller: Caller, question: Question) -> tuple[Question, ChatKeeper | None]:
+        """The question, and whoever keeps its answer if it is to be kept."""
+
+
 class Conversations:
     """Answers requests of any dialect."""
 
-    def __init__(self, router: Router, pace: Pace, traced: Traced, tooling: Tooling | None = None) -> None:
-        """Without `tooling` there are no server tools."""
+    def __init__(
+        self,
+        router: Router,
+        pace: Pace,
+        traced: Traced,
+        tooling: Tooling | None = None,
+        chats: Chats | None = None,
+    ) -> None:
+        """Without `tooling` there are no server tools, without `chats` no plain chat is kept."""
         self._router = router
         self._tooling = tooling
+        self._chats = chats
         self._traced = traced
         self._check = RequestCheck()
         self._pace = pace
@@ -104,10 +127,19 @@ class Conversations:
         """A handler for one dialect."""
 
         async def handle(call: Call) -> None:
-            await self.answer(await self.question(call, dialect, dialect.server, await call.exchange.json()))
+            await self.converse(call, await self.question(call, dialect, dialect.server, await call.exchange.json()))
 
         handle.__doc__ = f"Answer a request of the {dialect.name} dialect, whole or streamed."
         return handle
+
+    async def converse(self, call: Call, question: Question) -> None:
+        """Answer, and have question and answer kept if they are to be."""
+        keeper = None
+        if self._chats is not None:
+            question, keeper = self._chats.prepared(call.caller, question)
+        await self.answer(question, keeper)
+        if keeper is not None:
+            keeper.told()
 
     async def question(self, call: Call, dialect: Dialect, half: ServerHalf, body: Any) -> Question:
         """The question that this body asks, checked and ready."""

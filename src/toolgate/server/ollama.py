@@ -55,7 +55,7 @@ class Ollama:
         if half.is_load_request(body):
             await self._load(call, half, body)
         else:
-            await self._conversations.answer(await self._conversations.question(call, DIALECT, half, body))
+            await self._conversations.converse(call, await self._conversations.question(call, DIALECT, half, body))
 
     async def _load(self, call: Call, half: ModuleType, body: dict[str, Any]) -> None:
         """A request without a prompt only makes sure that the model is there."""

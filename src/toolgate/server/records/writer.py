@@ -92,6 +92,8 @@ class Writer:
     async def _write_some(self) -> None:
         batch = [self._queue.popleft() for _ in range(min(self._room.at_once, len(self._queue)))]
         left = await self._left(batch)
+        if left:
+            self._traced.log.warning("records wait", problem="the database is away")
         while left and not self._giving_up:
             self._hurry.clear()
             await self._pause(self._room.retry)
