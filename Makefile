@@ -13,12 +13,15 @@ help: ## list the commands
 run: $(VENV)/.run ## set up and serve on 127.0.0.1:8080 (ARGS="--port 9000" adds options)
 	$(BIN)/toolgate serve $(ARGS)
 
-test: $(VENV)/.test ## lint, types, architecture and all tests
+test: $(VENV)/.test ## lint, types, architecture and all tests (ARGS="tests/server -k drain" picks some)
 	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/check
 	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/test $(ARGS)
+ifndef ARGS
+	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/model tests/embedded_model/test_newcomer.py
+endif
 
 model: $(VENV)/.test ## try the embedded model itself: fetches 1.1 GB once, takes minutes
-	TOOLGATE_REAL_MODEL=qwen2.5-coder-1.5b $(BIN)/python -m pytest tests/embedded_model $(ARGS)
+	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/model $(ARGS)
 
 check: $(VENV)/.test ## lint and types only
 	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/check
