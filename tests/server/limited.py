@@ -6,8 +6,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from tests.server.talk import Caller, Heard
 from toolgate.config import Config, Key, Secret
+from toolgate.config.settings import KeyBudget
 from toolgate.conversation.events import ModelResponse, Usage
 from toolgate.conversation.message import Text
 from toolgate.dialects.anthropic import DIALECT as ANTHROPIC
@@ -16,11 +19,12 @@ from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
 from toolgate.dialects.openai_responses import DIALECT as OPENAI_RESPONSES
 from toolgate.engine.limits import Price
 from toolgate.limits import Hold, KeyLimits, LocalCounters, Purse
+from toolgate.server.access import Access
 from toolgate.server.app import App, Endpoint
-from toolgate.server.auth import Keys
 from toolgate.server.endpoints import Conversations, Pace
 from toolgate.server.idempotency import Idempotency, Terms
-from toolgate.server.limits import KeyList, Limits
+from toolgate.server.keys import KeyTable
+from toolgate.server.limits import Limits
 from toolgate.server.listen import listening
 from toolgate.server.origins import Origins
 from toolgate.storage.database import Database
@@ -85,6 +89,17 @@ def _endpoints(conversations: Conversations) -> list[Endpoint]:
     return [Endpoint("POST", path, conversations.handler(one), one.server) for path, one in paths.items()]
 
 
+def _limited(key: Key, limits: KeyLimits) -> Key:
+    budget = KeyBudget(amount=limits.budget.amount, period=limits.budget.period) if limits.budget else None
+    return replace(
+        key,
+        requests_per_minute=limits.requests_per_minute,
+        tokens_per_minute=limits.tokens_per_minute,
+        concurrency=limits.concurrency,
+        budget=budget,
+    )
+
+
 @asynccontextmanager
 async def open_gate(
     script: Iterable[Entry],
@@ -104,9 +119,11 @@ async def open_gate(
     endpoints = [*_endpoints(Conversations(router, Pace(), traced)), *more]
     once = Idempotency(IdempotencyStore(database, lease=lease), terms)
     watch = Limits(limits or {}, counters, purse, lambda name: router.find(name).price, PRICE)
-    endpoints = watch.around(once.around(endpoints)) + KeyList(KEYS, limits or {}, purse).endpoints()
+    config = Config(keys=tuple([_limited(key, (limits or {}).get(key.name, KeyLimits())) for key in KEYS]))
+    access = Access(config, database, traced)
+    endpoints = [*watch.around(once.around(endpoints)), *KeyTable(config, access, purse, traced.log).endpoints()]
     halves = {"/": OPENAI_CHAT.server, "/v1/messages": ANTHROPIC.server, "/api/": OLLAMA.server}
-    app = App(endpoints, halves, Keys(KEYS), Origins(Config(keys=KEYS)), traced)
+    app = App(endpoints, halves, access.keys, Origins(config), traced)
 
     async def served(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http":

@@ -3,7 +3,7 @@
 Counters, purse and kept answers outlive a configuration; which limits there are is the configuration's.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from toolgate.config import Config
 from toolgate.config.settings import Key
@@ -11,7 +11,7 @@ from toolgate.engine.limits import Price
 from toolgate.limits import Budget, Counters, KeyLimits, LocalCounters, Purse
 from toolgate.server.app import Endpoint
 from toolgate.server.idempotency import Idempotency
-from toolgate.server.limits import KeyList, Limits
+from toolgate.server.limits import Limits
 from toolgate.server.supervisor.foreman import Foreman
 from toolgate.storage.database import Database
 from toolgate.storage.idempotency import IdempotencyStore
@@ -24,30 +24,40 @@ class Accounts:
 
     def __init__(self, config: Config, database: Database, traced: Traced, foreman: Foreman | None = None) -> None:
         self._counters = _counters(config, traced, foreman)
-        self._purse = Purse(SpendingStore(database))
+        self.purse = Purse(SpendingStore(database))
         self._idempotency = Idempotency(IdempotencyStore(database))
+        self._held: dict[str, KeyLimits] = {}
+        self._configured: dict[str, KeyLimits] = {}
+        self._limits: Limits | None = None
 
     def limits(self, config: Config) -> Limits:
         """The limits of this configuration's keys."""
         prices = {name: Price(model.price.input, model.price.output) for name, model in config.by_name().items()}
         inputs, outputs = [one.input for one in prices.values()], [one.output for one in prices.values()]
         dearest = Price(max(inputs, default=0.0), max(outputs, default=0.0))
-        return Limits(
-            {key.name: _limits(key) for key in config.keys},
+        self._configured = {key.name: _limits(key) for key in config.keys}
+        self._limits = Limits(
+            self._held | self._configured,
             self._counters,
-            self._purse,
+            self.purse,
             lambda name: prices.get(name, Price()),
             dearest,
         )
+        return self._limits
 
-    def around(self, endpoints: Sequence[Endpoint], config: Config, limits: Limits) -> list[Endpoint]:
-        """The endpoints within their limits, each carried out once for each idempotency key, and the list of keys."""
-        listed = KeyList(config.keys, {key.name: _limits(key) for key in config.keys}, self._purse).endpoints()
-        return limits.around(self._idempotency.around([*endpoints, *listed]))
+    def hold(self, keys: Iterable[Key]) -> None:
+        """From now on these are the keys of the database; where the configuration has the name, it has the word."""
+        self._held = {key.name: _limits(key) for key in keys}
+        if self._limits is not None:
+            self._limits.renew(self._held | self._configured)
+
+    def around(self, endpoints: Sequence[Endpoint], limits: Limits) -> list[Endpoint]:
+        """The endpoints within their limits, each carried out once for each idempotency key."""
+        return limits.around(self._idempotency.around(endpoints))
 
     async def aclose(self) -> None:
         """Write down what is not yet."""
-        await self._purse.aclose()
+        await self.purse.aclose()
         await self._counters.aclose()
 
 

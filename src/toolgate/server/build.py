@@ -18,14 +18,15 @@ from toolgate.dialects.ollama import DIALECT as OLLAMA
 from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
 from toolgate.dialects.openai_responses import DIALECT as OPENAI_RESPONSES
 from toolgate.engine import ports
+from toolgate.server.access import Access
 from toolgate.server.accounts import Accounts
 from toolgate.server.app import App, Endpoint
-from toolgate.server.auth import Keys
 from toolgate.server.conversations import ConversationObjects
 from toolgate.server.counting import TokenCounts
 from toolgate.server.endpoints import Conversations, Pace
 from toolgate.server.exchange import Receive, Scope, Send
 from toolgate.server.head import Limits
+from toolgate.server.keys import KeyTable
 from toolgate.server.listen import run
 from toolgate.server.local import Absent, embedded_model
 from toolgate.server.mcp import words
@@ -67,6 +68,7 @@ class Site:
         state: State,
         sockets: Sockets,
         accounts: Accounts,
+        access: Access,
         traced: Traced,
         records: Records,
         workshop: Workshop | None,
@@ -85,14 +87,16 @@ class Site:
         endpoints += workshop.endpoints() if workshop else []
         limits = accounts.limits(config)
         state.background.charge = limits.charge
-        endpoints = accounts.around(endpoints, config, limits)
+        endpoints = accounts.around(endpoints, limits)
+        endpoints += KeyTable(config, access, accounts.purse, traced.log).endpoints()
         self.system.document = document(endpoints)
         self.app = App(
             endpoints,
             {"/": OPENAI_CHAT.server, "/v1/messages": ANTHROPIC.server, "/api/": OLLAMA.server, "/mcp": words},
-            Keys(config.keys, config.models),
+            access.keys,
             Origins(config),
             traced,
+            access.present,
         )
 
 
@@ -152,6 +156,8 @@ class Toolgate:
         self._state = State(self._database, self._store, self._traced)
         self._sockets = Sockets(self)
         self._accounts = Accounts(config, self._database, self._traced, foreman)
+        self._access = Access(config, self._database, self._traced)
+        self._access.on_held(self._accounts.hold)
         self._records = Records(self._database, self._traced)
         self._records.renew(config)
         self._local = embedded_model(config, log) if builtin is None else None
@@ -161,6 +167,8 @@ class Toolgate:
             if config.tools.enabled
             else None
         )
+        if self._workshop is not None:
+            self._workshop.heed(self._access)
         self._site = self._build(config)
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
@@ -204,6 +212,7 @@ class Toolgate:
         self._records.renew(changes.config)
         if self._workshop is not None:
             self._workshop.renew(changes.config)
+        self._access.renew(changes.config)
         log.level, log.redact = changes.config.log.level, Redactor(changes.config.secrets())
         log.info("reloaded", changed=changes.live, needs_restart=changes.restart)
 
@@ -223,6 +232,7 @@ class Toolgate:
             self._state,
             self._sockets,
             self._accounts,
+            self._access,
             self._traced,
             self._records,
             self._workshop,
@@ -233,6 +243,7 @@ class Toolgate:
         while True:
             message = await receive()
             if message["type"] == "lifespan.startup":
+                await self._access.open()
                 if self._workshop is not None:
                     await self._workshop.open()
                 if self._local is not None:
@@ -247,6 +258,7 @@ class Toolgate:
                     await self._local.aclose()
                 await self._transport.aclose()
                 await self._peers.aclose()
+                await self._access.aclose()
                 await self._accounts.aclose()
                 await self._records.aclose()
                 await self._fanout.aclose()

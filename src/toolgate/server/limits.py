@@ -1,27 +1,23 @@
 """Limits of keys at the HTTP edge: who is let in, what the headers say of it, and what a request has cost at its end.
 
-A wrapper around handlers. A key without limits costs one look-up, and without any limited key nothing is wrapped.
+A wrapper around handlers. A key without limits costs one look-up.
 Knows headers, usage and prices; how things are counted is in `toolgate.limits`.
 """
 
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from msgspec.structs import replace
 
-from toolgate.config import Key
 from toolgate.conversation.errors import RateLimited
 from toolgate.conversation.events import Usage
-from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
 from toolgate.engine.limits import Price
 from toolgate.limits import Budget, Counters, Hold, KeyLimits, Meter, Purse, Taken
 from toolgate.limits.purse import Held
 from toolgate.server.app import Call, Endpoint, Handler
 from toolgate.server.exchange import Exchange, Header
 from toolgate.telemetry.traced import RequestRecord
-from toolgate.wire.jsontext import encode
 
 _BYTES_PER_TOKEN = 4
 _MOST_INPUT = 100_000  # beyond it a body is mostly images, of which a token is many bytes
@@ -74,15 +70,19 @@ class Limits:
         dearest: Price = Price(),  # noqa: B008  # an immutable value
     ) -> None:
         """`limits` by the names of keys; `price_of` a model by any of its names; `dearest` bounds what is not yet known."""
-        self._limits = {name: one for name, one in limits.items() if one}
+        self.renew(limits)
         self._counters = counters
         self._purse = purse
         self._price_of = price_of
         self._dearest = dearest
 
+    def renew(self, limits: Mapping[str, KeyLimits]) -> None:
+        """From now on these are the limits, by the names of keys; what was counted stays."""
+        self._limits = {name: one for name, one in limits.items() if one}
+
     def around(self, endpoints: Sequence[Endpoint]) -> list[Endpoint]:
         """The endpoints, with limits around those that cost something; answering an approval never does."""
-        return [self._around(one) if self._limits and _costs(one) else one for one in endpoints]
+        return [self._around(one) if _costs(one) else one for one in endpoints]
 
     async def admit(self, caller: str, estimate: Usage, exchange: Exchange) -> Permit:
         """Let a request in, or RateLimited; either way the answer's headers will say how the limits stand."""
@@ -135,35 +135,6 @@ class Limits:
             raise _held_by_others()
         exchange.extra_headers.append((b"x-should-retry", b"false"))
         raise _used_up(budget, self._purse.renews_in(budget))
-
-
-class KeyList:
-    """The keys at GET /v1/keys, for whoever looks after them; never a key itself, nor its digest."""
-
-    def __init__(self, keys: Sequence[Key], limits: Mapping[str, KeyLimits], purse: Purse) -> None:
-        self._keys = keys
-        self._limits = limits
-        self._purse = purse
-
-    def endpoints(self) -> list[Endpoint]:
-        """What is served."""
-        return [Endpoint("GET", "/v1/keys", self.list, OPENAI_CHAT.server, scope="admin")]
-
-    async def list(self, call: Call) -> None:
-        """List the keys: what they may do, their limits and, of limited ones, what they have spent."""
-        await self._purse.open()
-        await call.exchange.respond(200, encode({"object": "list", "data": [self._shown(key) for key in self._keys]}))
-
-    def _shown(self, key: Key) -> dict[str, Any]:
-        limits = self._limits.get(key.name) or KeyLimits()
-        said: dict[str, Any] = {"object": "key", "name": key.name, "scopes": key.scopes, "models": key.models}
-        said |= {"tools": key.tools, "blocked_tools": key.blocked_tools}
-        for name in ("requests_per_minute", "tokens_per_minute", "concurrency"):
-            said[name] = getattr(limits, name)
-        budget = limits.budget
-        said["budget"] = {"amount": budget.amount, "period": budget.period} if budget else None
-        spent = {period: round(self._purse.spent(key.name, period), 6) for period in ("day", "month", "total")}
-        return {**said, "spent": spent}
 
 
 def _costs(endpoint: Endpoint) -> bool:

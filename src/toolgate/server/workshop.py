@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterable, Mapping
 
 from msgspec.structs import asdict
 
-from toolgate.config import Config
+from toolgate.config import Config, Key
 from toolgate.config.settings import Tools
 from toolgate.engine.limits import Budget
+from toolgate.server.access import Access
 from toolgate.server.app import Endpoint
 from toolgate.server.approvals import ApprovalInbox
-from toolgate.server.auth import Keys
 from toolgate.server.egress import guarded_http
 from toolgate.server.endpoints import Pace
 from toolgate.server.journal import Memory
@@ -100,20 +100,21 @@ class Workshop:
         self.tooling.terms = _terms(config.tools)
         self._runner.bounds = _bounds(config.tools)
 
-    def heed(self, keys: Keys) -> None:
+    def heed(self, access: Access) -> None:
         """From now on callers are judged at every call by how they stand then, not as they stood when they asked."""
-        self.tooling.keys = keys
+        keys = self.tooling.keys = access.keys
 
         def permits(name: str, spec: ToolSpec) -> bool:
             caller = keys.named(name)
             return caller is not None and Rights(caller.allow_tools, caller.block_tools).permits(spec)
 
         self._runner.permits = permits
+        access.on_held(self._count_keys)
 
-    def count_keys(self, more: int) -> None:
-        """So many keys are there beside those of the configuration; whoever is not alone does not approve their own."""
-        self._more_keys = more
-        self.desk.renew(_policy(self._config, more), _desk_terms(self._config.tools))
+    def _count_keys(self, held: Iterable[Key]) -> None:
+        """Whoever is not alone does not approve their own calls, unless the configuration says so."""
+        self._more_keys = len(list(held))
+        self.desk.renew(_policy(self._config, self._more_keys), _desk_terms(self._config.tools))
 
     async def open(self) -> None:
         """Begin to bring tools."""
