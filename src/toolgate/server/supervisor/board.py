@@ -10,6 +10,7 @@ import msgspec
 from toolgate.limits import Hold, LocalCounters
 from toolgate.server.supervisor import words
 from toolgate.server.supervisor.hand import Hand
+from toolgate.telemetry.exposition import family
 from toolgate.telemetry.summing import Sum
 
 _COUNT_SECONDS = 0.5
@@ -106,6 +107,8 @@ class Board:
         for one in sorted(self._hands, key=lambda one: one.place):
             total.add(one.counted)
         total.add(self._past.text(), gauges=False)
+        serving = sum(one.serving for one in self._hands)
+        total.add(family("toolgate_workers", "gauge", "Workers that serve.", [("", (), serving)]))
         hand.say(words.Summed(id, total.text()))
 
     def _has_counted(self, number: int, hand: Hand) -> None:

@@ -82,6 +82,8 @@ class Worker:
         foreman.say(words.Ready())
         spare_the_collector()
         await self._listener.drained()
+        for one in self._sockets:
+            one.close()  # or newcomers would knock in vain as long as we drain
         await self._listener.close()
         await foreman.aclose()
 
@@ -108,7 +110,8 @@ class Worker:
         """Accept for a place, or no longer, when what was said before is done."""
         if before is not None:
             await asyncio.wait({before})
-        await self._listener.cover(place, self._sockets[place].dup() if begin else None)
+        if self._sockets[place].fileno() >= 0:  # else we are about to end
+            await self._listener.cover(place, self._sockets[place].dup() if begin else None)
 
 
 def _end_with(lifeline: int, grace: float) -> None:
