@@ -10,7 +10,7 @@ PostgreSQL remembers how a transaction ended, and is asked by its number.
 import random
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from itertools import count
 from typing import Any, TypeVar
 
@@ -93,12 +93,12 @@ class PostgresEngine:
         raise AssertionError("unreachable")
 
     def alone(self, work: Work[_T]) -> _T:
-        """The work as one transaction, after all others of its kind on any node."""
-        with _mapped(), self._connection() as wire:
-            # Not serializable: what it sees must be as it stands when the lock is there.
-            wire.patience = None
-            wire.execute("BEGIN; SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0", prepare=False)
-            wire.execute("SELECT pg_advisory_xact_lock(%s)", (_MIGRATING,))
+        """The work as one transaction, after all others of its kind on any node; closing gives the lock back."""
+        with _mapped(), closing(self._connect()) as wire:
+            wire.execute("SET lock_timeout = 0; SET statement_timeout = 0", prepare=False)
+            wire.execute("SELECT pg_advisory_lock(%s)", (_MIGRATING,))
+            # Begun after the lock is there: what a transaction knows of tables is as old as its beginning.
+            wire.execute("BEGIN", prepare=False)
             done = work(_Handle(wire))
             wire.execute("COMMIT", prepare=False)
             return done

@@ -1,0 +1,176 @@
+"""Changes are whole and one after the other, on either engine and from any number of processes (D4, fault: M)."""
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from toolgate.storage.database import Connection, Database
+from toolgate.storage.idempotency import Claimed, IdempotencyStore, KeptAnswer
+from toolgate.storage.pins import PinStore
+from toolgate.storage.registrations import RegistrationStore
+from toolgate.storage.rounds import RoundStore
+
+ADD = "INSERT INTO spending (key, period, amount) VALUES (?, ?, ?)"
+
+
+@pytest.fixture
+async def database(storage_url: str) -> AsyncIterator[Database]:
+    opened = Database(storage_url)
+    yield opened
+    await opened.aclose()
+
+
+def count_up(db: Connection) -> float:
+    """Read, then write: what goes wrong unless changes are one after the other."""
+    found = db.execute("SELECT amount FROM spending WHERE key = ?", ("n",)).fetchone()
+    if found is None:
+        db.execute(ADD, ("n", "", 1.0))
+        return 1.0
+    db.execute("UPDATE spending SET amount = ? WHERE key = ?", (found[0] + 1, "n"))
+    return float(found[0]) + 1
+
+
+async def test_a_change_that_fails_leaves_nothing(database: Database) -> None:
+    def work(db: Connection) -> None:
+        db.execute(ADD, ("ann", "", 1.0))
+        raise KeyError("ours")
+
+    with pytest.raises(KeyError, match="ours"):
+        await database.change(work)
+    assert await database.do(lambda db: db.execute("SELECT * FROM spending").fetchall()) == []
+    await database.change(count_up)
+
+
+async def test_many_changes_at_once_count_every_one(storage_url: str) -> None:
+    """Over two objects, as two nodes would."""
+    databases = [Database(storage_url) for _ in range(2)]
+    numbers = await asyncio.gather(*[databases[n % 2].change(count_up) for n in range(60)])
+    assert sorted(numbers) == [float(number) for number in range(1, 61)]
+    for database in databases:
+        await database.aclose()
+
+
+COUNT = """
+import asyncio, sys
+from tests.storage.test_database import count_up
+from toolgate.storage.database import Database
+async def main():
+    database = Database(sys.argv[1])
+    await database.open()
+    print("ready", flush=True)
+    sys.stdin.readline()
+    numbers = await asyncio.gather(*[database.change(count_up) for _ in range(50)])
+    await database.aclose()
+    print(*[int(number) for number in numbers])
+asyncio.run(main())
+"""
+
+
+async def test_two_processes_that_count_never_give_one_number_twice(storage_url: str) -> None:
+    """fault: M"""
+    numbers = await asyncio.to_thread(_race, storage_url)
+    assert sorted(numbers) == list(range(1, 101))
+
+
+def _race(url: str) -> list[int]:
+    command = [sys.executable, "-c", COUNT, url]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    racers = [subprocess.Popen(command, **pipes) for _ in range(2)]  # type: ignore[call-overload]
+    for racer in racers:
+        assert racer.stdout.readline() == "ready\n"
+    for racer in racers:
+        racer.stdin.write("go\n")
+        racer.stdin.flush()
+    return [int(number) for racer in racers for number in racer.communicate(timeout=60)[0].split()]
+
+
+async def test_two_that_each_look_at_what_the_other_writes_do_not_both_go_on(storage_url: str) -> None:
+    """Neither writes what the other wrote, so no row tells them of each other: at most one of two may be on duty off."""
+    databases = [Database(storage_url) for _ in range(2)]
+    for name in ("ann", "bob"):
+        await databases[0].change(lambda db, name=name: db.execute(ADD, (name, "on duty", 1.0)))  # type: ignore[misc]
+
+    def leave(name: str) -> bool:
+        def work(db: Connection) -> bool:
+            [on] = db.execute("SELECT count(*) FROM spending WHERE period = ? AND amount = 1", ("on duty",)).fetchone()
+            time.sleep(0.02)  # both have looked
+            if on > 1:
+                db.execute("UPDATE spending SET amount = 0 WHERE key = ?", (name,))
+            return bool(on > 1)
+
+        return work  # type: ignore[return-value]
+
+    left = await asyncio.gather(databases[0].change(leave("ann")), databases[1].change(leave("bob")))  # type: ignore[arg-type]
+    assert sorted(left) == [False, True]
+    for database in databases:
+        await database.aclose()
+
+
+async def test_every_text_number_and_truth_comes_back_as_it_was(database: Database) -> None:
+    """fault: Z1"""
+    texts = ["", "\0", "a\x1ab", "\x1a0", "\x1a\0", "%s ? :name '", "\U0001f600\u202e", "'; DROP TABLE spending; --"]
+    for text in texts:
+        await database.change(lambda db, text=text: db.execute(ADD, (text, "?", 0.1 + 0.2)))  # type: ignore[misc]
+    rows = await database.do(lambda db: db.execute("SELECT key, period, amount FROM spending").fetchall())
+    assert sorted(rows) == sorted((text, "?", 0.1 + 0.2) for text in texts)
+    select = "SELECT count(*) FROM spending WHERE key = :key AND period = '?' AND key NOT LIKE ':x%'"
+    for text in texts:
+        assert await database.do(lambda db, text=text: db.execute(select, {"key": text}).fetchone()) == (1,)  # type: ignore[misc]
+
+    def numbers(db: Connection) -> list[tuple[int, bytes]]:
+        row = ("c", 2**62, True, b"\0\xff")
+        db.execute("INSERT INTO conversation_items (conversation, place, id, item) VALUES (?, ?, ?, ?)", row)
+        return db.execute("SELECT place, item FROM conversation_items").fetchall()
+
+    assert await database.change(numbers) == [(2**62, b"\0\xff")]
+
+
+async def test_pins_are_kept_replaced_and_forgotten(database: Database) -> None:
+    store = PinStore(database)
+    assert await store.load("s") is None
+    await store.save("s", {})
+    assert await store.load("s") == {}
+    await store.save("s", {"a": b"1", "b": b"2"})
+    await store.save("s", {"a": b"3"})
+    assert await store.load("s") == {"a": b"3", "b": b"2"}
+    await store.forget("s")
+    assert await store.load("s") is None
+
+
+async def test_registrations_are_told_oldest_first_and_one_that_comes_again_is_the_newest(database: Database) -> None:
+    store = RegistrationStore(database)
+    for name in ("a", "b", "c", "a"):
+        await store.save(name, name.encode())
+    await store.delete("b")
+    assert await store.all() == [("c", b"c"), ("a", b"a")]
+
+
+async def test_what_a_run_has_begun_is_remembered_call_by_call(database: Database) -> None:
+    store = RoundStore(database)
+    await store.keep("ann", ["k", "l"], ())
+    for call in ("one", "two"):
+        await store.start("ann", "k", call)
+    await store.keep("ann", ["k"], (), forget=["l"])
+    found = await store.find("ann", ["k", "l"])
+    assert {key: kept.started for key, kept in found.items()} == {"k": {"one", "two"}}
+    assert await store.find("bob", ["k"]) == {}
+
+
+async def test_of_many_who_claim_a_key_on_two_nodes_one_carries_it_out(storage_url: str) -> None:
+    """fault: M2"""
+    databases = [Database(storage_url) for _ in range(2)]
+    stores = [IdempotencyStore(database) for database in databases]
+    for round in range(5):
+        claims = [stores[n % 2].claim("ann", f"key{round}", b"digest", f"holder{n}") for n in range(30)]
+        claimed = [type(claim) is Claimed for claim in await asyncio.gather(*claims)]
+        assert claimed.count(True) == 1
+        holder = f"holder{claimed.index(True)}"
+        answer = KeptAnswer(200, [(b"a", b"b")], b"body")
+        assert await stores[0].keep("ann", f"key{round}", holder, answer)
+        assert await stores[1].claim("ann", f"key{round}", b"digest", "late") == answer
+    for database in databases:
+        await database.aclose()
