@@ -52,12 +52,11 @@ def test_above_it_sources_stand_behind_groups_and_our_own_tools_stay_flat() -> N
     assert names(first)[: 1 + len(own) + 3] == ["search_tools", *own, *groups]
     assert all(first.is_virtual(name) for name in ["search_tools", *groups])
     assert not first.is_virtual("files_003")
-    mail = next(spec for spec in first.offered() if spec.name == "activate_mcp_mail")
+    mail = next(tool for tool in first.offered() if tool.name == "activate_mcp_mail")
+    assert mail.description is not None
     assert "mail_000, mail_001" in mail.description
     assert "Opens 12 further tools" in mail.description
     assert mail.input_schema == {"type": "object", "properties": {}, "additionalProperties": False}
-    assert mail.annotations.read_only
-    assert mail.approval == "allow"
 
 
 def test_what_is_opened_is_offered_from_the_next_step_on_behind_all_that_was_there() -> None:

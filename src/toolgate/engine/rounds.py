@@ -139,7 +139,8 @@ class Run:
 
     async def _ask(self, choice: ToolChoice | None) -> None:
         messages = (*self._request.messages, *self._own)
-        tools = (*self._request.tools, *self._toolbox.offered())
+        own, ours = self._request.tools, self._toolbox.offered()
+        tools = (*own, *ours) if own else ours
         request = replace(self._request, messages=messages, tools=tools, tool_choice=choice, relay=False)
         self._answer = await self._model.ask(request)
         self.upstream = self._answer.upstream

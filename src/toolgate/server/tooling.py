@@ -11,6 +11,7 @@ from toolgate.conversation.history import unanswered
 from toolgate.conversation.ids import mint
 from toolgate.conversation.message import Message, ToolCall
 from toolgate.conversation.request import ModelRequest, ToolDef, ToolServer
+from toolgate.conversation.stock import names_of
 from toolgate.dialects.dialect import Dialect
 from toolgate.engine.limits import Budget
 from toolgate.engine.ports import Answer, Model
@@ -112,8 +113,7 @@ class Tooling:
         """The model with the tools of the outfit in its hands."""
         request = outfit.request
         if not outfit.runs:
-            specs = [spec for spec in outfit.shelf.offered() if not outfit.shelf.is_virtual(spec.name)]
-            offered = tuple([ToolDef(spec.name, spec.description, spec.input_schema) for spec in specs])
+            offered = [tool for tool in outfit.shelf.offered() if not outfit.shelf.is_virtual(tool.name)]
             return Equipment(route.model, replace(request, tools=(*request.tools, *offered)), outfit.selection.warnings)
         key = request_key(dialect.name.encode(), route.name.encode(), repr(wanted).encode(), encode(body))
         hold = 0.0 if dialect.asking else self.terms.hold_seconds
@@ -186,7 +186,7 @@ class Outfit(Struct, frozen=True):
     @property
     def names(self) -> frozenset[str]:
         """The names of the server's tools that are offered at first."""
-        return frozenset([spec.name for spec in self.shelf.offered()])
+        return names_of(self.shelf.offered())
 
 
 class _Checked:

@@ -12,15 +12,15 @@ from msgspec import Struct
 
 from toolgate.conversation.events import ToolProgress
 from toolgate.conversation.message import ApprovalRequest, Text, ToolCall, ToolResult
-from toolgate.conversation.request import ToolDef
+from toolgate.conversation.stock import Stock
 from toolgate.tools.runner import Consent, Runner, Waiting, invocation
-from toolgate.tools.tool import Approvals, Output, Progress, Stance, Tool, ToolSpec
+from toolgate.tools.tool import Approvals, Output, Progress, Stance, Tool
 
 
 class Shelf(Protocol):
     """The tools of a run; some may lie behind virtual ones that open them."""
 
-    def offered(self) -> tuple[ToolSpec, ...]:
+    def offered(self) -> Stock:
         """What the model sees now, in an order that never changes."""
 
     def is_virtual(self, name: str) -> bool:
@@ -70,9 +70,9 @@ class RunToolbox:
         self._waited = 0.0
         self._tainted = behalf.tainted  # strangers may have written what the model has read
 
-    def offered(self) -> tuple[ToolDef, ...]:
+    def offered(self) -> Stock:
         """What the model is offered now."""
-        return tuple([ToolDef(spec.name, spec.description, spec.input_schema) for spec in self._shelf.offered()])
+        return self._shelf.offered()
 
     def owns(self, name: str) -> bool:
         """Whether the name is one of the server's tools."""
@@ -122,7 +122,7 @@ class RunToolbox:
         self._waited += seconds
 
     def _unknown(self, name: str) -> str:
-        names = [spec.name for spec in self._shelf.offered()]
+        names = [tool.name for tool in self._shelf.offered()]
         near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
         hint = f"Did you mean {', '.join(near)}?" if near else f"There are: {', '.join(names[:20]) or 'none'}."
         return f"There is no tool {name[:100]!r}. {hint}"

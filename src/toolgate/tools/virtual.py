@@ -10,6 +10,7 @@ Knows tools by their specs. It runs none of them, and who may use which was deci
 import re
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cached_property
 from itertools import chain, count, islice
 from typing import Any
 
@@ -17,10 +18,12 @@ import msgspec
 from msgspec import Struct
 
 from toolgate.conversation.message import Message, Text, ToolCall
+from toolgate.conversation.request import ToolDef
+from toolgate.conversation.stock import Stock
 from toolgate.tools.grouping import Group, all_groups, grouped
 from toolgate.tools.registry import fitting_name
 from toolgate.tools.search import Search
-from toolgate.tools.tool import NO_INPUT, Annotations, Output, Tool, ToolSpec
+from toolgate.tools.tool import NO_INPUT, Output, Tool, ToolSpec
 
 LIMIT = 128
 FOUND = 10
@@ -33,7 +36,6 @@ _FIND = (
     "Finds further tools by what they do and opens those that fit best. Describe in a few words what is to be done; "
     "afterwards the tools that were found can be called."
 )
-_HARMLESS = Annotations(read_only=True, destructive=False, idempotent=True, open_world=False)
 _QUERY: Mapping[str, Any] = {
     "type": "object",
     "properties": {"query": {"type": "string", "description": "What the tool should do, in a few words."}},
@@ -89,12 +91,15 @@ class Shelf:
         wanted = sorted([name for name in pinned if name in layout.tools and name not in layout.front])
         # What differs from turn to turn stands behind what is the same in every request.
         self._front = layout.front | {name: layout.tools[name].spec for name in wanted[: layout.pins]}
+        self._offered = layout.stock if len(self._front) == len(layout.front) else None
         self._opened: dict[str, tuple[ToolSpec, ...]] = {}  # in the order of opening
         self._used: dict[str, None] = {}  # the same names, the longest unused first
 
-    def offered(self) -> tuple[ToolSpec, ...]:
+    def offered(self) -> Stock:
         """What the model is told of now: never more than the limit, and always in the same order."""
-        return tuple(self._shown().values())
+        if self._offered is None:
+            self._offered = _stock(self._shown().values())
+        return self._offered
 
     def is_virtual(self, name: str) -> bool:
         """Whether a call of this name opens something and runs nothing."""
@@ -152,6 +157,7 @@ class Shelf:
         return self._layout.limit - len(self._front)
 
     def _show(self, key: str, specs: tuple[ToolSpec, ...]) -> None:
+        self._offered = None
         self._opened.setdefault(key, specs)
         self._touch(key)
         while len(self._shown()) > self._layout.limit and len(self._used) > 1:
@@ -163,7 +169,7 @@ class Shelf:
         self._used[key] = None
 
 
-class _Layout(Struct, frozen=True, eq=False):
+class _Layout(Struct, frozen=True, eq=False, dict=True):
     """How the tools stand: what is always offered, what the groups hold, and in which group a tool is.
 
     `pins` is how many more can be offered always.
@@ -177,6 +183,11 @@ class _Layout(Struct, frozen=True, eq=False):
     groups: Mapping[str, Group] = {}
     names: Mapping[Group, str] = {}
     homes: Mapping[str, str] = {}
+
+    @cached_property
+    def stock(self) -> Stock:
+        """What is offered while nothing is opened or pinned."""
+        return _stock(self.front.values())
 
     def names_apart(self, taken: Collection[str]) -> bool:
         """Whether none of these names is one of ours, so that whoever has them can share this."""
@@ -210,6 +221,10 @@ def _layout(all_tools: Sequence[Tool], limit: int, threshold: int | None, taken:
     return _Layout(tools, limit, front, quarter, search, {name: group for group, name in names.items()}, names, homes)
 
 
+def _stock(specs: Iterable[ToolSpec]) -> Stock:
+    return Stock([ToolDef(spec.name, spec.description, spec.input_schema) for spec in specs])
+
+
 def _by_name(specs: Iterable[ToolSpec]) -> dict[str, ToolSpec]:
     return {spec.name: spec for spec in specs}
 
@@ -232,14 +247,7 @@ def _face(child: ToolSpec | Group, names: Mapping[Group, str]) -> ToolSpec:
 
 
 def _virtual(name: str, description: str, input_schema: Mapping[str, Any] = NO_INPUT) -> ToolSpec:
-    return ToolSpec(
-        name=name,
-        description=description,
-        source=_SOURCE,
-        input_schema=input_schema,
-        annotations=_HARMLESS,
-        approval="allow",
-    )
+    return ToolSpec(name=name, description=description, source=_SOURCE, input_schema=input_schema)
 
 
 def _promise(group: Group) -> str:

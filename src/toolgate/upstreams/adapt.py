@@ -20,6 +20,7 @@ from toolgate.conversation.errors import InvalidRequest
 from toolgate.conversation.events import Delta, PartEnd, PartStart, StepEvent
 from toolgate.conversation.message import Message, Part, ToolCall, ToolResult
 from toolgate.conversation.request import ModelRequest, ToolChoice, ToolDef
+from toolgate.conversation.stock import made_once
 from toolgate.dialects.dialect import Quirks
 
 _UNSAFE = re.compile(r"[^a-zA-Z0-9_-]")
@@ -66,11 +67,7 @@ def adapt(request: ModelRequest, dialect: str, quirks: Quirks) -> Adapted:
     if request.dialect == dialect:
         return Adapted(request)
     request, dropped = _narrowed(request), _foreign_fields(request)
-    replacements = {
-        (tool.namespace, tool.name): taken
-        for tool in request.tools
-        if (taken := _as_taken(tool, quirks, keeps_namespaces=dialect == "openai_responses")) is not tool
-    }
+    replacements = _replacements(request.tools, quirks, dialect == "openai_responses")
     if not replacements:
         return Adapted(request, dropped=dropped)
     tools = [replacements.get((tool.namespace, tool.name), tool) for tool in request.tools]
@@ -131,6 +128,13 @@ def _narrowed(request: ModelRequest) -> ModelRequest:
         return request
     tools = tuple([tool for tool in request.tools if tool.name in choice.names])
     return replace(request, tools=tools, tool_choice=ToolChoice(choice.mode, (), choice.parallel))
+
+
+@made_once
+def _replacements(tools: tuple[ToolDef, ...], quirks: Quirks, keeps_namespaces: bool) -> Replacements:
+    """The tools that the upstream takes only in another form, by namespace and name."""
+    taken = [(tool, _as_taken(tool, quirks, keeps_namespaces)) for tool in tools]
+    return {(tool.namespace, tool.name): other for tool, other in taken if other is not tool}
 
 
 def _as_taken(tool: ToolDef, quirks: Quirks, keeps_namespaces: bool) -> ToolDef:

@@ -7,11 +7,14 @@ The conversation is written in `turns.py`, how to think in `thinking.py`; stream
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import Raw
+
 from toolgate.conversation.arguments import NO_ARGUMENTS
 from toolgate.conversation.errors import Garbled, UpstreamFault
 from toolgate.conversation.events import ModelResponse, StepEvent
 from toolgate.conversation.fold import fold
 from toolgate.conversation.request import ModelRequest, OutputFormat, ToolChoice, ToolDef
+from toolgate.conversation.stock import Stock, made_once, names_of
 from toolgate.dialects.anthropic.relay import MessagesRelay, mend_response
 from toolgate.dialects.anthropic.stream import MessagesDecoder
 from toolgate.dialects.anthropic.thinking import Plan, plan_thinking, write_sampling
@@ -19,6 +22,7 @@ from toolgate.dialects.anthropic.turns import Turns, calls_in, write_system
 from toolgate.dialects.anthropic.words import NAME
 from toolgate.dialects.dialect import Decoder, Quirks, Relay, Reply
 from toolgate.dialects.refusals import read_error_object, read_refusal
+from toolgate.wire.jsontext import encode
 
 __all__ = ["decode_error", "decode_response", "decoder", "encode_request", "headers", "path", "relay", "relay_response"]
 
@@ -40,7 +44,7 @@ def headers(api_key: str | None) -> dict[str, str]:
 
 def decoder(request: ModelRequest) -> Decoder:
     """A decoder for the streamed answer to this request."""
-    return MessagesDecoder({tool.name for tool in request.tools})
+    return MessagesDecoder(names_of(request.tools))
 
 
 def relay(request: ModelRequest, reply: Reply) -> Relay:
@@ -55,7 +59,7 @@ def decode_response(body: Any, request: ModelRequest) -> ModelResponse:
     content = body.get("content") if type(body) is dict else None
     if type(content) is not list:
         raise Garbled("The upstream's answer holds no content.")
-    decoder = MessagesDecoder({tool.name for tool in request.tools})
+    decoder = MessagesDecoder(names_of(request.tools))
     events: list[StepEvent] = decoder.read({"type": "message_start", "message": body})
     for index, block in enumerate(content):
         events += decoder.read({"type": "content_block_start", "index": index, "content_block": block})
@@ -116,7 +120,8 @@ def _tools(request: ModelRequest, messages: list[dict[str, Any]], dropped: list[
     offered = request.tools
     if choice is not None and choice.names and (choice.mode != "required" or len(choice.names) > 1):
         offered = tuple([tool for tool in offered if tool.name in choice.names])
-    tools = [written for tool in offered if (written := _tool(tool, dropped))]
+    tools, lost = _written(offered)
+    dropped += lost
     if tools:
         return {"tools": tools, **_choice(choice)}
     if request.dialect != NAME and (called := calls_in(messages)):
@@ -124,6 +129,14 @@ def _tools(request: ModelRequest, messages: list[dict[str, Any]], dropped: list[
         named = [{"name": name, "input_schema": _EMPTY_SCHEMA} for name in called]
         return {"tools": named, "tool_choice": {"type": "none"}}
     return {}
+
+
+@made_once
+def _written(tools: tuple[ToolDef, ...]) -> tuple[list[Any] | Raw, tuple[str, ...]]:
+    """The tools as they are written, and what of them cannot be said; a stock's are JSON already."""
+    dropped: list[str] = []
+    written = [entry for tool in tools if (entry := _tool(tool, dropped))]
+    return Raw(encode(written)) if written and isinstance(tools, Stock) else written, tuple(dropped)
 
 
 def _tool(tool: ToolDef, dropped: list[str]) -> dict[str, Any] | None:

@@ -26,6 +26,7 @@ from toolgate.conversation.message import (
     spoken_content,
 )
 from toolgate.conversation.request import ModelRequest, OutputFormat, Settings, Thinking, ToolChoice, ToolDef
+from toolgate.conversation.stock import names_of
 from toolgate.dialects.dialect import Decoder, Quirks, Relay, Reply
 from toolgate.dialects.ollama.relay import OllamaRelay, mend
 from toolgate.dialects.ollama.stream import Line, OllamaDecoder, line_of
@@ -84,7 +85,7 @@ def decode_error(status: int, headers: Mapping[str, str], body: bytes) -> Upstre
 
 
 def _decoder(request: ModelRequest) -> OllamaDecoder:
-    return OllamaDecoder({tool.name for tool in request.tools})
+    return OllamaDecoder(names_of(request.tools))
 
 
 def _whole(body: Any) -> Line:

@@ -6,6 +6,8 @@ Streams are read in `stream.py` and passed on in `relay.py`.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from msgspec import Raw
+
 from toolgate.conversation import ids
 from toolgate.conversation.errors import Garbled, UpstreamFault
 from toolgate.conversation.events import ModelResponse
@@ -24,11 +26,13 @@ from toolgate.conversation.message import (
     spoken_content,
 )
 from toolgate.conversation.request import NO_SETTINGS, ModelRequest, OutputFormat, Settings, ToolChoice, ToolDef
+from toolgate.conversation.stock import Stock, made_once, names_of
 from toolgate.dialects.dialect import Decoder, Quirks, Relay, Reply
 from toolgate.dialects.openai_chat.relay import ChatRelay, mend_response
 from toolgate.dialects.openai_chat.stream import ChatDecoder
 from toolgate.dialects.openai_chat.words import NAME, read_usage
 from toolgate.dialects.refusals import read_refusal
+from toolgate.wire.jsontext import encode
 
 __all__ = ["decode_error", "decode_response", "decoder", "encode_request", "headers", "path", "relay", "relay_response"]
 
@@ -49,7 +53,7 @@ def headers(api_key: str | None) -> dict[str, str]:
 
 def decoder(request: ModelRequest) -> Decoder:
     """A decoder for the streamed answer to this request."""
-    return ChatDecoder({tool.name for tool in request.tools})
+    return ChatDecoder(names_of(request.tools))
 
 
 def relay(request: ModelRequest, reply: Reply) -> Relay:
@@ -62,7 +66,7 @@ def decode_response(body: Any, request: ModelRequest) -> ModelResponse:
     plain = _plain_text(body)
     if plain is not None:
         return plain
-    decoder = ChatDecoder({tool.name for tool in request.tools})
+    decoder = ChatDecoder(names_of(request.tools))
     return fold([*decoder.read(_as_chunk(body)), *decoder.end()])
 
 
@@ -109,7 +113,8 @@ def encode_request(request: ModelRequest, quirks: Quirks) -> tuple[dict[str, Any
     dropped: list[str] = []
     body: dict[str, Any] = {"model": request.model}
     body["messages"] = list(_messages(request.messages, quirks, dropped))
-    tools = [written for tool in request.tools if (written := _tool(tool, dropped))]
+    tools, lost = _tools(request.tools)
+    dropped += lost
     if tools:
         body["tools"] = tools
         body |= _choice(request.tool_choice)
@@ -280,6 +285,14 @@ def _result_text(content: tuple[Text | Media, ...]) -> str | list[dict[str, Any]
     if all(isinstance(piece, Text) and NAME not in piece.extra for piece in content):
         return "".join([piece.text for piece in content if isinstance(piece, Text)])
     return [entry for piece in content if (entry := _part(piece, []))]
+
+
+@made_once
+def _tools(tools: tuple[ToolDef, ...]) -> tuple[list[Any] | Raw, tuple[str, ...]]:
+    """The tools as they are written, and what of them cannot be said; a stock's are JSON already."""
+    dropped: list[str] = []
+    written = [entry for tool in tools if (entry := _tool(tool, dropped))]
+    return Raw(encode(written)) if written and isinstance(tools, Stock) else written, tuple(dropped)
 
 
 def _tool(tool: ToolDef, dropped: list[str]) -> dict[str, Any] | None:

@@ -11,6 +11,7 @@ from toolgate.conversation.events import ModelResponse
 from toolgate.conversation.fold import fold
 from toolgate.conversation.message import Reasoning
 from toolgate.conversation.request import ModelRequest, OutputFormat, Settings, Thinking
+from toolgate.conversation.stock import names_of
 from toolgate.dialects.dialect import Decoder, Quirks, Relay, Reply
 from toolgate.dialects.openai_responses.history import InputWriter
 from toolgate.dialects.openai_responses.relay import ResponsesRelay, mend_response
@@ -41,7 +42,7 @@ def headers(api_key: str | None) -> dict[str, str]:
 
 def decoder(request: ModelRequest) -> Decoder:
     """A decoder for the streamed answer to this request."""
-    return ResponsesDecoder({tool.name for tool in request.tools})
+    return ResponsesDecoder(names_of(request.tools))
 
 
 def relay(request: ModelRequest, reply: Reply) -> Relay:
@@ -53,7 +54,7 @@ def decode_response(body: Any, request: ModelRequest) -> ModelResponse:
     """A whole answer: it is read as a stream that tells nothing before its last event."""
     if type(body) is not dict:
         raise Garbled("The upstream's answer is not an object.")
-    decoder = ResponsesDecoder({tool.name for tool in request.tools})
+    decoder = ResponsesDecoder(names_of(request.tools))
     return fold(decoder.read_whole(body))
 
 
