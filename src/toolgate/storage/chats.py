@@ -49,13 +49,14 @@ CREATE TABLE IF NOT EXISTS chat_messages (
     PRIMARY KEY (chat, place)
 );
 CREATE TABLE IF NOT EXISTS completions (
-    id TEXT PRIMARY KEY,
+    id TEXT NOT NULL,
     owner TEXT NOT NULL,
     chat TEXT NOT NULL,
     place INTEGER NOT NULL,
     model TEXT NOT NULL,
     created REAL NOT NULL,
-    metadata TEXT NOT NULL
+    metadata TEXT NOT NULL,
+    PRIMARY KEY (owner, id)
 );
 CREATE INDEX IF NOT EXISTS completions_by_owner ON completions (owner, created, id);
 CREATE INDEX IF NOT EXISTS completions_by_chat ON completions (chat);
@@ -153,6 +154,12 @@ UPDATE chats SET updated = ?, model = ?, messages = ?, digest = ?, system_digest
     lasting = CASE WHEN lasting = 1 THEN 1 ELSE ? END
 WHERE id = ?
 """
+# The id may be an upstream's, and not all of them make a new one each time: the last to have it keeps it.
+_NAME = """
+INSERT INTO completions VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (owner, id) DO UPDATE
+SET chat = excluded.chat, place = excluded.place, model = excluded.model, created = excluded.created,
+    metadata = excluded.metadata
+"""
 
 
 class ChatStore:
@@ -247,7 +254,7 @@ def _keep(db: Connection, said: Said) -> None:
     db.execute(_CONTINUE, values)
     if said.completion is not None:
         row = (said.completion, said.owner, chat, last, said.model, said.created, _json(said.metadata))
-        db.execute("INSERT INTO completions VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+        db.execute(_NAME, row)
 
 
 def _begun(db: Connection, said: Said) -> tuple[str, int, Sequence[StoredMessage]]:
@@ -269,7 +276,7 @@ def _delete_completion(db: Connection, owner: str, id: str) -> bool:
     if found is None:
         return False
     chat = found[0]
-    db.execute("DELETE FROM completions WHERE id = ?", (id,))
+    db.execute("DELETE FROM completions WHERE id = ? AND owner = ?", (id, owner))
     lasting = db.execute("SELECT lasting FROM chats WHERE id = ?", (chat,)).fetchone()
     if lasting is None or lasting[0]:
         return True

@@ -128,7 +128,7 @@ class ChatKeeper:
             digest=past.digest,
             system_digest=past.system_digest,
             lasting=self._lasting,
-            completion=reply.id if self._asked else None,
+            completion=(response.id or reply.id) if self._asked else None,  # the id that the client was told
             metadata=_metadata(question),
         )
 
