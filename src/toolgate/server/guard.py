@@ -254,7 +254,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def may_switch(self, answer: Answer) -> bool:
         """Say whether the client offered to speak WebSocket instead of getting this answer."""
-        return answer is self._switchable and answer is self._running and not answer.started
+        return answer is self._switchable and answer is self._running and self._stage == _READING
 
     def message_bytes(self) -> int:
         """Return how large a message may be: as large as a body of the request that was read last."""

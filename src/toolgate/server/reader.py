@@ -84,10 +84,11 @@ class RequestReader:
     def feed(self, data: bytes | memoryview) -> None:
         """Read on, or raise what is wrong; `data` must be no larger than a head may be."""
         before, done, body_bytes = self.phase, self._done, self._body_bytes
+        rest: bytes | None = None
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            self._upgrade(bytes(data[upgrade.args[0] :]))
+            rest = bytes(data[upgrade.args[0] :])
         except httptools.HttpParserError as broken:
             raise _why(broken) from None
         else:
@@ -95,6 +96,8 @@ class RequestReader:
                 self._count_barren(len(data), self._body_bytes != body_bytes)
             elif self.phase == HEAD or done == self._done:
                 self._count_head(len(data), before, done == self._done)
+        if rest is not None:
+            self._upgrade(rest)
 
     def _count_head(self, size: int, before: int, alone: bool) -> None:
         """Count a head that is not complete, but its first read only if nothing else was in it."""
