@@ -12,6 +12,7 @@ def bind(host: str, port: int, stall_seconds: float, *, shared: bool = False) ->
     listening = socket.create_server((host, port), family=family, backlog=BACKLOG, reuse_port=shared)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio forgets it, uvloop does not
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         # The kernel's own write-stall timeout also sees bytes that have left our buffers for its own.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(stall_seconds * 1000))
