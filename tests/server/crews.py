@@ -145,13 +145,13 @@ def until(true: Callable[[], bool], seconds: float = 20) -> None:
 
 
 @contextmanager
-def service(folder: Path, config: str, *arguments: str) -> Iterator[Service]:
+def service(folder: Path, config: str, *arguments: str, embedded: bool = False) -> Iterator[Service]:
     """A server with this configuration on a free port, which is gone at the end, and its workers with it."""
     (folder / "toolgate.yaml").write_text(config)
     process = subprocess.Popen(
         [*PROGRAM, "--port", "0", *arguments],
         cwd=folder,
-        env={**os.environ, "ENABLE_EMBEDDED_MODEL": "false"},
+        env={**os.environ, "ENABLE_EMBEDDED_MODEL": str(embedded)},
         stderr=subprocess.PIPE,
         text=True,
     )

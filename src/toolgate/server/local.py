@@ -7,10 +7,13 @@ from toolgate.config import Config
 from toolgate.conversation.errors import Unavailable
 from toolgate.conversation.request import ModelRequest
 from toolgate.engine.ports import Answer
+from toolgate.server.supervisor.foreman import Foreman
 from toolgate.telemetry.logs import Log
 
 if TYPE_CHECKING:
+    from toolgate.upstreams.embedded.keeper import Options
     from toolgate.upstreams.embedded.model import EmbeddedModel
+    from toolgate.upstreams.embedded.room import OwnRoom
     from toolgate.upstreams.embedded.state import State
 
 _STEP = 10.0
@@ -25,15 +28,37 @@ class Absent:
         raise Unavailable("The embedded model is turned off here (`embedded.enabled`).", status=503)
 
 
-def embedded_model(config: Config, log: Log) -> "EmbeddedModel | None":
-    """The model that runs here, if some model of the configuration is it and it may run."""
-    if not config.embedded.enabled or not any(config.is_local(model) for model in config.models):
+def embedded_model(config: Config, log: Log, foreman: Foreman | None = None) -> "EmbeddedModel | None":
+    """The model that runs here, if some model of the configuration is it and it may run; a `foreman` has it already."""
+    if not _is_wanted(config):
         return None
-    from toolgate.upstreams.embedded.keeper import Options
     from toolgate.upstreams.embedded.model import EmbeddedModel
 
+    if foreman is None:
+        return EmbeddedModel(_options(config), _Teller(log).tell)
+    from toolgate.server.supervisor.borrower import LentRoom
+
+    return EmbeddedModel(_options(config), room=LentRoom(foreman, config.embedded.model))
+
+
+def engine_room(config: Config, log: Log) -> "OwnRoom | None":
+    """The engine of that model alone, for whoever lends it to others."""
+    if not _is_wanted(config):
+        return None
+    from toolgate.upstreams.embedded.room import OwnRoom
+
+    return OwnRoom(_options(config), _Teller(log).tell)
+
+
+def _is_wanted(config: Config) -> bool:
+    return config.embedded.enabled and any(config.is_local(model) for model in config.models)
+
+
+def _options(config: Config) -> "Options":
+    from toolgate.upstreams.embedded.keeper import Options
+
     chosen = config.embedded
-    options = Options(
+    return Options(
         model=chosen.model,
         folder=Path(chosen.folder).expanduser() if chosen.folder else None,
         context=chosen.context,
@@ -42,7 +67,6 @@ def embedded_model(config: Config, log: Log) -> "EmbeddedModel | None":
         wait=chosen.wait,
         max_tokens=chosen.max_tokens,
     )
-    return EmbeddedModel(options, _Teller(log).tell)
 
 
 class _Teller:

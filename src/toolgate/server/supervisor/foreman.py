@@ -24,13 +24,14 @@ _SUM_SECONDS = 2.0
 
 
 class Foreman:
-    """The line to the supervisor; `told` hears what it wants, `lost` that it is gone."""
+    """The line to the supervisor; `told` hears what it wants, `lost` that it is gone, `lent` of this machine's model."""
 
     def __init__(self) -> None:
         self.counters = CrewCounters(self)
         self.fanout = CrewFanout(self)
         self.told: Callable[[words.ToWorker], None] = _deaf
         self.lost: Callable[[], None] = _nobody
+        self.lent: Callable[[words.Lent | None], None] = _deaf
         self.count: Callable[[], bytes] = bytes
         self._numbers = count(1)
         self._asked: dict[int, asyncio.Future[words.ToWorker]] = {}
@@ -87,6 +88,7 @@ class Foreman:
         for future in self._asked.values():
             if not future.done():
                 future.set_exception(_gone())
+        self.lent(None)
         self.lost()
 
     def _take_in(self, message: words.ToWorker) -> None:
@@ -101,6 +103,8 @@ class Foreman:
                 self.fanout.pass_on(topic)
             case words.Count(number):
                 self.say(words.Counted(number, self.count().decode()))
+            case words.Engaged() | words.Declined() | words.Report() | words.Broken():
+                self.lent(message)
             case _:
                 self.told(message)
 
@@ -153,7 +157,7 @@ def _gone() -> Overloaded:
     return Overloaded("The server is shutting down.", retry_after=1)
 
 
-def _deaf(message: words.ToWorker) -> None:
+def _deaf(message: words.ToWorker | None) -> None:
     """Nobody listens yet."""
 
 

@@ -8,14 +8,20 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from toolgate.config import Config
 from toolgate.config.settings import Server
+from toolgate.server.local import engine_room
 from toolgate.server.sockets import bind, url_of
 from toolgate.server.startup import announce, log_of
 from toolgate.server.supervisor.board import Board
 from toolgate.server.supervisor.crew import Crew, Terms
 from toolgate.server.supervisor.hand import Hand, Post
+from toolgate.telemetry.logs import Log
+
+if TYPE_CHECKING:
+    from toolgate.server.supervisor.lender import Lender
 
 _BEYOND_DRAIN = 15.0
 """Seconds that a worker may take to end after its time to drain."""
@@ -54,7 +60,8 @@ async def _supervise(config: Config, path: Path | None, sockets: Sequence[socket
             Post(place, config_file, server.host, server.port, len(sockets), fds, lifeline=lifeline)
         )
 
-    crew = Crew(len(sockets), hire, Board(), log, Terms(drain=server.drain_seconds + _BEYOND_DRAIN))
+    lender = _lender(config, log)
+    crew = Crew(len(sockets), hire, Board(lender), log, Terms(drain=server.drain_seconds + _BEYOND_DRAIN))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _end, crew, sockets)
     loop.add_signal_handler(signal.SIGHUP, crew.reload)
@@ -62,10 +69,24 @@ async def _supervise(config: Config, path: Path | None, sockets: Sequence[socket
     try:
         if await crew.open():
             announce(url_of(sockets[0], server.host), config)
+            if lender is not None:
+                lender.start()
         return await crew.ended()
     finally:
+        if lender is not None:
+            await lender.aclose()
         os.close(held)
         os.close(lifeline)
+
+
+def _lender(config: Config, log: Log) -> "Lender | None":
+    """What lends the model on this machine, if there is to be one."""
+    room = engine_room(config, log)
+    if room is None:
+        return None
+    from toolgate.server.supervisor.lender import Lender
+
+    return Lender(room)
 
 
 def _end(crew: Crew, sockets: Sequence[socket.socket]) -> None:

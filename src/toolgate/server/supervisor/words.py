@@ -149,10 +149,9 @@ class Broken(Struct, frozen=True, tag="broken"):
     how: str
 
 
+Lent: TypeAlias = Engaged | Declined | Report | Broken
 FromWorker: TypeAlias = Ready | Take | Settle | Charge | Gather | Counted | Changed | Engage | Order | Release
-ToWorker: TypeAlias = (
-    Drain | Retire | Reload | Cover | Granted | Count | Summed | Changed | Engaged | Declined | Report | Broken
-)
+ToWorker: TypeAlias = Drain | Retire | Reload | Cover | Granted | Count | Summed | Changed | Lent
 
 _FROM: msgspec.json.Decoder[FromWorker] = msgspec.json.Decoder(FromWorker)
 _TO: msgspec.json.Decoder[ToWorker] = msgspec.json.Decoder(ToWorker)

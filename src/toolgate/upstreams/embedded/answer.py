@@ -6,7 +6,6 @@ schema. Knows the engine only as something that writes.
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing
-from typing import Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -21,6 +20,7 @@ from toolgate.upstreams.adapt import Restorer
 from toolgate.upstreams.embedded import frames, grammar, prompts
 from toolgate.upstreams.embedded.plan import NAME, Plan, sampling
 from toolgate.upstreams.embedded.process import EngineFault
+from toolgate.upstreams.embedded.room import Engine
 
 _NAME_TOKENS = 64
 _ARGUMENT_TOKENS = 1024
@@ -55,23 +55,6 @@ class EmbeddedAnswer:
     async def aclose(self) -> None:
         """Stop the engine, if it is still writing."""
         await self._rest.aclose()
-
-
-class Generation(Protocol):
-    """One text that is being written."""
-
-    def __aiter__(self) -> AsyncIterator[frames.Told]:
-        """What is told of it, the last being `Over` or `Failed`; EngineFault if the engine ends before."""
-
-    def cancel(self) -> None:
-        """Have it stopped, unless it is over."""
-
-
-class Engine(Protocol):
-    """Something that writes."""
-
-    def generate(self, order: frames.Generate, over: Callable[[], None]) -> Generation:
-        """Begin to write; `over` is called as soon as it is written."""
 
 
 class Written(Struct):

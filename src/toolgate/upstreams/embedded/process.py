@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
+from typing import Protocol
 
 import msgspec
 
@@ -26,10 +27,17 @@ class EngineFault(Exception):
     """The engine could not be started, or ended; the text says how."""
 
 
+class Forgetful(Protocol):
+    """Something that writes, and stops when nobody listens."""
+
+    def forget(self, id: int) -> None:
+        """Nobody listens to this answer any more."""
+
+
 class Generation:
     """One answer of the engine, told until it is over."""
 
-    def __init__(self, engine: "EngineProcess", id: int, over: Callable[[], None]) -> None:
+    def __init__(self, engine: Forgetful, id: int, over: Callable[[], None]) -> None:
         """`over` is called as soon as the engine has no more to do for it, whether anybody listens or not."""
         self._when_over = over
         self._engine = engine
