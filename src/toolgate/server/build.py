@@ -160,7 +160,7 @@ class Toolgate:
         self._access.on_held(self._accounts.hold)
         self._records = Records(self._database, self._traced)
         self._records.renew(config)
-        self._local = embedded_model(config, log) if builtin is None else None
+        self._local = embedded_model(config, log, foreman) if builtin is None else None
         self._builtin = builtin or {"local": self._local or Absent(), "echo": EchoModel()}
         self._workshop = (
             Workshop(config, self._database, self._traced, sources, self._fanout, self._records.tools.ran)
