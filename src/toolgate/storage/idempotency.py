@@ -14,6 +14,8 @@ from msgspec import Struct
 from toolgate.storage.database import Connection, Database
 
 DAY = 86_400.0
+_PRUNE_EVERY = 256
+"""Seldom, because who looks at the old ones collides with everybody who adds a new one."""
 
 
 class KeptAnswer(Struct, frozen=True, array_like=True):
@@ -50,18 +52,20 @@ class IdempotencyStore:
         self._database = database
         self._keep = keep
         self._clock = clock
+        self._claims = 0
 
     async def claim(self, owner: str, key: str, digest: bytes, holder: str) -> Claim:
         """Claim a key for a request of this digest; what became of it if that cannot be."""
-        now = self._clock()
+        now, prune = self._clock(), self._claims % _PRUNE_EVERY == 0
+        self._claims += 1
 
         def decide(db: Connection) -> Claim:
-            db.execute("DELETE FROM idempotency WHERE created < ?", (now - self._keep,))
-            row = db.execute(_SELECT, (owner, key)).fetchone()
-            if row is None:
-                db.execute(_INSERT, (owner, key, digest, holder, now + self.lease, now))
+            if prune:
+                db.execute(_FORGET, (now - self._keep,))
+            claimed = db.execute(_CLAIM, (owner, key, digest, holder, now + self.lease, now, now - self._keep))
+            if claimed.rowcount == 1:
                 return Claimed()
-            known, leased_until, answer = row
+            known, leased_until, answer = db.execute(_SELECT, (owner, key)).fetchone()
             if known != digest:
                 return Another()
             if answer is not None:
@@ -89,10 +93,15 @@ class IdempotencyStore:
         await self._database.change(lambda db: db.execute(_RELEASE, (owner, key, holder)))
 
 
+_FORGET = "DELETE FROM idempotency WHERE created < ?"
 _SELECT = "SELECT digest, leased_until, answer FROM idempotency WHERE owner = ? AND key = ?"
-_INSERT = """
+_CLAIM = """
 INSERT INTO idempotency (owner, key, digest, holder, leased_until, created) VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT (owner, key) DO UPDATE SET digest = excluded.digest, holder = excluded.holder,
+    leased_until = excluded.leased_until, created = excluded.created, answer = NULL
+WHERE idempotency.created < ?
 """
+"""Written before anything is read: two who claim different keys then do not collide."""
 _TAKE_OVER = "UPDATE idempotency SET holder = ?, leased_until = ? WHERE owner = ? AND key = ?"
 _HOLDING = "WHERE owner = ? AND key = ? AND holder = ? AND answer IS NULL"
 _RENEW = f"UPDATE idempotency SET leased_until = ? {_HOLDING}"  # noqa: S608 - constants

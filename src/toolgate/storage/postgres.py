@@ -85,7 +85,7 @@ class PostgresEngine:
         with _mapped():
             for attempt in count():
                 try:
-                    return self._attempt(work, in_line=attempt > 1)
+                    return self._attempt(work, in_line=attempt > 0)
                 except _LOST as lost:
                     if time.monotonic() > until or (isinstance(lost, errors.UniqueViolation) and attempt > 2):
                         raise

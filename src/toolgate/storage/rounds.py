@@ -14,6 +14,8 @@ from toolgate.conversation.message import Message
 from toolgate.storage.database import Connection, Database
 
 KEPT_SECONDS = 7 * 24 * 3600.0
+_PRUNE_EVERY = 64
+"""Seldom, because who looks at the old ones collides with everybody who adds a new one."""
 
 _SELECT = "SELECT key, messages, started FROM rounds WHERE owner = ? AND created > ? AND key IN (%s)"
 _KEEP = """
@@ -36,6 +38,7 @@ class RoundStore:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._kept = 0
 
     async def find(self, owner: str, keys: Iterable[str], within: float = KEPT_SECONDS) -> dict[str, KeptRounds]:
         """What was kept under these keys within so many seconds."""
@@ -53,12 +56,15 @@ class RoundStore:
         """Keep these messages under every key, and nothing any more under those to forget."""
         now, written = time.time(), msgspec.json.encode(messages)
         kept = [(owner, key, now, written, b"[]") for key in keys]
+        prune = self._kept % _PRUNE_EVERY == 0
+        self._kept += 1
         dropped = [(owner, key) for key in forget]
 
         def write(db: Connection) -> None:
             db.executemany(_KEEP, kept)
             db.executemany("DELETE FROM rounds WHERE owner = ? AND key = ?", dropped)
-            db.execute("DELETE FROM rounds WHERE created < ?", (now - KEPT_SECONDS,))
+            if prune:
+                db.execute("DELETE FROM rounds WHERE created < ?", (now - KEPT_SECONDS,))
 
         await self._database.change(write)
 
