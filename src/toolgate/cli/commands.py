@@ -11,7 +11,9 @@ from toolgate.cli import weights
 from toolgate.cli.approvals import app as approvals_app
 from toolgate.cli.asking import HERE, Key, Url, ask
 from toolgate.cli.keys import app as keys_app
+from toolgate.cli.toollog import log
 from toolgate.cli.tools import app as tools_app
+from toolgate.cli.usage import usage
 
 if TYPE_CHECKING:
     from toolgate.config import Config
@@ -142,9 +144,44 @@ def login(
 
 app.add_typer(mcp_app, name="mcp")
 
+tools_app.command("log")(log)
 app.add_typer(tools_app, name="tools")
 app.add_typer(approvals_app, name="approvals")
 app.add_typer(keys_app, name="keys")
+app.command("usage")(usage)
+
+
+@app.command()
+def export(
+    kinds: Annotated[
+        list[str] | None,
+        typer.Argument(help="conversations, responses, chats, invocations, usage, approvals; by default all."),
+    ] = None,
+    owner: Annotated[str | None, typer.Option(help="Only what this key has.")] = None,
+    since: Annotated[str | None, typer.Option(help="Only from this day or time on, such as 2026-01-31.")] = None,
+    config: ConfigOption = None,
+) -> None:
+    """Print records from the database, one JSON object a line; a server may go on running."""
+    loaded = _load(_find(config))
+    from toolgate.cli.export import export as run
+
+    run(loaded, kinds or (), owner, since)
+
+
+@app.command()
+def forget(
+    owner: Annotated[str, typer.Argument(help="The name of the key whose records are to be deleted.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask first.")] = False,
+    config: ConfigOption = None,
+) -> None:
+    """Delete from the database everything that a key has: what it said, had run, was asked and used."""
+    loaded = _load(_find(config))
+    if not yes:
+        typer.confirm(f"Delete all records of {owner}? They cannot be brought back", abort=True, err=True)
+    from toolgate.cli.export import forget as run
+
+    gone = run(loaded, owner)
+    _say(", ".join([f"{count} {kind}" for kind, count in gone.items()]) or f"There were no records of {owner}.")
 
 
 @app.command()

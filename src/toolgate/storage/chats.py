@@ -15,53 +15,6 @@ from msgspec.structs import astuple
 from toolgate.storage.database import Connection, Database
 from toolgate.storage.responses import Write
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS chats (
-    id TEXT PRIMARY KEY,
-    owner TEXT NOT NULL,
-    model TEXT NOT NULL,
-    dialect TEXT NOT NULL,
-    created REAL NOT NULL,
-    updated REAL NOT NULL,
-    messages INTEGER NOT NULL,
-    digest TEXT NOT NULL,
-    system_digest TEXT NOT NULL,
-    lasting INTEGER NOT NULL
-);
-CREATE INDEX IF NOT EXISTS chats_by_digest ON chats (owner, digest);
-CREATE INDEX IF NOT EXISTS chats_by_owner ON chats (owner, created, id);
-CREATE INDEX IF NOT EXISTS chats_by_time ON chats (updated);
-CREATE TABLE IF NOT EXISTS chat_messages (
-    chat TEXT NOT NULL,
-    place INTEGER NOT NULL,
-    role TEXT NOT NULL,
-    content TEXT,
-    content_json TEXT,
-    tool_calls TEXT,
-    tool_call_id TEXT,
-    name TEXT,
-    function_call TEXT,
-    model TEXT,
-    finish_reason TEXT,
-    usage TEXT,
-    request TEXT NOT NULL,
-    created REAL NOT NULL,
-    PRIMARY KEY (chat, place)
-);
-CREATE TABLE IF NOT EXISTS completions (
-    id TEXT NOT NULL,
-    owner TEXT NOT NULL,
-    chat TEXT NOT NULL,
-    place INTEGER NOT NULL,
-    model TEXT NOT NULL,
-    created REAL NOT NULL,
-    metadata TEXT NOT NULL,
-    PRIMARY KEY (owner, id)
-);
-CREATE INDEX IF NOT EXISTS completions_by_owner ON completions (owner, created, id);
-CREATE INDEX IF NOT EXISTS completions_by_chat ON completions (chat);
-"""
-
 
 class StoredMessage(Struct, frozen=True):
     """One message; what is not plain text is JSON, `request` the id of the request that brought it."""
@@ -167,7 +120,6 @@ class ChatStore:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        database.needs(_SCHEMA)
 
     def keeping(self, said: Said) -> Write:
         """Keeps what was said, in the chat that it continues or in a new one."""

@@ -12,24 +12,6 @@ from msgspec.structs import asdict, astuple
 from toolgate.storage.database import Connection, Database
 from toolgate.storage.responses import Write
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS tool_invocations (
-    id TEXT PRIMARY KEY,
-    owner TEXT NOT NULL,
-    run TEXT NOT NULL,
-    call TEXT NOT NULL,
-    tool TEXT NOT NULL,
-    source TEXT NOT NULL,
-    started REAL NOT NULL,
-    latency_ms REAL NOT NULL,
-    outcome TEXT NOT NULL,
-    digest TEXT NOT NULL,
-    arguments TEXT
-);
-CREATE INDEX IF NOT EXISTS tool_invocations_by_time ON tool_invocations (started, id);
-CREATE INDEX IF NOT EXISTS tool_invocations_by_owner ON tool_invocations (owner, started, id);
-"""
-
 
 class StoredInvocation(Struct, frozen=True):
     """One call; `run` is the request or run that it was made for, `started` a time in seconds since 1970."""
@@ -65,7 +47,6 @@ class InvocationStore:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        database.needs(_SCHEMA)
 
     def adding(self, invocation: StoredInvocation) -> Write:
         """Adds this one."""

@@ -15,12 +15,6 @@ AT_ONCE = 200
 """Rows that are deleted in one transaction."""
 
 _DAY = 86_400.0
-_SCHEMA = """
-CREATE INDEX IF NOT EXISTS responses_by_time ON responses (created);
-CREATE INDEX IF NOT EXISTS responses_by_previous ON responses (previous);
-CREATE INDEX IF NOT EXISTS items_by_response ON items (response);
-CREATE INDEX IF NOT EXISTS conversations_by_time ON conversations (created);
-"""
 # One that another continues stays until that one goes.
 _RESPONSES = """
 SELECT id FROM responses WHERE created < ?
@@ -101,7 +95,6 @@ class Retention:
     def __init__(self, database: Database, clock: Callable[[], float] = time.time) -> None:
         self._database = database
         self._clock = clock
-        database.needs(_SCHEMA)
 
     async def sweep(self, kind: str, days: int) -> int:
         """Delete some rows of this kind that are older than so many days; how many there were."""

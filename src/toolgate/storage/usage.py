@@ -14,21 +14,6 @@ BY: tuple[By, ...] = ("key", "model", "day")
 """What sums may be told by."""
 
 SUMS = ("requests", "input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens", "estimated", "cost")
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS usage_sums (
-    day TEXT NOT NULL,
-    key TEXT NOT NULL,
-    model TEXT NOT NULL,
-    requests INTEGER NOT NULL,
-    input_tokens INTEGER NOT NULL,
-    output_tokens INTEGER NOT NULL,
-    cached_tokens INTEGER NOT NULL,
-    reasoning_tokens INTEGER NOT NULL,
-    estimated INTEGER NOT NULL,
-    cost REAL NOT NULL,
-    PRIMARY KEY (day, key, model)
-);
-"""
 _GROWN = ", ".join([f"{name} = usage_sums.{name} + excluded.{name}" for name in SUMS])
 _ADD = f"""
 INSERT INTO usage_sums VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (day, key, model) DO UPDATE SET {_GROWN}
@@ -55,7 +40,6 @@ class UsageStore:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        database.needs(_SCHEMA)
 
     def adding(self, used: Iterable[Used]) -> Write:
         """Adds these to what is there."""

@@ -107,7 +107,7 @@ def test_a_chat_of_anthropics_client_is_kept(model: str, stream: bool) -> None:
 def test_a_chat_of_ollamas_client_is_kept(model: str, stream: bool) -> None:
     history: list[Any] = [QUESTION]
     with keeping() as kept:
-        client = Ollama(kept.url, headers={"authorization": "Bearer ann-key"})
+        client: Any = Ollama(kept.url, headers={"authorization": "Bearer ann-key"})
         kept.play(LOOK_UP, SUNNY, HELLO)
         for _ in range(2):
             answers = client.chat(model, history, tools=TOOLS, stream=stream)
@@ -212,7 +212,8 @@ def test_an_answer_that_failed_is_not_kept(stream: bool) -> None:
 def test_who_wants_chats_kept(records: Records, key: bool | None, store: bool, is_kept: bool, is_warned: bool) -> None:
     with keeping(records=records, keys=(replace(ANN, keep_chats=key),)) as kept:
         kept.play("One.")
-        headers = ask(kept, [QUESTION], **({"store": True} if store else {}))
+        asked: dict[str, Any] = {"store": True} if store else {}
+        headers = ask(kept, [QUESTION], **asked)
         assert len(kept.chats()) == is_kept
     assert ("keeps no chats" in headers.get("x-toolgate-warning", "")) == is_warned
 
