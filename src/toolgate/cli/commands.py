@@ -10,6 +10,7 @@ from toolgate import __version__
 from toolgate.cli import weights
 from toolgate.cli.approvals import app as approvals_app
 from toolgate.cli.asking import HERE, Key, Url, ask
+from toolgate.cli.db import Task, look_after
 from toolgate.cli.keys import app as keys_app
 from toolgate.cli.toollog import log
 from toolgate.cli.tools import app as tools_app
@@ -182,6 +183,17 @@ def forget(
 
     gone = run(loaded, owner)
     _say(", ".join([f"{count} {kind}" for kind, count in gone.items()]) or f"There were no records of {owner}.")
+
+
+@app.command()
+def db(
+    task: Annotated[
+        Task, typer.Argument(help="See the version of the tables, bring them to the newest, look for damage.")
+    ],
+    config: ConfigOption = None,
+) -> None:
+    """Look after the database; a server brings its tables to the newest version by itself."""
+    typer.echo(look_after(_load(_find(config)), task))
 
 
 @app.command()

@@ -1,0 +1,75 @@
+"""`toolgate db status|migrate|check`: the version of the tables, and whether anything is damaged. Needs no server."""
+
+import asyncio
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from toolgate.cli.asking import stop
+
+if TYPE_CHECKING:
+    from toolgate.config import Config
+    from toolgate.storage.database import Database
+
+Task: TypeAlias = Literal["status", "migrate", "check"]
+
+
+def look_after(config: "Config", task: Task) -> str:
+    """What is to be said of the database afterwards; the command ends here if it is not as it should be."""
+    from toolgate.conversation.errors import ToolgateError
+
+    try:
+        return f"{_name(config)}: {asyncio.run(_done(config, task))}"
+    except ToolgateError as error:
+        stop(f"{_name(config)}: {error.message}{_detail(error)}")
+
+
+def _detail(error: Exception) -> str:
+    """What the database itself said, which requests do not hear."""
+    return f" ({str(error.__cause__).strip()})" if error.__cause__ else ""
+
+
+async def _done(config: "Config", task: Task) -> str:
+    from toolgate.storage.database import Database
+
+    database = Database(config.storage.reveal(), connections=1)
+    if database.path is not None and not database.path.exists() and task != "migrate":
+        return "there is no file yet"
+    try:
+        match task:
+            case "status":
+                return await _status(database)
+            case "migrate":
+                return await _migrate(database)
+            case "check":
+                return await _check(database)
+    finally:
+        await database.aclose()
+
+
+async def _status(database: "Database") -> str:
+    now = await database.status()
+    if now.version < now.newest:
+        return f"version {now.version} of the tables; the newest is {now.newest}, see `toolgate db migrate`"
+    if now.version > now.newest:
+        return f"version {now.version} of the tables; this program knows {now.newest} and does not touch them"
+    return f"version {now.version} of the tables, the newest"
+
+
+async def _migrate(database: "Database") -> str:
+    before = await database.status()
+    await database.open()
+    if before.version == before.newest:
+        return f"version {before.version} of the tables, nothing to do"
+    return f"from version {before.version} of the tables to {before.newest}"
+
+
+async def _check(database: "Database") -> str:
+    damage = await database.check()
+    if damage:
+        stop("\n".join(["The database is damaged; restore a backup.", *damage]))
+    return "nothing is damaged"
+
+
+def _name(config: "Config") -> str:
+    """The address without the password that it may hold."""
+    scheme, _, rest = config.storage.reveal().partition("://")
+    return f"{scheme}://{rest.partition('?')[0].rpartition('@')[2]}"

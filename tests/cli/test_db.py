@@ -1,0 +1,58 @@
+"""`toolgate db`: what it says of a database, and how it ends."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from toolgate.cli.commands import app
+from toolgate.storage.migrations import migrations
+
+NEWEST = migrations()[-1].version
+
+
+@pytest.fixture
+def db(storage_url: str, tmp_path: Path) -> "Db":
+    return Db(tmp_path, storage_url)
+
+
+class Db:
+    def __init__(self, folder: Path, url: str) -> None:
+        self.config = folder / "toolgate.yaml"
+        self.config.write_text(f"storage: {url}\n")
+
+    def __call__(self, task: str) -> Result:
+        return CliRunner().invoke(app, ["db", task, "--config", str(self.config)], env={"COLUMNS": "200"})
+
+
+def test_a_database_is_made_once(db: Db) -> None:
+    assert "no file yet" in db("status").output or "version 0 of the tables; the newest is" in db("status").output
+    assert f"from version 0 of the tables to {NEWEST}" in db("migrate").output
+    assert f"version {NEWEST} of the tables, nothing to do" in db("migrate").output
+    assert f"version {NEWEST} of the tables, the newest" in db("status").output
+    checked = db("check")
+    assert (checked.exit_code, "nothing is damaged" in checked.output) == (0, True)
+
+
+def test_looking_at_a_file_that_is_not_there_makes_none(tmp_path: Path) -> None:
+    db = Db(tmp_path, f"sqlite:///{tmp_path}/none.db")
+    assert "there is no file yet" in db("status").output
+    assert not (tmp_path / "none.db").exists()
+
+
+def test_a_database_that_cannot_be_reached_is_named_without_its_password(tmp_path: Path) -> None:
+    told = Db(tmp_path, "postgresql://ann:canary-pw@127.0.0.1:1/base?connect_timeout=2")("migrate")
+    assert told.exit_code == 1
+    assert told.output.startswith(
+        "postgresql://127.0.0.1:1/base: The storage is not available: it cannot be reached. ("
+    )
+    assert "canary" not in told.output
+
+
+@pytest.mark.parametrize("task", ["status", "migrate", "check"])
+def test_a_damaged_file_is_told(tmp_path: Path, task: str) -> None:
+    """fault: K-I"""
+    (tmp_path / "a.db").write_bytes(b"not a database " * 1000)
+    told = Db(tmp_path, f"sqlite:///{tmp_path}/a.db")(task)
+    assert told.exit_code == 1
+    assert "restore a backup" in told.output
