@@ -187,6 +187,16 @@ async def test_a_call_is_judged_by_what_is_there_now() -> None:
     assert selection.find("c") is one.tools[2]
 
 
+async def test_the_same_wish_of_another_caller_or_at_another_time_is_another_choice() -> None:
+    brought = FakeSource("python", [tool("get_page"), tool("get_time", when="online")])
+    tools, wish = await registry(brought), read_wish(["get_*"])
+    assert names(Selection(tools, wish, {"online": True})) == ["get_page", "get_time"]
+    assert names(Selection(tools, wish, {"online": False})) == ["get_page"]
+    assert names(Selection(tools, wish, {"online": True}, [Rights(block=("*_page",))])) == ["get_time"]
+    brought.bring(tool("get_news"))
+    assert names(Selection(tools, wish, {"online": True})) == ["get_news"]
+
+
 async def test_a_namespaced_tool_does_not_inherit_the_rights_of_the_name_it_lost() -> None:
     """fault: T7; field: E15"""
     made = await registry(source("mcp/mail", "send"), source("mcp/evil", "send"))

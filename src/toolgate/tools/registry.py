@@ -8,7 +8,7 @@ What cannot be used is left out and told as a trouble. Knows sources by their Pr
 import asyncio
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from typing import Any, Protocol, runtime_checkable
@@ -26,6 +26,9 @@ LONGEST_NAME = 64
 QUIET_SECONDS = 0.05
 _MISSED = 10_000
 """Names that are kept for tools which are not there, so that no source can fill our memory with them."""
+
+_PICKED = 32
+"""Choices that are remembered while the tools stay the same."""
 
 _NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{LONGEST_NAME}}}")
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
@@ -113,6 +116,10 @@ class Registry:
     def tools(self) -> tuple[Tool, ...]:
         """All tools that may be listed, in order; the very same tuple until something changes."""
         return self._current().tools
+
+    def picked(self, key: Hashable, pick: Callable[[Sequence[Entry]], Sequence[Entry]]) -> Sequence[Entry]:
+        """What is picked of the listed entries: done once for a key, as long as they stay the same."""
+        return self._current().picked(key, pick)
 
     def entry(self, name: str) -> Entry | None:
         """What is known under this name, private tools included."""
@@ -267,6 +274,7 @@ class _Index:
         self.tools = tuple([entry.tool for entry in self.listed])
         self.troubles = tuple(troubles)
         self._search: Search | None = None
+        self._picked: dict[Hashable, Sequence[Entry]] = {}
         called: dict[str, list[Tool]] = {}
         for entry in self.listed:
             if entry.spec.reference_name is not None:
@@ -278,6 +286,13 @@ class _Index:
         if self._search is None:
             self._search = Search([entry.spec for entry in self.listed])
         return self._search
+
+    def picked(self, key: Hashable, pick: Callable[[Sequence[Entry]], Sequence[Entry]]) -> Sequence[Entry]:
+        if key not in self._picked:
+            if len(self._picked) >= _PICKED:
+                self._picked.clear()
+            self._picked[key] = pick(self.listed)
+        return self._picked[key]
 
 
 class _Names:

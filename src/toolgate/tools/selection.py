@@ -106,8 +106,8 @@ class Selection:
         """What of the wish could not be granted, in words for a person."""
         if self._wish and not self.tools:
             return ("no server tool fits the wish",)
-        offered = {tool.spec.name for tool in self.tools} if self._wish.names else set()
-        return tuple([f"the tool {name} is not offered now" for name in sorted(self._wish.names - offered)])
+        missing = [name for name in sorted(self._wish.names) if not self.permits(name)]
+        return tuple([f"the tool {name} is not offered now" for name in missing])
 
     def find(self, name: str) -> Tool | None:
         """The tool that a call of this name runs now, None if none may."""
@@ -120,11 +120,15 @@ class Selection:
 
     def _admitted(self) -> tuple[Tool, ...]:
         """All that are offered; the registry's own tuple when that is all there are, which others know by sight."""
-        entries, every = self._wished(self._registry.entries()), self._registry.tools()
-        if self._rights:
-            entries = [entry for entry in entries if permitted(self._rights, entry.spec)]
+        entries = self._registry.picked((self._wish, self._referenced, self._rights), self._permitted)
+        every = self._registry.tools()
         admitted = [entry.tool for entry in entries if entry.when is None or entry.when.holds(self._context)]
         return every if len(admitted) == len(every) else tuple(admitted)
+
+    def _permitted(self, entries: Sequence[Entry]) -> Sequence[Entry]:
+        """Those that are asked for and permitted, whatever the context."""
+        wished = self._wished(entries)
+        return [entry for entry in wished if permitted(self._rights, entry.spec)] if self._rights else wished
 
     def _wished(self, entries: Sequence[Entry]) -> Sequence[Entry]:
         """Those that are asked for; among thousands, a few names are found without looking at the rest of each."""

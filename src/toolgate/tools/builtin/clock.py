@@ -58,8 +58,7 @@ class Clock:
     async def invoke(self, invocation: Invocation) -> Output:
         """The time in the zone that was asked for."""
         name = str(invocation.arguments.get("timezone") or "UTC").strip()
-        # The first look at a zone reads its file.
-        zone = await asyncio.to_thread(zone_called, name)
+        zone = _without_file(name) or await asyncio.to_thread(_from_file, name)
         there = self._now().astimezone(zone)
         offset = _offset(there)
         text = f"{there:%A}, {there.day} {there:%B %Y}, {there:%H:%M:%S} in {name} (UTC{offset})"
@@ -72,13 +71,16 @@ class Clock:
         return Output((Text(f"{text}\nISO 8601: {told['iso']}"),), structured=told)
 
 
-def zone_called(name: str) -> tzinfo:
-    """The zone of that name; ToolFailure suggests the nearest ones."""
+def _without_file(name: str) -> tzinfo | None:
+    """The zone, if its name says all that there is to know."""
     if name.upper() in ("UTC", "GMT", "Z"):
         return UTC
     offset = _OFFSET.fullmatch(name)
-    if offset is not None:
-        return _fixed(offset)
+    return _fixed(offset) if offset is not None else None
+
+
+def _from_file(name: str) -> tzinfo:
+    """The zone of that name; ToolFailure suggests the nearest ones."""
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
