@@ -386,7 +386,7 @@ async def test_limits_of_a_key_hold_for_every_message() -> None:
 
 async def test_a_socket_that_has_been_open_too_long_is_closed_with_the_reason() -> None:
     async with speaking() as place:
-        place.gate._sockets._terms = Terms(seconds=0.05)
+        place.gate._sockets.terms = Terms(seconds=0.05)
         async with place.socket() as socket:
             told = await socket.hear()
             assert (told["status"], told["error"]["code"]) == (400, "websocket_connection_limit_reached")

@@ -12,8 +12,7 @@ from tests.server.sockets import HANDSHAKE, Place, speaking, text_of, with_keys
 from tests.server.stateful import until
 from tests.server.talk import Caller
 from toolgate.config import Key, Secret
-from toolgate.server import websocket
-from toolgate.server.websocket import Terms
+from toolgate.server.websocket import Patience
 
 CREATE = b'{"type":"response.create","model":"played","input":"Hi","store":false}'
 TEXT, BINARY, CLOSE, PING, PONG, MORE = 0x81, 0x82, 0x88, 0x89, 0x8A, 0x80
@@ -195,9 +194,9 @@ async def test_trickling_buys_no_more_time_than_a_body_has() -> None:
         trickling.cancel()
 
 
-async def test_an_idle_socket_is_pinged_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(websocket.accept, "__defaults__", (Terms(ping=0.05),))
+async def test_an_idle_socket_is_pinged_and_kept() -> None:
     async with speaking(head_seconds=0.1, keep_alive_seconds=0.1) as place, Caller(place.url) as caller:
+        place.gate._sockets.patience = Patience(ping=0.05)
         wire = Wire(caller)
         await wire.shake(place)
         for _ in range(4):
@@ -209,9 +208,9 @@ async def test_an_idle_socket_is_pinged_and_kept(monkeypatch: pytest.MonkeyPatch
         assert msgspec.json.decode(heard[1])["type"] == "response.created"
 
 
-async def test_a_socket_on_which_nothing_is_heard_is_closed_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(websocket.accept, "__defaults__", (Terms(ping=0.05, silence=0.2),))
+async def test_a_socket_on_which_nothing_is_heard_is_closed_in_the_end() -> None:
     async with speaking() as place, Caller(place.url) as caller:
+        place.gate._sockets.patience = Patience(ping=0.05, silence=0.2)
         wire = Wire(caller)
         await wire.shake(place)
         assert await wire.farewell() == 1001

@@ -31,7 +31,7 @@ _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _WANTED: Header = (b"upgrade", b"websocket")
 
 
-class Terms(Struct, frozen=True):
+class Patience(Struct, frozen=True):
     """Seconds: between two pings, of silence after which nobody is there, and for the other side's goodbye."""
 
     ping: float = 20.0
@@ -39,7 +39,7 @@ class Terms(Struct, frozen=True):
     farewell: float = 1.0
 
 
-def accept(exchange: Exchange, terms: Terms = Terms()) -> "WebSocket":  # noqa: B008  # an immutable value
+def accept(exchange: Exchange, patience: Patience) -> "WebSocket":
     """Make the request's connection a WebSocket, or refuse in HTTP's words: 426 to a request that is no handshake."""
     answer = exchange.answer
     edge = answer.edge
@@ -51,7 +51,7 @@ def accept(exchange: Exchange, terms: Terms = Terms()) -> "WebSocket":  # noqa: 
     key = exchange.named.get(b"sec-websocket-key", b"").strip()
     if not _is_key(key):
         raise InvalidRequest("The Sec-WebSocket-Key header must be 16 bytes in base64.", code="bad_handshake")
-    socket = WebSocket(edge, answer, edge.message_bytes(), terms)
+    socket = WebSocket(edge, answer, edge.message_bytes(), patience)
     exchange.started = True
     edge.switch(answer, _head(key, _chosen(exchange), exchange, edge), socket)
     return socket
@@ -66,7 +66,7 @@ def upgrade_required(exchange: Exchange, message: str) -> ClientFault:
 class WebSocket:
     """An open WebSocket; `gone` once nothing can be said on it any more, `busy` while its silence is no bad sign."""
 
-    def __init__(self, edge: GuardedProtocol, answer: Answer, most: int, terms: Terms) -> None:
+    def __init__(self, edge: GuardedProtocol, answer: Answer, most: int, patience: Patience) -> None:
         from websockets.protocol import OPEN, SERVER, Protocol
 
         self.gone = self.busy = False
@@ -74,7 +74,7 @@ class WebSocket:
         self._edge = edge
         self._answer = answer
         self._most = most
-        self._terms = terms
+        self._patience = patience
         self._open = OPEN
         self._framing = Protocol(SERVER, state=OPEN, max_size=most)
         self._messages: deque[bytes] = deque()
@@ -93,7 +93,7 @@ class WebSocket:
 
     @property
     def _step(self) -> float:
-        return min(self._terms.ping, self._edge.limits.body_idle_seconds) / 2
+        return min(self._patience.ping, self._edge.limits.body_idle_seconds) / 2
 
     @property
     def must_wait(self) -> bool:
@@ -147,7 +147,7 @@ class WebSocket:
 
     async def _answered_farewell(self) -> None:
         try:
-            async with asyncio.timeout(self._terms.farewell):
+            async with asyncio.timeout(self._patience.farewell):
                 while not self.gone:
                     self._news.clear()
                     await self._news.wait()
@@ -231,9 +231,9 @@ class WebSocket:
             return  # we are the slow side
         if self._is_overdue(now):
             self._fail(BROKE_RULES, "The message took too long to arrive.")
-        elif not self.busy and now - self._heard_at > self._terms.silence:
+        elif not self.busy and now - self._heard_at > self._patience.silence:
             self._fail(GOING_AWAY, "Nothing was heard for too long.")
-        elif now - max(self._heard_at, self._said_at) >= self._terms.ping and not self.must_wait:
+        elif now - max(self._heard_at, self._said_at) >= self._patience.ping and not self.must_wait:
             self._framing.send_ping(b"")
             self._flush()
 

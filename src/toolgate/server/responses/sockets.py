@@ -27,7 +27,16 @@ from toolgate.server.exchange import Header, Receive, Scope, Send
 from toolgate.server.exchange import Message as AsgiMessage
 from toolgate.server.responses.memory import Memory, Shelf
 from toolgate.server.responses.spoken import SOCKET, Lane, Spoken, error_event
-from toolgate.server.websocket import BROKE_RULES, GOING_AWAY, NORMAL, RESTARTING, WebSocket, accept, upgrade_required
+from toolgate.server.websocket import (
+    BROKE_RULES,
+    GOING_AWAY,
+    NORMAL,
+    RESTARTING,
+    Patience,
+    WebSocket,
+    accept,
+    upgrade_required,
+)
 from toolgate.wire.jsontext import encode
 
 PATH = "/v1/responses"
@@ -60,8 +69,9 @@ class Sockets:
     """All open WebSockets; they outlive the configuration that they were opened under."""
 
     def __init__(self, app: App, terms: Terms = Terms(), shelf: Shelf | None = None) -> None:  # noqa: B008  # immutable
+        self.terms = terms
+        self.patience = Patience()
         self._app = app
-        self._terms = terms
         self._shelf = shelf or Shelf()
         self._open: Counter[str] = Counter()
         self._most = self._most_each = 0
@@ -75,10 +85,10 @@ class Sockets:
         """Open a WebSocket on which `response.create` events are answered with the events of their responses."""
         who = call.caller.name
         self._admit(call)
-        socket = accept(call.exchange)
+        socket = accept(call.exchange, self.patience)
         call.record.status = 101
         self._open[who] += 1
-        connection = Connection(socket, call, self._app, self._terms, Memory(self._shelf))
+        connection = Connection(socket, call, self._app, self.terms, Memory(self._shelf))
         try:
             await connection.serve()
         finally:
@@ -144,6 +154,8 @@ class Connection:
         finally:
             ageing.cancel()
             self._memory.clear()
+            for spoken in self._running.values():  # none, unless we are ended by force
+                spoken.leave()
 
     def _is_over(self) -> bool:
         return self._socket.gone or (self._leaving is not None and not self._running)
