@@ -200,10 +200,13 @@ def busy(before: set[asyncio.Task[Any]]) -> list[asyncio.Task[Any]]:
     return [task for task in found if not _is_idle(task.get_coro())]
 
 
+_TENDING = ("_listen", "_raise_loss", "McpSource._stay_listed", "Session.attend")
+
+
 def _is_idle(coroutine: Any) -> bool:
     if coroutine.__qualname__ == "Worker._serve":
         return not inspect.iscoroutine(coroutine.cr_await)
-    return bool(coroutine.__qualname__ == "_listen")
+    return coroutine.__qualname__ in _TENDING
 
 
 async def soon(happens: Callable[[], Any], otherwise: str = "it did not happen", seconds: float = 5.0) -> Any:

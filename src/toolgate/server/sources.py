@@ -15,6 +15,7 @@ from toolgate.storage.database import Database
 from toolgate.storage.pins import PinStore
 from toolgate.tools.builtin import BuiltinSource
 from toolgate.tools.egress import Refused
+from toolgate.tools.egress.guarded import Watch, unwatched
 from toolgate.tools.egress.url import read_url
 from toolgate.tools.sources.api import Registration
 from toolgate.tools.tool import ToolSource, ToolSpec
@@ -31,10 +32,11 @@ LOGINS = "toolgate-logins.json"
 class Sources:
     """Makes the sources of a configuration, and those that are registered at run time."""
 
-    def __init__(self, config: Config, database: Database) -> None:
+    def __init__(self, config: Config, database: Database, watch: Watch = unwatched) -> None:
+        """`watch` hears of every request that a tool lets out."""
         self._config = config
         self._base = base_of(config)
-        self._http = guarded_http(config.tools.reach)
+        self._http = guarded_http(config.tools.reach, watch=watch)
         self._database = database.path
         self._pins = PinStore(database)
 

@@ -64,7 +64,7 @@ class Workshop:
         self._traced = traced
         self._troubles: set[tuple[str, str | None, str]] = set()
         self._watches: list[Callable[[], None]] = []
-        sources = Sources(config, database)
+        sources = Sources(config, database, traced.let_out)
         self._registered = ApiSource(RegistrationStore(database), sources.registered)
         self.registry = Registry([*sources.configured(), *extra, self._registered])
         self._webhook = _webhook(tools, traced)

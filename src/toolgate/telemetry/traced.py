@@ -106,6 +106,34 @@ class TextNote(Protocol):
         """The tool it was about."""
 
 
+class Hop(Protocol):
+    """A request that a tool made of somebody outside."""
+
+    @property
+    def account(self) -> str:
+        """On whose account."""
+
+    @property
+    def method(self) -> str:
+        """How."""
+
+    @property
+    def host(self) -> str:
+        """Whom it asked."""
+
+    @property
+    def port(self) -> int:
+        """At which port."""
+
+    @property
+    def sent(self) -> int:
+        """How many bytes were sent there."""
+
+    @property
+    def status(self) -> int | None:
+        """How it was answered, if it was."""
+
+
 class Traced:
     """Turns records into log lines and metrics."""
 
@@ -156,6 +184,11 @@ class Traced:
         self.metrics.count_tool_run(outcome)
         fields = {"id": request_id, "tool": name, "seconds": round(seconds, 4), "outcome": outcome}
         self.log.write("info", "tool", {}, {**fields, "arguments": outline(arguments or "{}")})
+
+    def let_out(self, hop: Hop) -> None:
+        """A tool made a request of its own: by whom, where to and how much, but not what."""
+        fields = {"account": hop.account, "method": hop.method, "host": hop.host, "port": hop.port, "sent": hop.sent}
+        self.log.write("info", "egress", {}, {**fields, "status": hop.status})
 
     def text_noted(self, model: str, note: TextNote) -> None:
         """Something was made of a model's text, or could not be."""
