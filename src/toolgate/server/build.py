@@ -39,7 +39,7 @@ from toolgate.server.origins import Origins
 from toolgate.server.peers import Peers
 from toolgate.server.records import Records
 from toolgate.server.responses import Responses, Sockets, State
-from toolgate.server.startup import announce, log_of, spare_the_collector
+from toolgate.server.startup import announce, log_of, open_storage, spare_the_collector
 from toolgate.server.supervisor.foreman import Foreman
 from toolgate.server.system import System
 from toolgate.server.upstreams import Models
@@ -243,6 +243,9 @@ class Toolgate:
         while True:
             message = await receive()
             if message["type"] == "lifespan.startup":
+                if wrong := await open_storage(self._database, self._traced.log):
+                    await send({"type": "lifespan.startup.failed", "message": wrong})
+                    return
                 await self._access.open()
                 if self._workshop is not None:
                     await self._workshop.open()

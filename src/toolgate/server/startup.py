@@ -4,6 +4,9 @@ import gc
 import sys
 
 from toolgate.config import Config
+from toolgate.conversation.errors import Overloaded
+from toolgate.storage.database import Database
+from toolgate.storage.migrations import NewerSchema
 from toolgate.telemetry.logs import Log, LogForm
 from toolgate.telemetry.redact import Redactor
 
@@ -11,6 +14,21 @@ from toolgate.telemetry.redact import Redactor
 def log_of(config: Config) -> Log:
     """The log of this configuration, in which its secrets are never shown."""
     return Log(config.log.level, _log_form(config), Redactor(config.secrets()))
+
+
+async def open_storage(database: Database, log: Log) -> str | None:
+    """Bring the tables to their newest version; why the server must not start, if they are of a newer one.
+
+    A database that is away does not keep a server from starting: most requests need none, and it is found again.
+    """
+    try:
+        await database.open()
+    except NewerSchema as error:
+        log.error("storage", problem=error.message)
+        return error.message
+    except Overloaded as error:
+        log.error("storage", problem=error.message, said=str(error.__cause__ or ""))
+    return None
 
 
 def announce(url: str, config: Config) -> None:
