@@ -1,0 +1,81 @@
+"""Every record can be taken elsewhere, as JSON whose names stay the same (D2)."""
+
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.storage.test_chats import said
+from tests.storage.test_invocations import call
+from tests.storage.test_retention import DAY, NOW, put_approval, response
+from toolgate.storage.chats import ChatStore
+from toolgate.storage.conversations import ConversationStore, StoredConversation
+from toolgate.storage.database import Database
+from toolgate.storage.exports import KINDS, Record, exported
+from toolgate.storage.invocations import InvocationStore
+from toolgate.storage.responses import ResponseStore
+from toolgate.storage.usage import UsageStore, Used
+
+FIELDS = {
+    "conversations": {"kind", "id", "owner", "created_at", "metadata", "items"},
+    "responses": {"kind", "id", "owner", "created_at", "previous_response_id", "input", "response"},
+    "chats": {"kind", "id", "owner", "model", "dialect", "created_at", "updated_at", "messages", "completions"},
+    "invocations": {"kind", "id", "owner", "run", "call", "tool", "source", "started", "latency_ms", "outcome"}
+    | {"digest", "arguments"},
+    "usage": {"kind", "day", "key", "model", "requests", "input_tokens", "output_tokens", "cached_tokens"}
+    | {"reasoning_tokens", "estimated", "cost"},
+    "approvals": {"kind", "id", "caller", "session", "run", "call", "tool", "source", "arguments", "why", "state"}
+    | {"answered_by", "answered", "level", "reason", "edited", "expires", "created_at"},
+}
+
+
+@pytest.fixture
+async def database(storage_url: str) -> AsyncIterator[Database]:
+    database = Database(storage_url)
+    yield database
+    await database.aclose()
+
+
+async def fill(database: Database, owner: str, number: int, created: float) -> None:
+    await ResponseStore(database).save(response(f"r{number:04}", (NOW - created) / DAY, owner=owner))
+    conversation = StoredConversation(f"c{number:04}", owner, int(created), {"topic": "tea"})
+    await ConversationStore(database).create(conversation, [{"id": "i", "type": "message"}])
+    await ChatStore(database).keep(said(f"Hi {number}", "Hello", owner=owner, now=created, completion=f"cc{number}"))
+    await database.change(InvocationStore(database).adding(call(number, owner=owner, started=created)))
+    await database.change(UsageStore(database).adding([Used("2027-01-15", owner, f"m{number}", 1, cost=0.5)]))
+    await put_approval(database, f"a{number:04}", "denied", created, caller=owner)
+
+
+async def lines(database: Database, kind: str, **asked: object) -> list[Record]:
+    return [json.loads(json.dumps(one)) async for one in exported(database, kind, **asked)]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_every_kind_is_told_whole_and_filtered_by_owner_and_time(database: Database, kind: str) -> None:
+    for number, (owner, created) in enumerate((("ann", NOW), ("bob", NOW), ("ann", NOW - 90 * DAY))):
+        await fill(database, owner, number, created)
+    everything = await lines(database, kind)
+    assert len(everything) == 3
+    assert {frozenset(one) for one in everything} == {frozenset(FIELDS[kind])}
+    assert len(await lines(database, kind, owner="ann")) == 2
+    assert len(await lines(database, kind, owner="eve")) == 0
+    assert len(await lines(database, kind, since=NOW - DAY)) == (3 if kind == "usage" else 2)
+    assert len(await lines(database, kind, since=NOW + DAY)) == 0
+
+
+async def test_more_than_a_batch_is_told_once_each(database: Database) -> None:
+    store, usage = InvocationStore(database), UsageStore(database)
+    rows = [call(number) for number in range(250)]
+    await database.change(lambda db: [store.adding(row)(db) for row in rows])
+    await database.change(usage.adding([Used(f"2026-11-{n % 28 + 1:02}", "ann", f"m{n}", 1) for n in range(250)]))
+    assert sorted([one["id"] for one in await lines(database, "invocations")]) == sorted([row.id for row in rows])
+    assert {one["model"] for one in await lines(database, "usage")} == {f"m{number}" for number in range(250)}
+    assert len(await lines(database, "usage")) == 250
+
+
+async def test_a_chat_is_told_with_its_messages_and_what_is_stored_of_it(database: Database) -> None:
+    await ChatStore(database).keep(said("Hi", "Hello", completion="cc1", metadata={"topic": "tea"}))
+    [chat] = await lines(database, "chats")
+    assert [(one["role"], one["content"]) for one in chat["messages"]] == [("user", "Hi"), ("assistant", "Hello")]
+    assert set(chat["messages"][0]) == {"role", "content", "request_id", "created_at"}
+    assert chat["completions"] == [{"id": "cc1", "message": 1, "metadata": {"topic": "tea"}}]
