@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from toolgate.storage.database import Connection, Database
+from toolgate.storage.locks import ConversationLocks
 from toolgate.storage.responses import Write
 
 Order: TypeAlias = Literal["asc", "desc"]
@@ -56,6 +57,7 @@ class ConversationStore:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self.locks = ConversationLocks(database)
 
     async def create(self, conversation: StoredConversation, items: Sequence[Item]) -> None:
         """Keep a new conversation that begins with these items, each of which has an id."""
@@ -89,16 +91,18 @@ class ConversationStore:
         def forget(db: Connection) -> bool:
             if db.execute("DELETE FROM conversations WHERE id = ? AND owner = ?", (id, owner)).rowcount == 0:
                 return False
-            db.execute("DELETE FROM conversation_items WHERE conversation = ?", (id,))
+            for table in ("conversation_items", "conversation_locks"):
+                db.execute(f"DELETE FROM {table} WHERE conversation = ?", (id,))  # noqa: S608 - our own names
             return True
 
         return await self._database.change(forget)
 
     def appending(self, owner: str, id: str, items: Sequence[Item]) -> Write:
-        """Adds the items at the end, in their order; true unless the conversation is gone by then."""
+        """Adds the items at the end and gives the conversation back; true unless it is gone by then, or another node's."""
+        passed = self.locks.passing(id)
 
         def write(db: Connection) -> bool:
-            if db.execute(_OWNED, (id, owner)).fetchone() is None:
+            if db.execute(_OWNED, (id, owner)).fetchone() is None or not passed(db):
                 return False
             _append(db, id, items)
             return True
@@ -106,7 +110,7 @@ class ConversationStore:
         return write
 
     async def append(self, owner: str, id: str, items: Sequence[Item]) -> bool:
-        """Add items at the end; false if this owner has no such conversation."""
+        """Add items at the end; false if this owner has no such conversation, or another node has it."""
         return bool(await self._database.change(self.appending(owner, id, items)))
 
     async def items(self, owner: str, id: str) -> list[Item]:

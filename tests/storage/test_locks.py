@@ -1,0 +1,158 @@
+"""One response at a time in a conversation, whichever nodes make them (D4; fault: M5)."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.strategies import sampled_from
+
+from toolgate.conversation.ids import mint
+from toolgate.storage.conversations import ConversationStore, StoredConversation
+from toolgate.storage.database import Database
+from toolgate.storage.locks import ConversationLocks
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+async def nodes(storage_url: str, clock: Clock) -> Any:
+    databases = [Database(storage_url), Database(storage_url)]
+    yield [ConversationLocks(one, now=clock) for one in databases]
+    for one in databases:
+        await one.aclose()
+
+
+async def test_one_node_has_a_conversation_until_it_leaves(nodes: list[ConversationLocks]) -> None:
+    one, two = nodes
+    holder = await one.take("c", 60)
+    assert holder is not None
+    assert await two.take("c", 60) is None
+    assert await two.take("d", 60) is not None
+    await one.leave("c", holder)
+    assert await two.take("c", 60) is not None
+
+
+async def test_of_many_who_ask_at_once_one_gets_it(nodes: list[ConversationLocks]) -> None:
+    taken = await asyncio.gather(*[nodes[n % 2].take(f"c{n // 2}", 60) for n in range(40)])
+    for first, second in zip(taken[::2], taken[1::2], strict=True):
+        assert (first is None) != (second is None)
+
+
+async def test_what_a_dead_node_had_is_free_when_its_time_is_over(nodes: list[ConversationLocks], clock: Clock) -> None:
+    one, two = nodes
+    await one.take("c", 60)
+    clock.now += 30
+    await one.renew(["c"], 60)
+    clock.now += 59
+    assert await two.take("c", 60) is None
+    clock.now += 2
+    assert await two.take("c", 60) is not None
+
+
+async def test_a_late_farewell_takes_nothing_from_whoever_came_next(nodes: list[ConversationLocks]) -> None:
+    one, two = nodes
+    first = await one.take("c", 60)
+    second = await one.take("c", 60)  # the node itself says that the first is over
+    assert first is not None
+    assert second is not None
+    await one.leave("c", first)
+    assert await two.take("c", 60) is None
+
+
+class Turns(RuleBasedStateMachine):
+    """Two nodes make turns in one conversation: begin, end, break off, die, and sleep too long."""
+
+    url = ""
+    runner: asyncio.Runner
+
+    @initialize()
+    def open(self) -> None:
+        self.clock = Clock()
+        self.databases = [Database(self.url), Database(self.url)]
+        self.stores = [self._store(one) for one in self.databases]
+        self.under_way: dict[int, tuple[str, int]] = {}
+        self.made = 0
+        self.id = "conv_" + mint(20)
+        self._run(self.stores[0].create(StoredConversation(self.id, "ann", 1, {}), []))
+
+    def _store(self, database: Database) -> ConversationStore:
+        store = ConversationStore(database)
+        store.locks = ConversationLocks(database, now=self.clock)
+        return store
+
+    def _run(self, work: Any) -> Any:
+        return self.runner.run(work)
+
+    def teardown(self) -> None:
+        for database in self.databases:
+            self._run(database.aclose())
+
+    @rule(node=sampled_from((0, 1)))
+    def begin(self, node: int) -> None:
+        if node in self.under_way:
+            return  # within a node a set of its own sees to this
+        holder = self._run(self.stores[node].locks.take(self.id, 60))
+        if holder is not None:
+            self.under_way[node] = (holder, len(self._items()))
+
+    @rule(node=sampled_from((0, 1)))
+    def end(self, node: int) -> None:
+        if node not in self.under_way:
+            return
+        _, seen = self.under_way.pop(node)
+        self.made += 1
+        call = {"id": f"fc_{self.made}", "type": "function_call", "seen": seen}
+        output = {"id": f"fco_{self.made}", "type": "function_call_output"}
+        self._run(self.stores[node].append("ann", self.id, [call, output]))
+
+    @rule(node=sampled_from((0, 1)))
+    def break_off(self, node: int) -> None:
+        if node in self.under_way:
+            holder, _ = self.under_way.pop(node)
+            self._run(self.stores[node].locks.leave(self.id, holder))
+
+    @rule(node=sampled_from((0, 1)))
+    def die_and_start_again(self, node: int) -> None:
+        self.under_way.pop(node, None)
+        self.stores[node] = self._store(self.databases[node])
+
+    @rule()
+    def sleep_too_long(self) -> None:
+        self.clock.now += 61
+
+    @rule(node=sampled_from((0, 1)))
+    def beat(self, node: int) -> None:
+        self._run(self.stores[node].locks.renew([self.id], 60))
+
+    def _items(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self._run(self.stores[0].items("ann", self.id))
+        return found
+
+    @invariant()
+    def every_turn_stands_where_it_was_made(self) -> None:
+        if not hasattr(self, "stores"):
+            return
+        items = self._items()
+        for place in range(0, len(items), 2):
+            call, output = items[place], items[place + 1]
+            assert call["id"].removeprefix("fc_") == output["id"].removeprefix("fco_")
+            assert call["seen"] == place
+
+
+def test_turns_of_two_nodes_never_mix(storage_url: str) -> None:
+    """(fault: M5)"""
+    with asyncio.Runner() as runner:
+        machine = type("Turns", (Turns,), {"url": storage_url, "runner": runner})
+        run_state_machine_as_test(machine, settings=settings(max_examples=25, stateful_step_count=20))
