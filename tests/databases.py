@@ -6,12 +6,14 @@ Each test has a database of its own. The server listens on a unix socket alone a
 import os
 import shutil
 import tempfile
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 ENGINES = ("sqlite", "postgresql")
 _FAST = ("fsync = off", "full_page_writes = off")
@@ -74,20 +76,26 @@ def storage_of(engine: str, folder: Path, postgres: Callable[[], Postgres]) -> I
 def running_postgres() -> Iterator[Postgres]:
     """A PostgreSQL in a folder of its own."""
     folder = Path(tempfile.mkdtemp(prefix="tg-pg-"))  # short: a socket's path has 107 bytes
-    os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            import pgserver
-
-            server = pgserver.get_server(folder, cleanup_mode="stop")
-        postgres = Postgres(server)
-        for setting in _FAST:
-            postgres.run(f"ALTER SYSTEM SET {setting}")
-        postgres.run("SELECT pg_reload_conf()")
+        server = _pgserver().get_server(folder, cleanup_mode="stop")
         try:
+            postgres = Postgres(server)
+            for setting in _FAST:
+                postgres.run(f"ALTER SYSTEM SET {setting}")
+            postgres.run("SELECT pg_reload_conf()")
             yield postgres
         finally:
             server.cleanup()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@cache
+def _pgserver() -> Any:
+    """It keeps a lock where the user's programs run, which is nowhere for some: there it has a folder of its own."""
+    place = Path(tempfile.gettempdir()) / f"toolgate-tests-{os.getuid()}"
+    place.mkdir(exist_ok=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_RUNTIME_DIR", str(place))
+        import pgserver
+    return pgserver
