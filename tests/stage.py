@@ -69,9 +69,7 @@ def gateway_config(upstream_url: str, **changes: Any) -> Config:
         models=tuple(
             Model(name=name, targets=(Target(upstream=name, model="played"),), retries=0) for name in UPSTREAMS
         ),
-        storage=MEMORY,
-        log=QUIET,
-        **changes,
+        **{"storage": MEMORY, "log": QUIET, **changes},
     )
 
 
