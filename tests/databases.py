@@ -94,7 +94,7 @@ def running_postgres() -> Iterator[Postgres]:
 def _pgserver() -> Any:
     """It keeps a lock where the user's programs run, which is nowhere for some: there it has a folder of its own."""
     place = Path(tempfile.gettempdir()) / f"toolgate-tests-{os.getuid()}"
-    place.mkdir(exist_ok=True)
+    place.mkdir(mode=0o700, exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_RUNTIME_DIR", str(place))
         import pgserver
