@@ -220,9 +220,10 @@ class Tenants:
         said = {**headers, **({"authorization": f"Bearer {who}-key"} if who else {})}
         return await self._client.request(method, path, json=body, headers=said)
 
-    def play(self, *entries: Any, **options: Any) -> None:
+    def play(self, *entries: Any, **options: Any) -> ScriptedModel:
         """Put on a script."""
         self._player.scripted = ScriptedModel(entries, **options)
+        return self._player.scripted
 
     async def own(self) -> None:
         """Have ann make one of everything."""
@@ -307,10 +308,10 @@ async def tenants(path: Any, **changes: Any) -> AsyncIterator[Tenants]:
     """Serve; `path` is where the harmful tool notes its runs."""
     player, oracle = Player(), Oracle(path / "runs")
     player.scripted = ScriptedModel(["Hello."] * 1000)
-    models = (Model(name="m", targets=(Target(upstream=BUILTIN, model="m"),)),)
-    config = Config(server=Server(port=0), models=models, storage=MEMORY, log=QUIET, **{"keys": KEYS, **changes})
+    models = (Model(name="m", targets=(Target(upstream=BUILTIN, model="echo"),)),)
+    config = Config(server=Server(port=0), models=models, log=QUIET, **{"keys": KEYS, "storage": MEMORY, **changes})
     source = Source(oracle, FakeTool("read", lambda arguments: "read"))
-    async with listening(gate := Toolgate(config, {"m": player}, sources=[source])) as url:
+    async with listening(gate := Toolgate(config, {"echo": player}, sources=[source])) as url:
         served = Tenants(url, gate, player, oracle)
         try:
             yield served
