@@ -5,7 +5,14 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 from hypothesis.strategies import sampled_from
 
 from toolgate.conversation.ids import mint
@@ -71,6 +78,22 @@ async def test_a_late_farewell_takes_nothing_from_whoever_came_next(nodes: list[
     assert await two.take("c", 60) is None
 
 
+async def test_who_slept_through_its_time_writes_nothing(storage_url: str, clock: Clock) -> None:
+    """The other has come and gone meanwhile, so that no lock is left to be seen. (fault: M5)"""
+    databases = [Database(storage_url), Database(storage_url)]
+    one, two = [ConversationStore(database) for database in databases]
+    one.locks, two.locks = [ConversationLocks(database, now=clock) for database in databases]
+    await one.create(StoredConversation("c", "ann", 1, {}), [])
+    await one.locks.take("c", 60)
+    clock.now += 61
+    await two.locks.take("c", 60)
+    assert await two.append("ann", "c", [{"id": "first"}])
+    assert not await one.append("ann", "c", [{"id": "late"}])
+    assert [item["id"] for item in await one.items("ann", "c")] == ["first"]
+    for database in databases:
+        await database.aclose()
+
+
 class Turns(RuleBasedStateMachine):
     """Two nodes make turns in one conversation: begin, end, break off, die, and sleep too long."""
 
@@ -131,6 +154,14 @@ class Turns(RuleBasedStateMachine):
     @rule()
     def sleep_too_long(self) -> None:
         self.clock.now += 61
+
+    @precondition(lambda self: self.under_way)
+    @rule()
+    def one_sleeps_while_the_other_makes_a_turn(self) -> None:
+        node = 1 - next(iter(self.under_way))
+        self.sleep_too_long()
+        self.begin(node)
+        self.end(node)
 
     @rule(node=sampled_from((0, 1)))
     def beat(self, node: int) -> None:
