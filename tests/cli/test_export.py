@@ -1,0 +1,84 @@
+"""`toolgate export` and `toolgate forget` work on the database of a running server (D2, E2)."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai import OpenAI
+from typer.testing import CliRunner, Result
+
+from tests.clients.scenes import HELLO
+from tests.server.records.keeping import Keeping, keeping
+from toolgate.cli.commands import app
+from toolgate.config import Secret
+from toolgate.storage.exports import KINDS
+
+
+def run(folder: Path, *arguments: str, **options: Any) -> Result:
+    (folder / "toolgate.yaml").write_text(f"storage: sqlite:///{folder}/toolgate.db\n")
+    return CliRunner().invoke(app, [*arguments, "--config", str(folder / "toolgate.yaml")], **options)
+
+
+def lines(result: Result) -> list[dict[str, Any]]:
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def talk(kept: Keeping, who: str) -> None:
+    kept.play(HELLO, HELLO)
+    with OpenAI(base_url=f"{kept.url}/v1", api_key=f"{who}-key", max_retries=0) as client:
+        client.chat.completions.create(model="openai_chat", messages=[{"role": "user", "content": "Hi"}])
+        conversation = client.conversations.create()
+        client.responses.create(model="openai_chat", input="Hi", conversation=conversation.id)
+    kept.listed("/v1/usage", who)  # whoever reads has what waits written down
+
+
+def test_what_is_kept_is_printed_while_the_server_runs(tmp_path: Path) -> None:
+    with keeping(storage=Secret(f"sqlite:///{tmp_path}/toolgate.db")) as kept:
+        for who in ("ann", "bob"):
+            talk(kept, who)
+        everything = run(tmp_path, "export")
+        told = lines(everything)
+        kinds = [one["kind"] for one in told]
+        assert {kind: kinds.count(kind) for kind in set(kinds)} == {
+            "conversation": 2,
+            "response": 2,
+            "chat": 2,
+            "usage": 2,
+        }
+        assert "2 conversations, 2 responses, 2 chats, 0 invocations, 2 usage, 0 approvals" in everything.stderr
+        assert len(told[0]["items"]) == 2
+        assert "ann-key" not in everything.stdout
+        chats = lines(run(tmp_path, "export", "chats", "--owner", "ann"))
+        assert [[message["content"] for message in chat["messages"]] for chat in chats] == [
+            ["Hi", "Hello from the model."]
+        ]
+        assert lines(run(tmp_path, "export", "chats", "usage", "--since", "2200-01-01")) == []
+
+
+def test_what_a_key_has_is_forgotten(tmp_path: Path) -> None:
+    with keeping(storage=Secret(f"sqlite:///{tmp_path}/toolgate.db")) as kept:
+        for who in ("ann", "bob"):
+            talk(kept, who)
+        assert run(tmp_path, "forget", "ann", input="n\n").exit_code == 1
+        assert len(lines(run(tmp_path, "export", "--owner", "ann"))) == 4
+        gone = run(tmp_path, "forget", "ann", "--yes")
+        assert "1 responses, 1 conversations, 1 chats" in gone.stderr
+        assert lines(run(tmp_path, "export", "--owner", "ann")) == []
+        assert len(lines(run(tmp_path, "export", "--owner", "bob"))) == 4
+        assert "no records of ann" in run(tmp_path, "forget", "ann", "--yes").stderr
+
+
+@pytest.mark.parametrize("arguments", [["secrets"], ["chats", "--since", "yesterday"]])
+def test_a_question_that_makes_no_sense_is_refused(tmp_path: Path, arguments: list[str]) -> None:
+    result = run(tmp_path, "export", *arguments)
+    assert result.exit_code == 1
+    assert result.stdout == ""
+
+
+def test_a_database_that_cannot_be_opened_is_said_in_words(tmp_path: Path) -> None:
+    (tmp_path / "toolgate.db").write_text("This is no database, but a text that somebody has put here." * 20)
+    result = run(tmp_path, "export", *KINDS)
+    assert result.exit_code == 1
+    assert "Traceback" not in result.stderr
