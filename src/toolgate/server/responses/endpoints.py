@@ -128,7 +128,7 @@ class Responses:
     async def input_items(self, call: Call) -> None:
         """List the items that a kept response answered, newest first unless `order` says otherwise."""
         kept, page = await self._find(call), read_page(call.exchange.query)
-        chain = await self._store.chain(call.caller.name, kept.id)
+        chain = await self._store.chain(call.caller.name, kept.id) or [kept]  # its past may have been deleted
         items = [
             item
             for turn in chain
