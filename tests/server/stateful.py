@@ -4,7 +4,7 @@
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from tests.stage import Player
 from toolgate.config import Config, Key, Secret
 from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
 from toolgate.dialects.openai_responses import DIALECT as OPENAI_RESPONSES
+from toolgate.runs.host import Terms as RunTerms
 from toolgate.server.app import App
 from toolgate.server.auth import Keys
 from toolgate.server.conversations import ConversationObjects
@@ -24,6 +25,7 @@ from toolgate.server.endpoints import Conversations, Pace
 from toolgate.server.listen import listening
 from toolgate.server.origins import Origins
 from toolgate.server.responses import Responses, State, Terms
+from toolgate.server.runs import make_runs
 from toolgate.server.workshop import Workshop
 from toolgate.storage.database import Database
 from toolgate.storage.responses import ResponseStore
@@ -104,19 +106,27 @@ async def until(check: Callable[[], Awaitable[bool]]) -> None:
 
 @asynccontextmanager
 async def stateful(
-    path: Path | None = None, *sources: ToolSource, terms: Terms | None = None, config: Config | None = None
+    path: Path | None = None,
+    *sources: ToolSource,
+    terms: Terms | None = None,
+    config: Config | None = None,
+    runs_terms: RunTerms | None = None,
+    played: Sequence[Entry] = (),
 ) -> AsyncIterator[Stateful]:
-    """Serve until the block ends; then background responses are ended at once."""
+    """Serve until the block ends; then background responses are left for the next start, which may play a script at once."""
     config = config or Config(keys=KEYS)
     database, traced, player = Database(path), Traced(Log("error"), Metrics()), Player()
+    player.scripted = ScriptedModel(played)
     store = ResponseStore(database)
-    state = State(database, store, traced, terms)
+    runs = make_runs(f"sqlite:///{path}" if path else "sqlite://", database, traced, runs_terms)
+    state = State(database, store, traced, runs, terms)
     workshop = Workshop(config, database, traced, sources)
     router = Router([Route("m", player)])
     conversations = Conversations(router, Pace(), traced, workshop.tooling)
-    endpoints = Responses(conversations, store, OPENAI_RESPONSES, state).endpoints()
+    keys = Keys(KEYS)
+    endpoints = Responses(conversations, store, OPENAI_RESPONSES, state, keys.named).endpoints()
     endpoints += ConversationObjects(store, state).endpoints()
-    app = App(endpoints, {"/": OPENAI_CHAT.server}, Keys(KEYS), Origins(Config(keys=KEYS)), traced)
+    app = App(endpoints, {"/": OPENAI_CHAT.server}, keys, Origins(Config(keys=KEYS)), traced)
 
     async def served(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http":
@@ -124,6 +134,7 @@ async def stateful(
             return
         await receive()
         await workshop.open()
+        state.background.open()
         await send({"type": "lifespan.startup.complete"})
         await receive()
         await state.aclose()

@@ -107,21 +107,3 @@ async def test_events_are_forgotten_a_while_after_the_end(storage_url: str) -> N
     assert not stream.kept
     assert len(await streams.after("resp_2", -1)) == 3
     await database.aclose()
-
-
-async def test_a_stream_is_taken_over_once_and_only_when_its_process_is_gone(storage_url: str) -> None:
-    now = [1000.0]
-    database = Database(storage_url)
-    responses = ResponseStore(database)
-    first = StreamStore(database, stale_seconds=30, clock=lambda: now[0])
-    others = [StreamStore(database, stale_seconds=30, clock=lambda: now[0]) for _ in range(2)]
-    response = StoredResponse("resp_1", "ann", None, 1, [], {"output": []})
-    await responses.save(response, first.opening("resp_1", kept=True))
-    await database.change(lambda db: db.execute("UPDATE runners SET process = 1"))  # one that is always there
-    stream = await first.load("resp_1")
-    assert stream is not None
-    now[0] += 29
-    assert not await others[0].take_over(stream)
-    now[0] += 2
-    assert [await other.take_over(stream) for other in others] == [True, False]
-    await database.aclose()

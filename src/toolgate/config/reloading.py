@@ -11,7 +11,7 @@ from toolgate.config.resolve import check_bind
 from toolgate.config.values import Config
 
 _LIVE_TOOLS = ("execution", "offer", "context", "group_above", "limits", "approvals")
-_RESTART = ("embedded", "storage", "storage_pool", "redis")
+_RESTART = ("embedded", "storage", "storage_pool", "redis", "responses", "runs")
 _LIVE_SERVER = ("hosts", "origins", "keepalive_seconds", "first_event_wait", "drain_seconds")
 
 
@@ -64,6 +64,8 @@ def _running(old: Config, new: Config) -> Config:
         storage=old.storage,
         storage_pool=old.storage_pool,
         redis=old.redis,
+        responses=old.responses,
+        runs=old.runs,
     )
 
 

@@ -44,6 +44,8 @@ def resolve(file: File, catalog: Catalog, env: Mapping[str, str], problems: Prob
         storage_pool=file.storage_pool,
         redis=file.redis,
         records=file.records,
+        responses=file.responses,
+        runs=file.runs,
         log=file.log,
     )
 

@@ -443,6 +443,34 @@ class Records(Struct, frozen=True, kw_only=True):
     days: Annotated[KeepDays, about("Days for which records are kept; 0 means until they are deleted.")] = KeepDays()
 
 
+class Responses(Struct, frozen=True, kw_only=True):
+    """Responses that are made in the background."""
+
+    background_per_caller: Annotated[
+        int, about("Responses of one key that may be made in the background at a time, on all nodes.", ge=1)
+    ] = 16
+    stream_bytes: Annotated[
+        int, about("Bytes of events that are kept of a streamed one, so that it can be resumed.", ge=1)
+    ] = 16 * 1024 * 1024
+    stream_keep_seconds: Annotated[float, about("For how long after its end.", ge=0)] = 86_400.0
+
+
+class Runs(Struct, frozen=True, kw_only=True):
+    """How runs in the background survive their process."""
+
+    lease_seconds: Annotated[
+        float, about("After which another node goes on with the runs of one that is not heard of any more.", ge=1)
+    ] = 6.0
+    look_seconds: Annotated[
+        float, about("How often a node says that it is there, and looks for runs that nobody has.", gt=0, le=60)
+    ] = 2.0
+    crashes: Annotated[int, about("Crashes without any progress after which a run is given up.", ge=1)] = 3
+    ask_again: Annotated[
+        bool,
+        about("Ask a person whether a call that was cut off shall be run again; otherwise its outcome is unknown."),
+    ] = True
+
+
 class Log(Struct, frozen=True, kw_only=True):
     """What is logged and how."""
 
@@ -474,4 +502,6 @@ class File(Struct, frozen=True, kw_only=True):
     ] = 8
     redis: Annotated[Secret | None, about("Where several nodes share their counts: redis://…")] = None
     records: Annotated[Records, about("What is kept of what clients do, and for how long.")] = Records()
+    responses: Annotated[Responses, about("Responses that are made in the background.")] = Responses()
+    runs: Annotated[Runs, about("How runs in the background survive their process.")] = Runs()
     log: Annotated[Log, about("What is logged and how.")] = Log()

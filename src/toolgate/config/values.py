@@ -13,6 +13,8 @@ from toolgate.config.settings import (
     Log,
     Price,
     Records,
+    Responses,
+    Runs,
     Server,
     SystemMode,
     TextPrompts,
@@ -101,6 +103,8 @@ class Config(Struct, frozen=True, kw_only=True):
     storage_pool: int = 8
     redis: Secret | None = None
     records: Records = Records()
+    responses: Responses = Responses()
+    runs: Runs = Runs()
     log: Log = Log()
     source: Path | None = None
 

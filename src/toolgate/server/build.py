@@ -39,6 +39,7 @@ from toolgate.server.origins import Origins
 from toolgate.server.peers import Peers
 from toolgate.server.records import Records
 from toolgate.server.responses import Responses, Sockets, State
+from toolgate.server.runs import make_state
 from toolgate.server.startup import announce, log_of, open_storage, spare_the_collector
 from toolgate.server.supervisor.foreman import Foreman
 from toolgate.server.system import System
@@ -80,7 +81,7 @@ class Site:
         pace = Pace(config.server.first_event_wait, config.server.keepalive_seconds)
         conversations = Conversations(router, pace, traced, workshop.tooling if workshop else None, records.chats)
         endpoints = _endpoints(router, conversations, self.system)
-        endpoints += Responses(conversations, store, OPENAI_RESPONSES, state).endpoints()
+        endpoints += Responses(conversations, store, OPENAI_RESPONSES, state, access.keys.named).endpoints()
         endpoints += sockets.endpoints(config.server.limits.websockets, config.server.limits.websockets_per_key)
         endpoints += ConversationObjects(store, state).endpoints()
         endpoints += records.endpoints()
@@ -153,7 +154,7 @@ class Toolgate:
         self._traced = Traced(log, Metrics())
         self._foreman = foreman
         self._fanout = open_fanout(config, log, foreman)
-        self._state = State(self._database, self._store, self._traced)
+        self._state = make_state(config, self._database, self._store, self._traced)
         self._sockets = Sockets(self)
         self._accounts = Accounts(config, self._database, self._traced, foreman)
         self._access = Access(config, self._database, self._traced)
@@ -252,6 +253,7 @@ class Toolgate:
                 if self._local is not None:
                     self._local.start()
                 self._records.sweeper.start()
+                self._state.background.open()
                 await send({"type": "lifespan.startup.complete"})
             else:
                 await self._state.aclose()

@@ -21,6 +21,7 @@ from toolgate.server.app import Call, Handler
 from toolgate.server.auth import Caller
 from toolgate.server.checks import RequestCheck
 from toolgate.server.exchange import Exchange, Header
+from toolgate.server.lasting import Lasting
 from toolgate.server.tooling import Tooling
 from toolgate.server.wanted import Wanted, read_wanted
 from toolgate.telemetry.traced import RequestRecord, Traced
@@ -78,6 +79,8 @@ class Question(Struct, frozen=True):
     reply: Reply
     record: RequestRecord
     whole_arguments: bool = False
+    encoder: Encoder | None = None
+    """One that goes on with what was told already."""
 
 
 class Keeper(Protocol):
@@ -141,8 +144,10 @@ class Conversations:
         if keeper is not None:
             keeper.told()
 
-    async def question(self, call: Call, dialect: Dialect, half: ServerHalf, body: Any) -> Question:
-        """The question that this body asks, checked and ready."""
+    async def question(
+        self, call: Call, dialect: Dialect, half: ServerHalf, body: Any, lasting: Lasting | None = None
+    ) -> Question:
+        """The question that this body asks, checked and ready; with `lasting`, for a run that outlives its process."""
         body, wanted = read_wanted(body, call.exchange, self._tooling.terms.wanted if self._tooling else None)
         request = half.decode_request(body)
         if dialect.passed_headers:
@@ -160,13 +165,22 @@ class Conversations:
             request = asked = self._check.check(request, route)
             model = route.model
         else:
-            request, asked, model = await self._equipped(call, request, route, wanted or Wanted(), dialect, body)
+            request, asked, model = await self._equipped(
+                call, request, route, wanted or Wanted(), dialect, body, lasting
+            )
         events = wanted is not None and wanted.status == "events"
         reply = Reply(half.reply_id(), int(time.time()), request.model, events, record.times)
         return Question(call.exchange, dialect, half, request, model, asked, reply, record, whole)
 
     async def _equipped(
-        self, call: Call, request: ModelRequest, route: Route, wanted: Wanted, dialect: Dialect, body: Any
+        self,
+        call: Call,
+        request: ModelRequest,
+        route: Route,
+        wanted: Wanted,
+        dialect: Dialect,
+        body: Any,
+        lasting: Lasting | None,
     ) -> tuple[ModelRequest, ModelRequest, Model]:
         """The request as the client made it and as the model is asked, and the model with the server's tools, if wanted."""
         tooling = self._tooling
@@ -178,7 +192,8 @@ class Conversations:
         restored = await tooling.restored(call.caller, request, dialect)
         outfit = tooling.outfit(call.caller, restored, route, wanted, dialect)
         asked = self._check.check(outfit.request, route, ours=outfit.names)
-        equipment = await tooling.equip(call.caller, replace(outfit, request=asked), route, wanted, dialect, body)
+        outfit = replace(outfit, request=asked)
+        equipment = await tooling.equip(call.caller, outfit, route, wanted, dialect, body, lasting)
         request = replace(request, warnings=(*asked.warnings, *outfit.selection.warnings))
         return request, equipment.request, equipment.model
 
@@ -231,7 +246,7 @@ class Conversations:
                 retold = cast(Relayable, answer).retell(question.reply)
                 teller, chunks = retold.relay, _relayed(question, retold)
             else:
-                teller = encoder = question.half.encoder(question.request, question.reply)
+                teller = encoder = question.encoder or question.half.encoder(question.request, question.reply)
                 chunks = _encoded(question, answer, encoder)
             async with aclosing(chunks):
                 async for chunk in chunks:
@@ -291,7 +306,7 @@ async def _write(question: Question, chunk: bytes) -> None:
 
 async def _fail(question: Question, teller: Encoder | Heard | None, error: ToolgateError) -> None:
     question.record.note_error(error)
-    teller = teller or question.half.encoder(question.request, question.reply)
+    teller = teller or question.encoder or question.half.encoder(question.request, question.reply)
     await _write(question, teller.error(error))
 
 

@@ -1,12 +1,13 @@
 """From a request that wants server tools to a model that has them: which tools, for whom, how told, what remembered."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from toolgate.conversation.errors import Unauthenticated
+from toolgate.conversation.errors import ClientFault, Unauthenticated
 from toolgate.conversation.history import unanswered
 from toolgate.conversation.ids import mint
 from toolgate.conversation.message import Message, ToolCall
@@ -14,11 +15,13 @@ from toolgate.conversation.request import ModelRequest, ToolDef, ToolServer
 from toolgate.conversation.stock import names_of
 from toolgate.dialects.dialect import Dialect
 from toolgate.engine.limits import Budget
-from toolgate.engine.ports import Answer, Model
+from toolgate.engine.ports import Answer, Journal, Model
 from toolgate.engine.rounds import Past, WithTools
 from toolgate.engine.teller import Manner
 from toolgate.server.auth import Caller, Keys
 from toolgate.server.journal import Memory, RunJournal, request_key
+from toolgate.server.lasting import HOLD_SECONDS, Lasting
+from toolgate.server.lasting import Desk as LastingDesk
 from toolgate.server.wanted import Wanted
 from toolgate.tools.references import referenced
 from toolgate.tools.registry import Registry
@@ -34,7 +37,7 @@ OWN_LABEL = "toolgate"
 """The name under which a request may ask for all of the server's tools as those of an MCP server."""
 
 
-class Desk(Approvals, Protocol):
+class Desk(LastingDesk, Protocol):
     """Approvals that clients can answer."""
 
     async def answer(self, id: str, approve: bool, *, by: str, reason: str | None = None) -> object:
@@ -108,42 +111,70 @@ class Tooling:
         return Outfit(replace(request, tools=tuple(theirs)), shelf, selection, stances, runs)
 
     async def equip(
-        self, caller: Caller, outfit: "Outfit", route: Route, wanted: Wanted, dialect: Dialect, body: Any
+        self,
+        caller: Caller,
+        outfit: "Outfit",
+        route: Route,
+        wanted: Wanted,
+        dialect: Dialect,
+        body: Any,
+        lasting: Lasting | None = None,
     ) -> Equipment:
-        """The model with the tools of the outfit in its hands."""
+        """The model with the tools of the outfit in its hands, for a run that may be `lasting`."""
         request = outfit.request
         if not outfit.runs:
             offered = [tool for tool in outfit.shelf.offered() if not outfit.shelf.is_virtual(tool.name)]
             return Equipment(route.model, replace(request, tools=(*request.tools, *offered)), outfit.selection.warnings)
         key = request_key(dialect.name.encode(), route.name.encode(), repr(wanted).encode(), encode(body))
         hold = 0.0 if dialect.asking else self.terms.hold_seconds
-        behalf = Behalf(caller.name, wanted.session or caller.name, mint(), outfit.stances, hold)
+        if lasting is not None:
+            key, hold = request_key(lasting.run.encode()), HOLD_SECONDS
+        run = lasting.run if lasting is not None else mint()
+        behalf = Behalf(caller.name, wanted.session or caller.name, run, outfit.stances, hold)
         manner = Manner(dialect.native, dialect.asking, dialect.pausing, wanted.status == "text")
 
         async def begin() -> tuple[WithTools, RunJournal]:
             journal, past = await self._memory.begin(caller.name, key, request, dialect.native)
             try:
-                await self._take_decisions(caller, request, journal, past)
+                await self._take_decisions(caller, request, journal, past, lasting)
+                approvals, past, notes = await self._lasting(lasting, past, journal, outfit, behalf)
             except BaseException:
                 journal.close()
                 raise
             known = replace(behalf, tainted=_is_tainted((*request.messages, *past.messages), self.registry))
-            toolbox = RunToolbox(outfit.shelf, outfit.selection, self._runner, self._desk, known)
+            toolbox = RunToolbox(outfit.shelf, outfit.selection, self._runner, approvals, known)
             gear = WithTools(
-                self._while_welcome(caller, route), toolbox, journal, manner, self._budget(wanted, request), route.price
+                self._while_welcome(caller, route), toolbox, notes, manner, self._budget(wanted, request), route.price
             )
             return replace(gear, parallel=self.terms.parallel, past=past), journal
 
         return Equipment(_Journalled(begin), request, outfit.selection.warnings)
 
-    async def _take_decisions(self, caller: Caller, request: ModelRequest, journal: RunJournal, past: Past) -> None:
+    async def _lasting(
+        self, lasting: Lasting | None, past: Past, journal: RunJournal, outfit: "Outfit", behalf: Behalf
+    ) -> tuple[Approvals, Past, Journal]:
+        """What the run asks for consent, goes on from and writes to."""
+        if lasting is None:
+            return self._desk, past, journal
+        approvals = lasting.approvals(self._desk)
+        outfit.shelf.recall(lasting.past.messages)
+        past = await lasting.settled(
+            lasting.over(past), approvals, outfit.selection.find, behalf.caller, behalf.session
+        )
+        return approvals, past, lasting.journal(journal)
+
+    async def _take_decisions(
+        self, caller: Caller, request: ModelRequest, journal: RunJournal, past: Past, lasting: Lasting | None
+    ) -> None:
         """Those that still matter: an earlier attempt has taken its own, and what has begun is not decided again."""
         if journal.resumed:
             return
         waiting = {call.approval for call in unanswered(request.messages) if call.id not in past.started}
+        taken = (ClientFault,) if lasting is not None and lasting.resumed else ()
         for decision in request.decisions:
             if decision.approval in waiting:
-                await self._desk.answer(decision.approval, decision.approve, by=caller.name, reason=decision.reason)
+                with suppress(*taken):
+                    await self._desk.answer(decision.approval, decision.approve, by=caller.name, reason=decision.reason)
 
     def _while_welcome(self, caller: Caller, route: Route) -> Model:
         """The model, asked as long as the caller may ask it: a run can outlive its key."""

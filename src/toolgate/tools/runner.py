@@ -61,12 +61,16 @@ class Ran(Protocol):
 
 
 class Consent(Struct, frozen=True):
-    """How a call may get a person's consent: what the request demands, and how long it may wait here."""
+    """How a call may get a person's consent: what the request demands, and how long it may wait here.
+
+    `approvals` decide instead of the runner's own, for a run that has its own ways with them.
+    """
 
     run: str
     stance: Stance | None = None
     hold_seconds: float = 0.0
     tainted: bool = False
+    approvals: Approvals | None = None
 
 
 class Waiting(Struct, frozen=True):
@@ -180,14 +184,15 @@ class Runner:
     ) -> Verdict:
         preparation = await self._prepared(tool, invocation)
         asked = Asked(tool.spec, invocation, consent.run, preparation, consent.stance, consent.tainted)
-        verdict = await self._approvals.decide(asked)
+        approvals = consent.approvals or self._approvals
+        verdict = await approvals.decide(asked)
         if verdict.stance != "pending" or verdict.approval is None or not consent.hold_seconds:
             return verdict
         began = time.monotonic()
-        answered = await self._approvals.wait(verdict.approval, consent.hold_seconds)
+        answered = await approvals.wait(verdict.approval, consent.hold_seconds)
         if on_wait is not None:
             on_wait(time.monotonic() - began)
-        return await self._approvals.decide(asked) if answered else verdict
+        return await approvals.decide(asked) if answered else verdict
 
     async def _prepared(self, tool: Tool, invocation: Invocation) -> Preparation:
         try:

@@ -111,7 +111,8 @@ class RunToolbox:
 
         behalf = self._behalf
         asked = invocation(call.id, call.arguments, behalf.caller, behalf.session, report)
-        consent = Consent(behalf.run, behalf.stance(call.name), behalf.hold_seconds, self._tainted)
+        stance = behalf.stance(call.name)
+        consent = Consent(behalf.run, stance, behalf.hold_seconds, self._tainted, self._approvals)
         outcome = await self._runner.run(tool, asked, consent, starting, self._note_wait)
         self._tainted = self._tainted or tool.spec.annotations.open_world
         if isinstance(outcome, Waiting):

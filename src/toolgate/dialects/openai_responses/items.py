@@ -25,6 +25,7 @@ from toolgate.conversation.message import (
 )
 from toolgate.conversation.request import Decision, ToolDef
 from toolgate.conversation.seals import disclose
+from toolgate.dialects.openai_responses.resumed import is_withdrawn
 from toolgate.dialects.openai_responses.tools import offered_in_input, read_tools
 from toolgate.dialects.openai_responses.words import NAME, SERVER_LABEL, call_ids_of, own_extra, read_reasoning
 from toolgate.wire.fields import Fields
@@ -59,6 +60,8 @@ class InputReader:
     def read(self, fields: Fields) -> None:
         """One item."""
         whole = dict(fields.rest)
+        if is_withdrawn(whole):
+            return
         kind = fields.text("type") or ("message" if "role" in whole else "item_reference")
         match kind:
             case "message":

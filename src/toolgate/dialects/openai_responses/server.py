@@ -37,6 +37,7 @@ from toolgate.dialects.openai_responses.answer import (
     write_spoken,
 )
 from toolgate.dialects.openai_responses.requests import decode_request
+from toolgate.dialects.openai_responses.resumed import Told, ToldItem, emptied
 from toolgate.dialects.openai_responses.words import NAME, call_item_id, new_item_id, write_reason, write_usage
 from toolgate.wire.jsontext import encode
 
@@ -109,7 +110,23 @@ class ResponsesEncoder:
         self._delta = _SILENT  # what stands around the text of a delta of the open item
         self._ending: _Item | None = None  # told but not closed: how it ended is known only when the step has
         self._running: dict[str, _Item] = {}  # calls that are being run here, by call id
+        self._places: dict[str, int] = {}  # of withdrawn items, by id: one that comes again takes its old place
         self._began = False
+
+    def resume(self, told: Told) -> bytes:
+        """Go on behind what was told; the frames that withdraw what does not hold any more."""
+        self._began = told.count > 0
+        self._tell.number = told.count
+        self._items = max([item.index + 1 for item in (*told.kept, *told.withdrawn)], default=0)
+        for item in told.kept:
+            if item.done:
+                self._output[item.index] = encode(item.value)
+            elif item.id in told.calls:
+                self._running[told.calls[item.id].id] = _placed(told.calls[item.id], item)
+            elif told.spoken is not None:
+                self._ending = _placed(told.spoken, item)
+        self._places = {item.id: item.index for item in told.withdrawn}
+        return b"".join([self._close_item(_placed(Text(""), item), emptied(item.value)) for item in told.withdrawn])
 
     def encode(self, event: RunEvent) -> bytes:
         """The frames for this event."""
@@ -162,6 +179,8 @@ class ResponsesEncoder:
         if not _is_shown(part):
             return b""
         item = self._open = self._new_item(part)
+        if item.told:
+            return b""  # it was announced before
         match part:
             case Text() | Refusal():
                 return self._announce(item) + self._start_spoken(item, part)
@@ -177,6 +196,8 @@ class ResponsesEncoder:
 
     def _new_item(self, part: Part) -> _Item:
         id, index = _item_id(part), self._items
+        if id in self._places:
+            return _Item(part, id, bare({"item_id": id, "output_index": self._places[id]}), self._places.pop(id), True)
         self._items += 1
         return _Item(part, id, bare({"item_id": id, "output_index": index}), index)
 
@@ -284,6 +305,11 @@ class ResponsesEncoder:
 
     def _told(self) -> bytes:
         return b",".join([self._output[index] for index in sorted(self._output)])
+
+
+def _placed(part: Part, item: ToldItem) -> _Item:
+    """A part in the place where it was begun."""
+    return _Item(part, item.id, bare({"item_id": item.id, "output_index": item.index}), item.index, True)
 
 
 def _is_shown(part: Part) -> bool:

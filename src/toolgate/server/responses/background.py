@@ -1,13 +1,12 @@
-"""Responses that run on while nobody waits for them: started, followed, cancelled, and ended with the server.
+"""Responses that run on while nobody waits for them: accepted, made, followed and cancelled, on whichever node.
 
-A response is queued on the disk before the client hears its id. Should the process die, whoever asks for the response next
-finds that nobody runs it any more, and it has failed; what it told until then can still be read.
+A response is on the disk, with all that is needed to make it, before the client hears its id. What makes it is a run
+(`toolgate.runs`): should the process die, another attempt goes on from what is kept, and readers hear the rest.
 """
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -15,17 +14,22 @@ from msgspec.structs import replace
 from toolgate.conversation.errors import Conflict, GatewayFault, InvalidRequest, Overloaded, RateLimited, ToolgateError
 from toolgate.conversation.events import StepStart
 from toolgate.dialects.openai_responses.answer import DONE, UNFINISHED, describe
+from toolgate.runs.host import Attempt, Runs, Stop
 from toolgate.server.endpoints import Question
-from toolgate.server.responses.keeper import Keeper
-from toolgate.server.responses.recording import Recording
-from toolgate.server.responses.telling import closing, error_frame, items_done
-from toolgate.storage.responses import ResponseStore, StoredResponse
-from toolgate.storage.streams import StoredStream, StreamStore
+from toolgate.server.lasting import Lasting
+from toolgate.server.responses.accepted import Accepted, failure, read, write
+from toolgate.server.responses.keeper import Keeper, Turn
+from toolgate.server.responses.recording import Claim, Recording
+from toolgate.server.responses.resuming import Resumption, resumption
+from toolgate.server.responses.telling import closing, error_frame
+from toolgate.storage.responses import ResponseStore, StoredResponse, Write
+from toolgate.storage.streams import StreamStore
 from toolgate.telemetry.traced import RequestRecord, Traced
 
 _PING = b": ping\n"
 _TOO_LONG = "This stream grew too long to be kept; GET the response without stream until it has ended."
 _STOPPED = "The server stopped while this response was running."
+_PARKED = "The server stopped again and again while it made this response, so that it was given up."
 
 
 class Terms(Struct, frozen=True):
@@ -33,149 +37,181 @@ class Terms(Struct, frozen=True):
 
     per_caller: int = 16
     stream_bytes: int = 16 * 1024 * 1024
+    stream_keep_seconds: float = 86_400.0
     flush_seconds: float = 0.25
-    beat_seconds: float = 5.0
     keepalive: float = 15.0
     look_seconds: float = 0.25
-    """Between two looks at a response that another process runs."""
+    """Between two looks at a response that another process makes."""
+    asks_again: bool = True
+    """Whether a person decides about calls that were cut off."""
 
 
-class _Run(Struct, eq=False):
-    """A response under way."""
+class Making(Struct, frozen=True):
+    """How responses are made under the configuration in force: from what was accepted to a question, and its answer."""
 
-    owner: str
-    recording: Recording
-    task: asyncio.Task[None] | None = None
-    cancelled: bool = False
+    take: Callable[[Turn], Callable[[], None]]
+    keeper: Callable[[Turn, Callable[[], None]], Keeper]
+    prepare: Callable[[Accepted, Lasting], Awaitable[Question]]
+    answer: Callable[[Question], Awaitable[None]]
 
 
 class Background:
-    """The responses that this process runs, and those that others ran."""
+    """The responses that are made in the background (`toolgate.runs.host.Performer`)."""
 
-    def __init__(self, store: ResponseStore, streams: StreamStore, traced: Traced, terms: Terms) -> None:
+    def __init__(self, store: ResponseStore, streams: StreamStore, runs: Runs, traced: Traced, terms: Terms) -> None:
         self.streams = streams
+        self.runs = runs
         self._store = store
         self._traced = traced
         self.charge: Callable[[RequestRecord], None] = _free
+        self.making: Making | None = None
         self._terms = terms
-        self._runs: dict[str, _Run] = {}
-        self._beating: asyncio.Task[None] | None = None
+        self._recordings: dict[str, Recording] = {}
+        self._releases: dict[str, Callable[[], None]] = {}
+        self._begun: dict[str, asyncio.Event] = {}  # what was accepted here and is not made yet
         self._closed = False
 
-    async def start(
-        self,
-        answer: Callable[[Question], Awaitable[None]],
-        question: Question,
-        keeper: Keeper,
-        owner: str,
-        *,
-        kept: bool,
-        on_end: Callable[[], None] = lambda: None,
-    ) -> StoredResponse:
-        """Have the question answered from now on, and return the queued response; `on_end` is called at its end."""
-        self._admit(owner)
+    def open(self) -> None:
+        """Make responses from now on, first those that an earlier process left."""
+        self.runs.open(self)
+
+    async def accept(self, question: Question, accepted: Accepted, release: Callable[[], None]) -> StoredResponse:
+        """Have the response made from now on, and return it as it is queued; `release` is called at its end."""
+        await self._admit(accepted.turn.owner)
+        making = self._made_by()
         queued = {**describe(question.request, question.reply), **UNFINISHED, "status": "queued"}
-        terms = self._terms
-        recording = Recording(
-            self.streams,
-            keeper,
-            queued,
-            kept=kept,
-            most_bytes=terms.stream_bytes,
-            flush_seconds=terms.flush_seconds,
-        )
-        run = self._runs[queued["id"]] = _Run(owner, recording)
-        stored = keeper.record(queued)
+        stored = making.keeper(accepted.turn, _nothing).record(queued)
+        opening = self.runs.store.opening(stored.id, stored.owner, write(accepted))
+        self._releases[stored.id] = release
         try:
-            await self._store.save(stored, self.streams.opening(stored.id, kept))
+            await self._store.save(stored, self.streams.opening(stored.id, accepted.streamed), opening)
         except BaseException:
-            del self._runs[stored.id]
+            del self._releases[stored.id]
             raise
-        question = replace(question, exchange=recording, record=_own_record(question.record))
-        run.task = asyncio.get_running_loop().create_task(self._run(run, question, answer, on_end))
-        if self._beating is None:
-            self._beating = asyncio.get_running_loop().create_task(self._beat())
+        self._begun[stored.id] = asyncio.Event()
+        self.runs.start(stored.id)
         return stored
 
-    def _admit(self, owner: str) -> None:
+    async def _admit(self, owner: str) -> None:
         if self._closed:
             raise Overloaded("The server is shutting down.", retry_after=1)
         most = self._terms.per_caller
-        if sum(run.owner == owner and not run.recording.ended for run in self._runs.values()) >= most:
+        if await self.runs.store.live(owner) >= most:
             raise RateLimited(
                 f"{most} responses run in the background already; wait for one to end, or cancel one.",
                 code="too_many_background_responses",
                 retry_after=5,
             )
 
-    async def _run(
-        self,
-        run: _Run,
-        question: Question,
-        answer: Callable[[Question], Awaitable[None]],
-        on_end: Callable[[], None],
-    ) -> None:
-        flushing = asyncio.get_running_loop().create_task(run.recording.keep_flushing())
+    async def perform(self, attempt: Attempt) -> None:
+        """Make a response, from its beginning or from where an earlier attempt ended."""
+        id, accepted = attempt.run.id, read(attempt.run.asked)
+        past = await self._resumption(attempt, accepted)
+        if id not in self._releases:
+            self._releases[id] = self._made_by().take(accepted.turn)
+        recording = self._recordings[id] = await self._recording(attempt, accepted, past)
+        self._tell_begun(id)
+        flushing = asyncio.get_running_loop().create_task(recording.keep_flushing(attempt.lose))
+        record = RequestRecord(accepted.request_id, "POST", accepted.path, endpoint=accepted.path, stream=True)
+        record.caller = accepted.turn.owner
         try:
-            await self._answered(run, question, answer)
-        except ToolgateError as error:  # the storage: nothing can be kept, and whoever asks next will find it abandoned
-            question.record.note_error(error)
+            await self._made(attempt, accepted, past, recording, record)
         finally:
             flushing.cancel()
-            del self._runs[run.recording.response["id"]]
-            on_end()
-            self._traced.finish(question.record)
-            self.charge(question.record)
+            del self._recordings[id]
+            self._release(id)
+            if recording.ended:
+                self._traced.finish(record)
+                self.charge(record)
 
-    async def _answered(self, run: _Run, question: Question, answer: Callable[[Question], Awaitable[None]]) -> None:
+    async def stop(self, attempt: Attempt, how: Stop) -> None:
+        """End a response that nobody makes any more."""
+        accepted = read(attempt.run.asked)
+        recording = await self._recording(attempt, accepted, await self._resumption(attempt, accepted))
+        if how == "cancelled":
+            await recording.close("cancelled")
+        else:
+            await recording.close("failed", failure(_PARKED), "parked")
+        self._tell_begun(attempt.run.id)
+        self._release(attempt.run.id)
+
+    async def _resumption(self, attempt: Attempt, accepted: Accepted) -> Resumption:
+        frames = await self.streams.all(accepted.id) if accepted.streamed else []
+        return resumption(attempt.steps.recorded, frames)
+
+    async def _recording(self, attempt: Attempt, accepted: Accepted, past: Resumption) -> Recording:
+        stored = await self._store.load(accepted.turn.owner, accepted.id)
+        stream = await self.streams.load(accepted.id)
+        return Recording(
+            self.streams,
+            Claim(self.runs.store, attempt.run),
+            self._made_by().keeper(accepted.turn, lambda: self._release(accepted.id)),
+            stored.body if stored is not None else {"id": accepted.id, "created_at": accepted.created},
+            kept=stream is not None and stream.kept,
+            told=past.frames,
+            most_bytes=self._terms.stream_bytes,
+            flush_seconds=self._terms.flush_seconds,
+            interrupted=lambda: attempt.interrupted,
+        )
+
+    async def _made(
+        self, attempt: Attempt, accepted: Accepted, past: Resumption, recording: Recording, record: RequestRecord
+    ) -> None:
+        """The response ends here, however it does, unless this attempt is not the last."""
+        making, question = self._made_by(), None
         try:
-            await answer(question)
+            question = await making.prepare(accepted, _lasting(attempt, past, recording, self._terms.asks_again))
+            question = replace(question, exchange=recording, record=_noted(record, question.record))
+            question, withdrawn = past.going_on(question)
+            await recording.write(withdrawn)
+            await making.answer(question)
         except ToolgateError as error:
-            await _fail(run.recording, question, error)
+            await _fail(recording, question, record, error)
         except asyncio.CancelledError:
-            if run.cancelled:
-                await run.recording.close("cancelled")
-            else:
-                await _fail(run.recording, question, Overloaded("The server is shutting down.", retry_after=1))
+            if not attempt.cancelled:
+                raise
+            await recording.close("cancelled")
         except Exception as error:  # noqa: BLE001  # nobody above would hear of it: the client does, the log has the story
-            self._traced.crashed(question.record, error)
-            await _fail(run.recording, question, GatewayFault("An internal error occurred; the server's log has it."))
+            self._traced.crashed(record, error)
+            failed = GatewayFault("An internal error occurred; the server's log has it.")
+            await _fail(recording, question, record, failed)
+
+    def _tell_begun(self, id: str) -> None:
+        if (begun := self._begun.pop(id, None)) is not None:
+            begun.set()
+
+    def _release(self, id: str) -> None:
+        self._releases.pop(id, _nothing)()
+
+    def _made_by(self) -> Making:
+        if self.making is None:
+            raise GatewayFault("No endpoints make responses here.")
+        return self.making
 
     async def current(self, stored: StoredResponse) -> StoredResponse:
-        """The response as it is now: one that nobody runs any more has failed."""
-        recording = self._live(stored.id)
-        if recording is not None:
+        """The response as it is now, whoever makes it."""
+        recording = self._recordings.get(stored.id)
+        if recording is not None and not recording.ended:
             return replace(stored, body=recording.shown)
         if not is_running(stored):
             return stored
-        stream = await self.streams.load(stored.id)
-        if stream is None or (stream.ended is None and not await self.streams.take_over(stream)):
-            return stored
-        return await self._ended(stored, stream)
-
-    async def _ended(self, stored: StoredResponse, stream: StoredStream) -> StoredResponse:
-        """It has ended since it was looked at, or now that nobody runs it."""
-        if stream.ended is not None:
+        run = await self.runs.store.load(stored.id)
+        if run is None:  # made before runs were kept
+            return replace(stored, body={**stored.body, "status": "failed", "error": failure(_STOPPED)})
+        if run.is_over:
             return await self._store.load(stored.owner, stored.id) or stored
-        told, number = [], -1
-        while frames := await self.streams.after(stored.id, number):
-            told += items_done(frames)
-            number += len(frames)
-        error = {"code": "server_error", "message": _STOPPED}
-        over = replace(stored, body={**stored.body, "status": "failed", "error": error, "output": told})
-        await self._store.save(over, self.streams.ending(stored.id, number + 1, [], whole=False))
-        return over
+        status = "queued" if run.state == "queued" and run.token == 0 else "in_progress"
+        return replace(stored, body={**stored.body, "status": status})
 
     async def cancel(self, stored: StoredResponse) -> StoredResponse:
         """Stop a response; one that has ended stays as it is."""
-        run = self._runs.get(stored.id)
-        if run is None or run.task is None:
-            return stored
-        if not run.cancelled and not run.recording.finishing:
-            run.cancelled = run.recording.client_left = True
-            run.task.cancel()
-        await asyncio.wait({run.task})
+        if is_running(stored):
+            await self.runs.cancel(stored.id)
         return await self._store.load(stored.owner, stored.id) or stored
+
+    def forgetting(self, id: str) -> tuple[Write, ...]:
+        """Forgets how a response was made."""
+        return self.streams.forgetting(id), self.runs.store.forgetting(id)
 
     async def follow(self, stored: StoredResponse, after: int) -> AsyncGenerator[bytes, None]:
         """The frames behind this number, those of the past at once and those to come when they come."""
@@ -191,9 +227,11 @@ class Background:
 
     async def _frames(self, id: str, number: int) -> AsyncGenerator[list[bytes], None]:
         """Frames as they come, until the response has ended; none when nothing has come for a while."""
+        silent_since = asyncio.get_running_loop().time()
         while True:
-            recording = self._live(id)
-            changed = recording.changed if recording else None
+            recording, begun = self._live(id), self._begun.get(id)
+            changed = recording.changed if recording else begun
+            over = recording is None and await self._is_over(id)
             frames = recording.since(number + 1) if recording else None
             lost = frames is None
             if frames is None:
@@ -201,31 +239,33 @@ class Background:
             if frames:
                 yield frames
                 number += len(frames)
-            elif changed is None:
-                if not await self._wait_elsewhere(id):
-                    return
-            elif lost:
+                silent_since = asyncio.get_running_loop().time()
+                continue
+            if over:
+                return
+            if changed is None:
+                await asyncio.sleep(self._terms.look_seconds)
+            elif recording is not None and lost:
                 raise Conflict(_TOO_LONG, code="stream_not_kept")
-            elif not await _set_within(changed, self._terms.keepalive):
+            else:
+                await _set_within(changed, self._terms.keepalive)
+            if asyncio.get_running_loop().time() - silent_since >= self._terms.keepalive:
+                silent_since = asyncio.get_running_loop().time()
                 yield []
 
     def _live(self, id: str) -> Recording | None:
-        run = self._runs.get(id)
-        return run.recording if run is not None and not run.recording.ended else None
+        recording = self._recordings.get(id)
+        return recording if recording is not None and not recording.ended else None
 
-    async def _wait_elsewhere(self, id: str) -> bool:
-        """Whether more may come: another process runs the response."""
+    async def _is_over(self, id: str) -> bool:
+        """Whether no more can come; looked at before the last frames are read, for they are written together."""
         stream = await self.streams.load(id)
-        if stream is None or stream.ended is not None or await self.streams.take_over(stream):
-            return False
-        await asyncio.sleep(self._terms.look_seconds)
-        return True
+        return stream is None or stream.ended is not None
 
     async def _closing(self, stored: StoredResponse, number: int) -> bytes:
         """The terminator, and before it how the response ended, if its own frames do not tell."""
         over = await self._store.load(stored.owner, stored.id)
         if over is not None:
-            over = await self.current(over)
             stream = await self.streams.load(stored.id)
             if stream is not None and not stream.whole:
                 return closing(over.body, number + 1) + DONE
@@ -242,33 +282,9 @@ class Background:
             raise Conflict("The events of this response are not kept, or not any more.", code="stream_not_kept")
 
     async def aclose(self, seconds: float = 0.0) -> None:
-        """Wait so long for what runs, then end it as failed; nothing new is started."""
+        """Wait so long for what is being made, then leave it to another node or the next start; nothing new is accepted."""
         self._closed = True
-        tasks = {run.task for run in self._runs.values() if run.task is not None}
-        if tasks:
-            await asyncio.wait(tasks, timeout=seconds)
-        for run in tuple(self._runs.values()):
-            if run.task is not None and not run.cancelled and not run.recording.finishing:
-                run.task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
-        if self._beating is not None:
-            self._beating.cancel()
-            await asyncio.wait({self._beating})
-            await self._tell_storage(self.streams.leave())
-
-    async def _beat(self) -> None:
-        while True:
-            await asyncio.sleep(self._terms.beat_seconds)
-            if self._runs:
-                await self._tell_storage(self.streams.beat())
-
-    async def _tell_storage(self, saying: Awaitable[None]) -> None:
-        """What is said is worth a line in the log if it fails, but no more."""
-        try:
-            await saying
-        except Overloaded as error:
-            self._traced.log.error("background", problem=error.message)
+        await self.runs.aclose(seconds)
 
 
 def is_running(stored: StoredResponse) -> bool:
@@ -276,14 +292,40 @@ def is_running(stored: StoredResponse) -> bool:
     return stored.body.get("status") in ("queued", "in_progress")
 
 
-async def _fail(recording: Recording, question: Question, error: ToolgateError) -> None:
+def _lasting(attempt: Attempt, past: Resumption, recording: Recording, asks: bool) -> Lasting:
+    claim = recording.claim
+    return Lasting(
+        attempt.run.id,
+        past.past,
+        attempt.run.token > 1,
+        _Guarded(attempt, recording),
+        recording.mark,
+        lambda: recording.guarded(claim.check()),
+        lambda waits: recording.guarded(claim.turn(waits)),
+        asks,
+    )
+
+
+class _Guarded:
+    """The steps of an attempt, which stops when it may not write one any more."""
+
+    def __init__(self, attempt: Attempt, recording: Recording) -> None:
+        self.recorded = attempt.steps.recorded
+        self._attempt = attempt
+        self._recording = recording
+
+    async def keep(self, name: str, value: str) -> None:
+        """Write a step."""
+        await self._recording.guarded(self._attempt.steps.keep(name, value))
+
+
+async def _fail(recording: Recording, question: Question | None, record: RequestRecord, error: ToolgateError) -> None:
     """Tell the failure as a stream would have: with its beginning, if nothing has been told yet."""
-    question.record.note_error(error)
-    if recording.begun:
-        failure: dict[str, Any] = {"code": "server_error", "message": error.message}
-        await recording.close("failed", failure)
+    record.note_error(error)
+    if recording.begun or question is None:
+        await recording.close("failed", failure(error.message))
         return
-    teller = question.half.encoder(question.request, question.reply)
+    teller = question.encoder or question.half.encoder(question.request, question.reply)
     await recording.write(teller.encode(StepStart()) + teller.error(error))
 
 
@@ -295,18 +337,14 @@ async def _set_within(event: asyncio.Event, seconds: float) -> bool:
     return True
 
 
-def _own_record(record: RequestRecord) -> RequestRecord:
-    """The request is over when its client has been told the id; what follows is on a record of its own."""
-    return RequestRecord(
-        record.request_id,
-        record.method,
-        record.path,
-        endpoint=record.endpoint,
-        dialect=record.dialect,
-        caller=record.caller,
-        model=record.model,
-        stream=record.stream,
-    )
+def _noted(record: RequestRecord, known: RequestRecord) -> RequestRecord:
+    """The record of the making, which has its own time, with what is known of the request."""
+    record.dialect, record.model = known.dialect, known.model
+    return record
+
+
+def _nothing() -> None:
+    """Nobody has to be told."""
 
 
 def _free(record: RequestRecord) -> None:

@@ -11,12 +11,16 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from toolgate.conversation.errors import InvalidRequest, NotFound, Overloaded
+from toolgate.conversation.errors import Conflict, InvalidRequest, NotFound, Overloaded, Unauthenticated
 from toolgate.dialects.dialect import Dialect
 from toolgate.dialects.openai_responses.answer import DONE
 from toolgate.server.app import Call, Endpoint
+from toolgate.server.auth import ANONYMOUS, Caller
 from toolgate.server.endpoints import Conversations, Question, warning_header
 from toolgate.server.exchange import Header
+from toolgate.server.lasting import Lasting
+from toolgate.server.responses.accepted import Accepted, said
+from toolgate.server.responses.background import Making
 from toolgate.server.responses.compaction import Whole, compacted, opened, split
 from toolgate.server.responses.compaction import question as summary_question
 from toolgate.server.responses.items import with_ids
@@ -37,13 +41,22 @@ class Responses:
     """The Responses endpoints; without `state` there are neither conversations nor background responses."""
 
     def __init__(
-        self, conversations: Conversations, store: ResponseStore, dialect: Dialect, state: State | None = None
+        self,
+        conversations: Conversations,
+        store: ResponseStore,
+        dialect: Dialect,
+        state: State | None = None,
+        callers: Callable[[str], Caller | None] = {ANONYMOUS.name: ANONYMOUS}.get,
     ) -> None:
+        """`callers` knows who may still call, by name: what is made in the background may outlive a key."""
         self._conversations = conversations
         self._store = store
         self._dialect = dialect
         self._state = state
+        self._callers = callers
         self._past = Past(store, state)
+        if state is not None:
+            state.background.making = self._making(state)
 
     def endpoints(self) -> list[Endpoint]:
         """What is served."""
@@ -96,12 +109,12 @@ class Responses:
 
     async def retrieve(self, call: Call) -> None:
         """Tell a kept response again; with `stream=true` its events, those behind `starting_after`."""
-        said = read_query(call.exchange.query)
+        query = read_query(call.exchange.query)
         kept = await self._find(call)
-        if said.get("stream", "").lower() not in ("true", "1"):
+        if query.get("stream", "").lower() not in ("true", "1"):
             await call.exchange.respond(200, encode(kept.body))
             return
-        after = read_number(said, "starting_after", -1)
+        after = read_number(query, "starting_after", -1)
         if self._state is None:
             raise InvalidRequest("Streams are not kept by this server.", param="stream")
         await self._state.background.require_stream(kept)
@@ -114,7 +127,7 @@ class Responses:
             await self._store.delete(call.caller.name, kept.id)
         else:
             await state.background.cancel(kept)
-            await self._store.delete(call.caller.name, kept.id, state.background.streams.forgetting(kept.id))
+            await self._store.delete(call.caller.name, kept.id, *state.background.forgetting(kept.id))
         await call.exchange.respond(200, encode({"id": kept.id, "object": "response", "deleted": True}))
 
     async def cancel(self, call: Call) -> None:
@@ -183,15 +196,33 @@ class Responses:
             raise InvalidRequest("stream must be true or false.", param="stream", code="invalid_type")
         turn = await self._past.turn({**body, "stream": True}, call.caller.name)
         question = await self._question(call, turn.body)
-        kept = await self._state.background.start(
-            self._conversations.answer,
-            question,
-            Keeper(self._store, turn, self._state.conversations, release),
-            turn.owner,
-            kept=streamed,
-            on_end=release,
+        reply, headers = question.reply, said(call.exchange.headers, self._dialect.passed_headers)
+        accepted = Accepted(
+            reply.id, reply.created, turn, streamed, call.record.request_id, call.exchange.path, headers
         )
-        return kept, question
+        return await self._state.background.accept(question, accepted, release), question
+
+    async def _prepare(self, accepted: Accepted, lasting: Lasting) -> Question:
+        """The question of an accepted response, asked now: by the caller as they stand, with the tools there are."""
+        caller = self._callers(accepted.turn.owner)
+        if caller is None:
+            raise Unauthenticated("The key that asked for this response is no longer valid.")
+        call = accepted.call(caller)
+        body = accepted.turn.body
+        question = await self._conversations.question(call, self._dialect, self._dialect.server, body, lasting)
+        return replace(question, reply=replace(question.reply, id=accepted.id, created=accepted.created))
+
+    def _making(self, state: State) -> Making:
+        def keeper(turn: Turn, on_kept: Callable[[], None]) -> Keeper:
+            return Keeper(self._store, turn, state.conversations, on_kept)
+
+        def take(turn: Turn) -> Callable[[], None]:
+            try:
+                return state.take(turn.owner, turn.conversation) if turn.conversation else _nothing
+            except Conflict:  # another was begun there while nobody made this one: it speaks first
+                return _nothing
+
+        return Making(take, keeper, self._prepare, self._conversations.answer)
 
     async def _follow(self, call: Call, kept: StoredResponse, after: int, headers: list[Header] | None = None) -> None:
         assert self._state is not None  # whoever follows has seen it
@@ -209,6 +240,10 @@ class Responses:
             call.record.note_error(error)
             await exchange.write(error_frame(error) + DONE)
         await exchange.end()
+
+
+def _nothing() -> None:
+    """Nobody has to be told."""
 
 
 def _warnings(question: Question) -> list[Header]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from toolgate.conversation.errors import Conflict
+from toolgate.runs.host import Runs
 from toolgate.server.responses.background import Background, Terms
 from toolgate.storage.conversations import ConversationStore
 from toolgate.storage.database import Database
@@ -14,9 +15,13 @@ from toolgate.telemetry.traced import Traced
 class State:
     """Conversations, which of them are in use, and background responses."""
 
-    def __init__(self, database: Database, store: ResponseStore, traced: Traced, terms: Terms | None = None) -> None:
+    def __init__(
+        self, database: Database, store: ResponseStore, traced: Traced, runs: Runs, terms: Terms | None = None
+    ) -> None:
         self.conversations = ConversationStore(database)
-        self.background = Background(store, StreamStore(database), traced, terms or Terms())
+        terms = terms or Terms()
+        streams = StreamStore(database, keep_seconds=terms.stream_keep_seconds)
+        self.background = Background(store, streams, runs, traced, terms)
         self._in_use: set[tuple[str, str]] = set()
 
     def take(self, owner: str, conversation: str) -> Callable[[], None]:
@@ -34,5 +39,5 @@ class State:
         return lambda: self._in_use.discard(mine.pop()) if mine else None
 
     async def aclose(self, seconds: float = 0.0) -> None:
-        """Wait so long for background responses, then end them."""
+        """Wait so long for background responses, then leave them to another node or the next start."""
         await self.background.aclose(seconds)

@@ -12,10 +12,11 @@ from toolgate.wire.jsontext import encode
 _ITEM_DONE = b"event: response.output_item.done\n"
 
 
-def items_done(frames: Iterable[bytes]) -> list[Any]:
-    """The items that these frames tell the end of."""
+def items_done(frames: Iterable[bytes]) -> list[tuple[int, Any]]:
+    """The items that these frames tell the end of, each with its place; one that ended twice is there twice."""
     ends = [frame for frame in frames if frame.startswith(_ITEM_DONE)]
-    return [msgspec.json.decode(frame.partition(b"\ndata: ")[2])["item"] for frame in ends]
+    events = [msgspec.json.decode(frame.partition(b"\ndata: ")[2]) for frame in ends]
+    return [(event["output_index"], event["item"]) for event in events]
 
 
 def closing(response: dict[str, Any], number: int) -> bytes:

@@ -105,6 +105,18 @@ class Desk:
                 return Verdict("allow")
         return await self._put(new)
 
+    async def used(self, asked: Asked) -> Verdict | None:
+        """The consent that this very call of this run was given and that it has used up already."""
+        try:
+            arguments = canonical(asked.invocation.text)
+        except Ambiguous:
+            return None
+        now = self._now()
+        same = question(asked, arguments, spec_digest(asked.spec), self.policy.version, "", now, now)
+        known = await self._ledger.approvals(now, caller=same.caller, state="consumed")
+        found = [one for one in known if (one.run, one.call, one.digest) == (same.run, same.call, same.digest)]
+        return verdict(found[0]) if found else None
+
     async def wait(self, approval: str, seconds: float) -> bool:
         """Whether the approval was answered within that time, or can be answered no more."""
         clock = asyncio.get_running_loop().time

@@ -1,0 +1,216 @@
+"""Runs as workflows of DBOS: their steps are written to its system database, and any node goes on with them.
+
+DBOS has a loop and threads of its own here, because its database calls block; what a run does happens in the server's loop.
+Between them go the run's id in one direction and finished steps in the other. Importing this file imports DBOS, which takes
+most of a second and 60 MB: only whoever has runs to carry out does.
+
+A workflow of DBOS belongs to whoever was given it last: a step of anybody else is refused in the same transaction.
+"""
+
+import asyncio
+import contextvars
+import logging
+import sqlite3
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import Future
+from contextlib import closing
+from typing import Any, TypeVar
+
+from dbos import DBOS, DBOSConfig, DBOSPortableJSONSerializer, SetWorkflowID, error
+
+from toolgate.conversation.errors import GatewayFault
+from toolgate.runs.execution import Work
+from toolgate.storage.runs import LeaseLost
+
+_T = TypeVar("_T")
+
+FORMAT = "1"
+"""Of the steps: DBOS gives a run only to nodes that write them in the same way."""
+
+_in_force: list["Workflows"] = []  # DBOS is one to a process and finds its workflows by name, so this is, too
+
+
+@DBOS.workflow(name="run")
+async def _run(id: str) -> None:
+    if not _in_force:
+        raise asyncio.CancelledError  # left for a node that is not closing
+    await _in_force[0].carry_out(id)
+
+
+class Workflows:
+    """Carries out runs in DBOS (`toolgate.runs.execution.Execution`)."""
+
+    def __init__(self, url: str, node: str, complain: Callable[[str], None]) -> None:
+        """`url` is that of DBOS's system database."""
+        self._url = url
+        self._node = node
+        self._complain = complain
+        self._home: asyncio.AbstractEventLoop | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._work: Work | None = None
+
+    async def open(self, work: Work) -> None:
+        """Start DBOS, which takes a moment, in threads of its own."""
+        if _in_force:
+            raise GatewayFault(
+                "Another server in this process carries out runs already; give this one its own process."
+            )
+        _in_force.append(self)
+        self._home, self._work = asyncio.get_running_loop(), work
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=_keep_running, args=(self._loop,), name="toolgate-runs", daemon=True)
+        self._thread.start()
+        try:
+            await self._there(self._launch)
+        except BaseException:
+            await self.aclose()
+            raise
+
+    async def begin(self, id: str) -> None:
+        """Start the workflow of this id here."""
+        await self._there(lambda: _begin(id))
+
+    async def resume(self, id: str) -> None:
+        """Queue the workflow for any node; from now on nobody else's steps are taken."""
+        await self._there(lambda: _resume(id))
+
+    async def forget(self, ids: Sequence[str]) -> None:
+        """Delete workflows that have ended."""
+        await self._there(lambda: DBOS.delete_workflows_async(list(ids)))
+
+    async def carry_out(self, id: str) -> None:
+        """The workflow itself, in the loop of DBOS; what is raised here leaves it pending."""
+        assert self._home is not None
+        assert self._work is not None
+        assert self._loop is not None
+        recorded = await _replayed(id)
+        steps = WorkflowSteps(self._loop, contextvars.copy_context(), recorded)
+        try:
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_awaited(self._work(id, steps)), self._home))
+        except Exception as failure:
+            raise asyncio.CancelledError from failure  # any other would end the workflow
+
+    async def aclose(self) -> None:
+        """Stop DBOS; workflows stay as they are."""
+        if self in _in_force:
+            _in_force.remove(self)
+        if self._loop is not None and self._thread is not None:
+            await self._there(_end_tasks)
+            await asyncio.to_thread(DBOS.destroy)
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            await asyncio.to_thread(self._thread.join)
+            self._loop = None
+
+    async def _launch(self) -> None:
+        _write_ahead(self._url)
+        _speak_through(self._complain)
+        config: DBOSConfig = {
+            "name": "toolgate",
+            "system_database_url": self._url,
+            "application_version": FORMAT,
+            "executor_id": self._node,  # nobody was ever called so: DBOS by itself finds nothing to recover
+            "serializer": DBOSPortableJSONSerializer(),
+            "sys_db_pool_size": 5,
+            "enable_otlp": False,
+            "log_level": "ERROR",
+        }
+        DBOS(config=config)
+        DBOS.launch()
+
+    async def _there(self, work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
+        """Have something done in the loop of DBOS."""
+        if self._loop is None:
+            raise GatewayFault("Runs are not carried out any more.")
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(), self._loop))
+
+
+class WorkflowSteps:
+    """The steps of one workflow, written from the server's loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, context: contextvars.Context, recorded: Sequence[str]) -> None:
+        self.recorded = recorded
+        self._loop = loop
+        self._context = context
+
+    async def keep(self, name: str, value: str) -> None:
+        """Write a step, unless the workflow was given to somebody else."""
+        kept: Future[str] = asyncio.run_coroutine_threadsafe(
+            _within(self._context, lambda: DBOS.run_step_async({"name": name}, lambda: value)), self._loop
+        )
+        try:
+            await asyncio.wrap_future(kept)
+        except error.DBOSWorkflowConflictIDError:
+            raise LeaseLost from None
+
+
+def _keep_running(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
+
+
+async def _end_tasks() -> None:
+    """Cancel what waits in this loop: a workflow that was given to another node waits for its result there."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _begin(id: str) -> None:
+    with SetWorkflowID(id):
+        await DBOS.start_workflow_async(_run, id)
+
+
+async def _resume(id: str) -> None:
+    try:
+        await DBOS.resume_workflow_async(id)
+    except error.DBOSNonExistentWorkflowError:  # the process ended between accepting the run and beginning it
+        await _begin(id)
+
+
+async def _replayed(id: str) -> list[str]:
+    """The steps that are written, in their order; DBOS is led past each of them to where new ones are written."""
+    written = await _within(contextvars.Context(), lambda: DBOS.list_workflow_steps_async(id))
+    known = {step["function_id"]: step["function_name"] for step in written}
+    last = max(known, default=0)
+    # Of two steps written side by side the later may be there alone: the other's place is filled.
+    return [await DBOS.run_step_async({"name": known.get(number, "nothing")}, str) for number in range(1, last + 1)]
+
+
+async def _within(context: contextvars.Context, work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
+    """Have something done in this context: DBOS knows by it which workflow is meant, or that none is."""
+    return await asyncio.get_running_loop().create_task(work(), context=context)
+
+
+async def _awaited(work: Awaitable[None]) -> None:
+    await work
+
+
+def _write_ahead(url: str) -> None:
+    """Have SQLite write a log first, which halves the cost of a step; the file remembers it."""
+    if url.startswith("sqlite:///"):
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as db:
+            db.execute("PRAGMA journal_mode = WAL")
+
+
+class _Complaints(logging.Handler):
+    """Passes on what DBOS has to say for itself."""
+
+    def __init__(self, complain: Callable[[str], None]) -> None:
+        super().__init__(logging.ERROR)
+        self._complain = complain
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._complain(record.getMessage())
+
+
+def _speak_through(complain: Callable[[str], None]) -> None:
+    """Make DBOS silent but for errors, and those go to our log; it adds a handler of its own if there is none."""
+    log = logging.getLogger("dbos")
+    log.propagate = False
+    log.handlers = [_Complaints(complain)]
+    log.setLevel(logging.ERROR)

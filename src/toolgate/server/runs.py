@@ -1,0 +1,59 @@
+"""Runs as this server carries them out: durable where its storage is, on the engine that suits it."""
+
+from pathlib import Path
+
+from toolgate.config import Config
+from toolgate.runs.execution import Deferred, Execution, InProcess
+from toolgate.runs.host import Runs, Terms
+from toolgate.runs.nodes import is_gone, this_node
+from toolgate.server.responses import State
+from toolgate.server.responses import Terms as ResponseTerms
+from toolgate.storage.database import Database
+from toolgate.storage.responses import ResponseStore
+from toolgate.storage.runs import RunStore
+from toolgate.telemetry.traced import Traced
+
+
+def make_state(config: Config, database: Database, store: ResponseStore, traced: Traced) -> State:
+    """What the Responses API has under way, as the configuration wants it."""
+    kept, how = config.responses, config.runs
+    runs_terms = Terms(how.look_seconds, how.crashes, kept.stream_keep_seconds)
+    runs = make_runs(config.storage.reveal(), database, traced, runs_terms, how.lease_seconds)
+    terms = ResponseTerms(
+        kept.background_per_caller, kept.stream_bytes, kept.stream_keep_seconds, asks_again=how.ask_again
+    )
+    return State(database, store, traced, runs, terms)
+
+
+def make_runs(
+    place: str, database: Database, traced: Traced, terms: Terms | None = None, lease_seconds: float = 6.0
+) -> Runs:
+    """The runs of a server whose storage is at this URL."""
+
+    def complain(what: str) -> None:
+        traced.log.error("runs", problem=what)
+
+    store = RunStore(database, this_node(), lease_seconds=lease_seconds, is_gone=is_gone)
+    url = system_database(place)
+    execution: Execution = InProcess() if url is None else Deferred(lambda: _workflows(url, store.node, traced))
+    return Runs(store, execution, terms or Terms(), complain)
+
+
+def system_database(place: str) -> str | None:
+    """Where the engine keeps its steps: a file beside ours, or a schema of its own in our PostgreSQL; None for memory."""
+    if not place.startswith("sqlite:"):
+        return "postgresql:" + place.partition(":")[2]
+    path = place.removeprefix("sqlite://").removeprefix("/")
+    if not path:
+        return None
+    file = Path(path)
+    return f"sqlite:///{file.with_name(f'{file.stem}-runs{file.suffix}')}"
+
+
+def _workflows(url: str, node: str, traced: Traced) -> Execution:
+    from toolgate.runs.workflows import Workflows  # imports DBOS
+
+    def complain(what: str) -> None:
+        traced.log.warning("runs", engine=what)
+
+    return Workflows(url, node, complain)

@@ -1,0 +1,166 @@
+"""Runs as rows: who has one, who may write, and the one end that it comes to."""
+
+from typing import Any
+
+import pytest
+
+from toolgate.conversation.errors import ToolgateError
+from toolgate.storage.database import Database
+from toolgate.storage.runs import LeaseLost, RunStore
+
+
+class Nodes:
+    """A cluster over one database, with a clock of its own; `dead` nodes are known to be so."""
+
+    def __init__(self, database: Database, count: int = 2) -> None:
+        self.now = 1000.0
+        self.dead: set[str] = set()
+        self.database = database
+        self.stores = [
+            RunStore(database, f"n{number}", lease_seconds=6, is_gone=self.dead.__contains__, clock=lambda: self.now)
+            for number in range(count)
+        ]
+
+    async def queue(self, id: str = "run", owner: str = "ann") -> None:
+        await self.database.change(self.stores[0].opening(id, owner, b"{}"))
+
+
+async def test_a_queued_run_is_claimed_by_one_node_alone(storage_url: str) -> None:
+    """requirement D3"""
+    nodes = Nodes(database := Database(storage_url))
+    await nodes.queue()
+    claims = [await store.claim("run") for store in nodes.stores]
+    assert [claim and (claim.node, claim.token, claim.state) for claim in claims] == [("n0", 1, "running"), None]
+    assert await nodes.stores[0].live("ann") == 1
+    await database.aclose()
+
+
+async def test_a_node_that_is_not_heard_of_loses_its_runs_and_can_write_nothing(storage_url: str) -> None:
+    """fault: M6"""
+    nodes = Nodes(database := Database(storage_url))
+    paused, other = nodes.stores
+    await nodes.queue()
+    old = await paused.claim("run")
+    assert old is not None
+    nodes.now += 5
+    assert [held.id for held in await paused.beat()] == ["run"]
+    nodes.now += 5
+    assert await other.free() == []
+    nodes.now += 2
+    assert await other.free() == ["run"]
+    new = await other.claim("run")
+    assert new is not None
+    assert new.token > old.token
+    assert await paused.beat() == []
+    for write in (paused.holding("run", old.token), paused.ending("run", old.token, "completed")):
+        with pytest.raises(LeaseLost):
+            await database.change(write)
+    assert not await paused.release("run", old.token)
+    await database.change(other.ending("run", new.token, "completed"))
+    await database.aclose()
+
+
+async def test_nobody_waits_for_the_lease_of_a_node_that_is_certainly_dead(storage_url: str) -> None:
+    """fault: K-A"""
+    nodes = Nodes(database := Database(storage_url))
+    await nodes.queue()
+    await nodes.stores[0].claim("run")
+    assert await nodes.stores[1].free() == []
+    nodes.dead.add("n0")
+    assert await nodes.stores[1].free() == ["run"]
+    assert await nodes.stores[1].free() == []  # given a while to be begun
+    await database.aclose()
+
+
+async def test_a_run_that_is_given_back_can_be_taken_at_once_and_nothing_is_held_against_it(storage_url: str) -> None:
+    nodes = Nodes(database := Database(storage_url))
+    first, second = nodes.stores
+    await nodes.queue()
+    claim = await first.claim("run")
+    assert claim is not None
+    assert await first.release("run", claim.token)
+    assert await second.free() == ["run"]
+    again = await second.claim("run")
+    assert again is not None
+    assert again.attempts == 1
+    await database.aclose()
+
+
+@pytest.mark.parametrize(
+    ("waits", "steps", "attempts"), [(False, 0, 2), (False, 3, 1), (True, 0, 1)], ids=["crash", "progress", "waiting"]
+)
+async def test_a_crash_without_progress_counts_unless_a_person_was_waited_for(
+    storage_url: str, waits: bool, steps: int, attempts: int
+) -> None:
+    """fault: K-F"""
+    nodes = Nodes(database := Database(storage_url))
+    first, second = nodes.stores
+    await nodes.queue()
+    claim = await first.claim("run")
+    assert claim is not None
+    if waits:
+        await first.turn("run", claim.token, "waiting")
+    nodes.now += 7
+    await second.free()
+    again = await second.claim("run", steps)
+    assert again is not None
+    assert again.attempts == attempts
+    await database.aclose()
+
+
+async def test_a_run_ends_once_and_stays_as_it_ended(storage_url: str) -> None:
+    """fault: M8"""
+    nodes = Nodes(database := Database(storage_url))
+    store = nodes.stores[0]
+    await nodes.queue()
+    claim = await store.claim("run")
+    assert claim is not None
+    await database.change(store.ending("run", claim.token, "cancelled"))
+    with pytest.raises(LeaseLost):
+        await database.change(store.ending("run", claim.token, "completed"))
+    assert await store.claim("run") is None
+    assert await store.cancel("run") is None
+    nodes.now += 100
+    assert await store.free() == []
+    assert (run := await store.load("run")) is not None
+    assert (run.state, run.is_over) == ("cancelled", True)
+    await database.aclose()
+
+
+async def test_a_lost_claim_undoes_what_was_written_with_it(storage_url: str) -> None:
+    """fault: M6"""
+    nodes = Nodes(database := Database(storage_url))
+    await nodes.queue()
+
+    def write(db: Any) -> None:
+        nodes.stores[0].opening("other", "ann", b"{}")(db)
+        nodes.stores[0].holding("run", 7)(db)
+
+    with pytest.raises((LeaseLost, ToolgateError)):
+        await database.change(write)
+    assert await nodes.stores[0].load("other") is None
+    await database.aclose()
+
+
+async def test_whoever_has_a_run_hears_that_it_shall_be_cancelled(storage_url: str) -> None:
+    nodes = Nodes(database := Database(storage_url))
+    await nodes.queue()
+    await nodes.stores[0].claim("run")
+    assert (run := await nodes.stores[1].cancel("run")) is not None
+    assert run.node == "n0"
+    assert [held.cancel for held in await nodes.stores[0].beat()] == [True]
+    await database.aclose()
+
+
+async def test_ended_runs_are_forgotten_after_a_while_and_live_ones_never(storage_url: str) -> None:
+    nodes = Nodes(database := Database(storage_url))
+    store = nodes.stores[0]
+    for id in ("over", "live"):
+        await nodes.queue(id)
+    claim = await store.claim("over")
+    assert claim is not None
+    await database.change(store.ending("over", claim.token, "completed"))
+    nodes.now += 61
+    await store.forget_before(60)
+    assert [await store.load(id) is not None for id in ("over", "live")] == [False, True]
+    await database.aclose()
