@@ -15,8 +15,12 @@ import pytest
 from tests.databases import Postgres, running_postgres
 from tests.storage.faultwire import FaultWire, fault_wire
 from toolgate.conversation.errors import Overloaded
+from toolgate.server.records.writer import Room, Writer
 from toolgate.storage.database import Connection, Database, Duplicate, Unsettled
 from toolgate.storage.spending import SpendingStore
+from toolgate.telemetry.logs import Log
+from toolgate.telemetry.metrics import Metrics
+from toolgate.telemetry.traced import Traced
 
 PERIOD = "2026-11"
 
@@ -128,6 +132,32 @@ async def test_spending_is_counted_once_although_nobody_could_say_whether_it_was
     await _until(lambda: store.add({("ann", PERIOD): 1.5}))
     assert await store.sums([PERIOD]) == {("ann", PERIOD): 1.5}
     assert await store.add({("ann", PERIOD): 1.0}) == {("ann", PERIOD): 2.5}
+    await database.aclose()
+
+
+async def test_records_are_written_once_although_nobody_could_say_whether_they_were(
+    url: str, wire: FaultWire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """fault: K-K, no double append"""
+    database = Database(through(wire, url), patience=0.3)
+    await database.open()
+    writer = Writer(database, Traced(Log("error"), Metrics()), Room(linger=0.0, retry=0.05))
+    add = "INSERT INTO spending (key, period, amount) VALUES ('n', '', 1) ON CONFLICT (key, period) DO UPDATE"
+    runs: list[int] = []
+    wire.lose_the_answer_to(b"COMMIT", and_stay_away=True)
+    writer.put("sum", lambda db: (runs.append(1), db.execute(add + " SET amount = spending.amount + 1")))
+    asked, was_made = asyncio.Event(), database.was_made
+
+    async def noticed(unsettled: Unsettled) -> bool:
+        asked.set()
+        return await was_made(unsettled)
+
+    monkeypatch.setattr(database, "was_made", noticed)
+    async with asyncio.timeout(5):
+        await asked.wait()
+    wire.come_back()
+    await writer.aclose(5)
+    assert (runs, await spent(database)) == ([1], [("n", 1.0)])
     await database.aclose()
 
 

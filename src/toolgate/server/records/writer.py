@@ -12,7 +12,7 @@ from contextlib import suppress
 from msgspec import Struct
 
 from toolgate.conversation.errors import Overloaded
-from toolgate.storage.database import Database
+from toolgate.storage.database import Database, Unsettled
 from toolgate.storage.responses import Write
 from toolgate.telemetry.traced import Traced
 
@@ -106,6 +106,8 @@ class Writer:
         """Write the batch; what is left of it because the database is away."""
         try:
             await self._database.change(lambda db: [one.write(db) for one in batch])
+        except Unsettled as unsettled:
+            return () if await self._was_made(unsettled) else batch
         except Overloaded:
             return batch
         except Exception as error:  # noqa: BLE001  # the writer's edge: one bad record must not take others with it
@@ -116,6 +118,15 @@ class Writer:
         else:
             self._losing = False
         return ()
+
+    async def _was_made(self, unsettled: Unsettled) -> bool:
+        """Whether the batch was written after all: what adds to a sum must not add to it twice."""
+        while not self._giving_up:
+            with suppress(Overloaded):
+                return await self._database.was_made(unsettled)
+            self._hurry.clear()
+            await self._pause(self._room.retry)
+        return True  # nobody will ever know
 
     async def _pause(self, seconds: float) -> None:
         with suppress(TimeoutError):
