@@ -11,21 +11,6 @@ from msgspec.structs import astuple
 
 from toolgate.storage.database import Connection, Database
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS api_keys (
-    id TEXT NOT NULL PRIMARY KEY,
-    name TEXT NOT NULL UNIQUE,
-    owner TEXT NOT NULL,
-    digest TEXT NOT NULL,
-    shown TEXT NOT NULL,
-    rights TEXT NOT NULL,
-    created INTEGER NOT NULL,
-    expires INTEGER,
-    revoked INTEGER,
-    last_used INTEGER
-);
-CREATE TABLE IF NOT EXISTS api_key_changes (one INTEGER NOT NULL PRIMARY KEY, number INTEGER NOT NULL);
-"""
 _FIELDS = "id, name, owner, digest, shown, rights, created, expires, revoked, last_used"
 _COUNT = """
 INSERT INTO api_key_changes VALUES (1, 1)
@@ -55,7 +40,6 @@ class KeyStore:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        database.needs(_SCHEMA)
 
     async def number(self) -> int:
         """How often anything was changed."""
