@@ -130,6 +130,7 @@ class Turns(RuleBasedStateMachine):
         if holder is not None:
             self.under_way[node] = (holder, len(self._items()))
 
+    @precondition(lambda self: self.under_way)
     @rule(node=sampled_from((0, 1)))
     def end(self, node: int) -> None:
         if node not in self.under_way:
@@ -140,6 +141,7 @@ class Turns(RuleBasedStateMachine):
         output = {"id": f"fco_{self.made}", "type": "function_call_output"}
         self._run(self.stores[node].append("ann", self.id, [call, output]))
 
+    @precondition(lambda self: self.under_way)
     @rule(node=sampled_from((0, 1)))
     def break_off(self, node: int) -> None:
         if node in self.under_way:
@@ -151,6 +153,7 @@ class Turns(RuleBasedStateMachine):
         self.under_way.pop(node, None)
         self.stores[node] = self._store(self.databases[node])
 
+    @precondition(lambda self: self.under_way)
     @rule()
     def sleep_too_long(self) -> None:
         self.clock.now += 61
@@ -186,4 +189,4 @@ def test_turns_of_two_nodes_never_mix(storage_url: str) -> None:
     """(fault: M5)"""
     with asyncio.Runner() as runner:
         machine = type("Turns", (Turns,), {"url": storage_url, "runner": runner})
-        run_state_machine_as_test(machine, settings=settings(max_examples=25, stateful_step_count=20))
+        run_state_machine_as_test(machine, settings=settings(max_examples=60, stateful_step_count=12))
