@@ -97,13 +97,12 @@ async def test_who_slept_through_its_time_writes_nothing(storage_url: str, clock
 class Turns(RuleBasedStateMachine):
     """Two nodes make turns in one conversation: begin, end, break off, die, and sleep too long."""
 
-    url = ""
+    databases: tuple[Database, Database]
     runner: asyncio.Runner
 
     @initialize()
     def open(self) -> None:
         self.clock = Clock()
-        self.databases = [Database(self.url), Database(self.url)]
         self.stores = [self._store(one) for one in self.databases]
         self.under_way: dict[int, tuple[str, int]] = {}
         self.made = 0
@@ -117,10 +116,6 @@ class Turns(RuleBasedStateMachine):
 
     def _run(self, work: Any) -> Any:
         return self.runner.run(work)
-
-    def teardown(self) -> None:
-        for database in self.databases:
-            self._run(database.aclose())
 
     @rule(node=sampled_from((0, 1)))
     def begin(self, node: int) -> None:
@@ -187,6 +182,9 @@ class Turns(RuleBasedStateMachine):
 
 def test_turns_of_two_nodes_never_mix(storage_url: str) -> None:
     """(fault: M5)"""
+    databases = (Database(storage_url), Database(storage_url))
     with asyncio.Runner() as runner:
-        machine = type("Turns", (Turns,), {"url": storage_url, "runner": runner})
+        machine = type("Turns", (Turns,), {"databases": databases, "runner": runner})
         run_state_machine_as_test(machine, settings=settings(max_examples=60, stateful_step_count=12))
+        for database in databases:
+            runner.run(database.aclose())
