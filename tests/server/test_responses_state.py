@@ -283,7 +283,7 @@ async def test_a_response_that_ran_when_the_server_was_stopped_goes_on_with_the_
 
 async def test_a_response_that_another_process_runs_is_followed_from_the_disk(tmp_path: Path) -> None:
     steps: asyncio.Queue[None] = asyncio.Queue()
-    path, terms = tmp_path / "t.db", Terms(flush_seconds=0.001, look_seconds=0.01)
+    path, terms = tmp_path / "t.db", Terms(flush_seconds=0.001)
     async with stateful(path, terms=terms) as runs, stateful(path, terms=terms) as other:
         runs.play(LONG, pace=steps.get)
         async with runs.asking("POST", "/v1/responses", STREAMED) as caller:

@@ -154,7 +154,7 @@ class Toolgate:
         self._traced = Traced(log, Metrics())
         self._foreman = foreman
         self._fanout = open_fanout(config, log, foreman)
-        self._state = make_state(config, self._database, self._store, self._traced)
+        self._state = make_state(config, self._database, self._store, self._traced, self._fanout)
         self._sockets = Sockets(self)
         self._accounts = Accounts(config, self._database, self._traced, foreman)
         self._access = Access(config, self._database, self._traced)

@@ -82,7 +82,7 @@ class ConversationObjects:
         fields = Fields(await call.exchange.json())
         if "items" not in fields.rest:
             raise InvalidRequest("items is required.", param="items", code="missing_required_parameter")
-        release = self._state.take(found.owner, found.id)
+        release = await self._state.take(found.owner, found.id)
         try:
             items = await self._items(fields, found.owner)
             await self._kept.append(found.owner, found.id, items)

@@ -6,6 +6,7 @@ from toolgate.config import Config
 from toolgate.runs.execution import Deferred, Execution, InProcess
 from toolgate.runs.host import Runs, Terms
 from toolgate.runs.nodes import is_gone, this_node
+from toolgate.server.fanout import Fanout
 from toolgate.server.responses import State
 from toolgate.server.responses import Terms as ResponseTerms
 from toolgate.storage.database import Database
@@ -14,7 +15,7 @@ from toolgate.storage.runs import RunStore
 from toolgate.telemetry.traced import Traced
 
 
-def make_state(config: Config, database: Database, store: ResponseStore, traced: Traced) -> State:
+def make_state(config: Config, database: Database, store: ResponseStore, traced: Traced, fanout: Fanout) -> State:
     """What the Responses API has under way, as the configuration wants it."""
     kept, how = config.responses, config.runs
     runs_terms = Terms(how.look_seconds, how.crashes, kept.stream_keep_seconds)
@@ -22,7 +23,7 @@ def make_state(config: Config, database: Database, store: ResponseStore, traced:
     terms = ResponseTerms(
         kept.background_per_caller, kept.stream_bytes, kept.stream_keep_seconds, asks_again=how.ask_again
     )
-    return State(database, store, traced, runs, terms)
+    return State(database, store, traced, runs, terms, fanout)
 
 
 def make_runs(

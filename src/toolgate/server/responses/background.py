@@ -6,7 +6,7 @@ A response is on the disk, with all that is needed to make it, before the client
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -16,6 +16,7 @@ from toolgate.conversation.events import StepStart
 from toolgate.dialects.openai_responses.answer import DONE, UNFINISHED, describe
 from toolgate.runs.host import Attempt, Runs, Stop
 from toolgate.server.endpoints import Question
+from toolgate.server.fanout import Fanout, LocalFanout, pause
 from toolgate.server.lasting import Lasting
 from toolgate.server.responses.accepted import Accepted, failure, read, write
 from toolgate.server.responses.keeper import Keeper, Turn
@@ -40,8 +41,6 @@ class Terms(Struct, frozen=True):
     stream_keep_seconds: float = 86_400.0
     flush_seconds: float = 0.25
     keepalive: float = 15.0
-    look_seconds: float = 0.25
-    """Between two looks at a response that another process makes."""
     asks_again: bool = True
     """Whether a person decides about calls that were cut off."""
 
@@ -49,7 +48,7 @@ class Terms(Struct, frozen=True):
 class Making(Struct, frozen=True):
     """How responses are made under the configuration in force: from what was accepted to a question, and its answer."""
 
-    take: Callable[[Turn], Callable[[], None]]
+    take: Callable[[Turn], Awaitable[Callable[[], None]]]
     keeper: Callable[[Turn, Callable[[], None]], Keeper]
     prepare: Callable[[Accepted, Lasting], Awaitable[Question]]
     answer: Callable[[Question], Awaitable[None]]
@@ -58,8 +57,18 @@ class Making(Struct, frozen=True):
 class Background:
     """The responses that are made in the background (`toolgate.runs.host.Performer`)."""
 
-    def __init__(self, store: ResponseStore, streams: StreamStore, runs: Runs, traced: Traced, terms: Terms) -> None:
+    def __init__(
+        self,
+        store: ResponseStore,
+        streams: StreamStore,
+        runs: Runs,
+        traced: Traced,
+        terms: Terms,
+        fanout: Fanout | None = None,
+    ) -> None:
+        """`fanout` tells those who follow a response on another node that there is more of it."""
         self.streams = streams
+        self._fanout = fanout or LocalFanout()
         self.runs = runs
         self._store = store
         self._traced = traced
@@ -108,7 +117,7 @@ class Background:
         id, accepted = attempt.run.id, read(attempt.run.asked)
         past = await self._resumption(attempt, accepted)
         if id not in self._releases:
-            self._releases[id] = self._made_by().take(accepted.turn)
+            self._releases[id] = await self._made_by().take(accepted.turn)
         recording = self._recordings[id] = await self._recording(attempt, accepted, past)
         self._tell_begun(id)
         flushing = asyncio.get_running_loop().create_task(recording.keep_flushing(attempt.lose))
@@ -152,6 +161,7 @@ class Background:
             most_bytes=self._terms.stream_bytes,
             flush_seconds=self._terms.flush_seconds,
             interrupted=lambda: attempt.interrupted,
+            on_disk=lambda: self._fanout.announce(_topic(accepted.id)),
         )
 
     async def _made(
@@ -228,30 +238,36 @@ class Background:
     async def _frames(self, id: str, number: int) -> AsyncGenerator[list[bytes], None]:
         """Frames as they come, until the response has ended; none when nothing has come for a while."""
         silent_since = asyncio.get_running_loop().time()
-        while True:
-            recording, begun = self._live(id), self._begun.get(id)
-            changed = recording.changed if recording else begun
-            over = recording is None and await self._is_over(id)
-            frames = recording.since(number + 1) if recording else None
-            lost = frames is None
-            if frames is None:
-                frames = await self.streams.after(id, number)
-            if frames:
-                yield frames
-                number += len(frames)
-                silent_since = asyncio.get_running_loop().time()
-                continue
-            if over:
-                return
-            if changed is None:
-                await asyncio.sleep(self._terms.look_seconds)
-            elif recording is not None and lost:
-                raise Conflict(_TOO_LONG, code="stream_not_kept")
-            else:
-                await _set_within(changed, self._terms.keepalive)
-            if asyncio.get_running_loop().time() - silent_since >= self._terms.keepalive:
-                silent_since = asyncio.get_running_loop().time()
-                yield []
+        elsewhere: asyncio.Event | None = None
+        async with AsyncExitStack() as stack:
+            while True:
+                if elsewhere is not None:
+                    elsewhere.clear()
+                recording, begun = self._live(id), self._begun.get(id)
+                changed = recording.changed if recording else begun
+                over = recording is None and await self._is_over(id)
+                frames = recording.since(number + 1) if recording else None
+                lost = frames is None
+                if frames is None:
+                    frames = await self.streams.after(id, number)
+                if frames:
+                    yield frames
+                    number += len(frames)
+                    silent_since = asyncio.get_running_loop().time()
+                    continue
+                if over:
+                    return
+                if changed is not None and recording is not None and lost:
+                    raise Conflict(_TOO_LONG, code="stream_not_kept")
+                if changed is not None:
+                    await pause(changed, self._terms.keepalive)
+                elif elsewhere is None:  # it is looked once more when we listen: something may have come meanwhile
+                    elsewhere = await stack.enter_async_context(self._fanout.heard(_topic(id)))
+                else:
+                    await pause(elsewhere, self._fanout.look_seconds)
+                if asyncio.get_running_loop().time() - silent_since >= self._terms.keepalive:
+                    silent_since = asyncio.get_running_loop().time()
+                    yield []
 
     def _live(self, id: str) -> Recording | None:
         recording = self._recordings.get(id)
@@ -329,12 +345,9 @@ async def _fail(recording: Recording, question: Question | None, record: Request
     await recording.write(teller.encode(StepStart()) + teller.error(error))
 
 
-async def _set_within(event: asyncio.Event, seconds: float) -> bool:
-    try:
-        await asyncio.wait_for(event.wait(), seconds)
-    except TimeoutError:
-        return False
-    return True
+def _topic(id: str) -> str:
+    """The name under which it is told that more of a response can be read."""
+    return f"response/{id}"
 
 
 def _noted(record: RequestRecord, known: RequestRecord) -> RequestRecord:

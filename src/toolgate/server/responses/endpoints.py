@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from toolgate.conversation.errors import Conflict, InvalidRequest, NotFound, Overloaded, Unauthenticated
+from toolgate.conversation.errors import InvalidRequest, NotFound, Overloaded, Unauthenticated
 from toolgate.dialects.dialect import Dialect
 from toolgate.dialects.openai_responses.answer import DONE
 from toolgate.server.app import Call, Endpoint
@@ -79,7 +79,7 @@ class Responses:
         body, generate = read_create(body) if lane else (body, True)
         if type(body.get("background")) not in (bool, type(None)):
             raise InvalidRequest("background must be true or false.", param="background", code="invalid_type")
-        release = self._take(call, body)
+        release = await self._take(call, body)
         if body.get("background") is True:
             await self._start(call, body, release)
             return
@@ -156,12 +156,12 @@ class Responses:
             raise _unknown(call.arguments[0])
         return kept if self._state is None else await self._state.background.current(kept)
 
-    def _take(self, call: Call, body: dict[str, Any]) -> Callable[[], None]:
+    async def _take(self, call: Call, body: dict[str, Any]) -> Callable[[], None]:
         """Take the request's conversation, if it names one: two answers at once would mix up their items."""
         conversation = conversation_of(body)
         if conversation is None or self._state is None:
-            return lambda: None
-        return self._state.take(call.caller.name, conversation)
+            return _nothing
+        return await self._state.take(call.caller.name, conversation)
 
     def _question(self, call: Call, body: dict[str, Any]) -> Awaitable[Question]:
         return self._conversations.question(call, self._dialect, self._dialect.server, body)
@@ -216,11 +216,9 @@ class Responses:
         def keeper(turn: Turn, on_kept: Callable[[], None]) -> Keeper:
             return Keeper(self._store, turn, state.conversations, on_kept)
 
-        def take(turn: Turn) -> Callable[[], None]:
-            try:
-                return state.take(turn.owner, turn.conversation) if turn.conversation else _nothing
-            except Conflict:  # another was begun there while nobody made this one: it speaks first
-                return _nothing
+        async def take(turn: Turn) -> Callable[[], None]:
+            """Another may have begun there while nobody made this one: it speaks first."""
+            return await state.take(turn.owner, turn.conversation, wait=True) if turn.conversation else _nothing
 
         return Making(take, keeper, self._prepare, self._conversations.answer)
 

@@ -11,10 +11,10 @@ from contextlib import suppress
 from toolgate.conversation.errors import Conflict, Overloaded
 from toolgate.storage.locks import ConversationLocks
 
-LEASE = 60.0
+LEASE = 20.0
 """Seconds after which the conversation of a node that died is free again."""
 
-BEAT = 15.0
+BEAT = 5.0
 _LOOK = 0.5
 
 

@@ -54,15 +54,18 @@ class Recording:
         most_bytes: int,
         flush_seconds: float,
         interrupted: Callable[[], bool] = lambda: False,
+        on_disk: Callable[[], None] = lambda: None,
     ) -> None:
         """`response` is what is told of it while it waits; its events are `kept` if the client asked for a stream.
 
         `told` are the frames that earlier attempts have told; once `interrupted` there is nothing more to tell.
+        `on_disk` is called whenever other processes can read more.
         """
         self.response = response
         self.begun = bool(told)
         self.ended = self._lost = False
         self._interrupted = interrupted
+        self._on_disk = on_disk
         self.changed = asyncio.Event()
         self._streams = streams
         self.claim = claim
@@ -151,6 +154,7 @@ class Recording:
             self._drop(len(self._pending))
             self.ended = True
         self._notify()
+        self._on_disk()
 
     async def keep_flushing(self, on_lost: Callable[[], None]) -> None:
         """Bring what is pending to the disk whenever it has been for a moment; runs until it is cancelled."""
@@ -184,6 +188,7 @@ class Recording:
                     return
                 await self._streams.append(self.response["id"], self._first, frames, holding)
             self._drop(len(frames))
+        self._on_disk()
 
     async def guarded(self, doing: Awaitable[None]) -> None:
         """Do something that only the holder of the claim may do."""
