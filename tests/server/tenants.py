@@ -309,7 +309,8 @@ async def tenants(path: Any, **changes: Any) -> AsyncIterator[Tenants]:
     player, oracle = Player(), Oracle(path / "runs")
     player.scripted = ScriptedModel(["Hello."] * 1000)
     models = (Model(name="m", targets=(Target(upstream=BUILTIN, model="echo"),)),)
-    config = Config(server=Server(port=0), models=models, log=QUIET, **{"keys": KEYS, "storage": MEMORY, **changes})
+    usual: dict[str, Any] = {"keys": KEYS, "storage": MEMORY, "log": QUIET}
+    config = Config(server=Server(port=0), models=models, **{**usual, **changes})
     source = Source(oracle, FakeTool("read", lambda arguments: "read"))
     async with listening(gate := Toolgate(config, {"echo": player}, sources=[source])) as url:
         served = Tenants(url, gate, player, oracle)
