@@ -193,7 +193,8 @@ class Conversations:
         outfit = tooling.outfit(call.caller, restored, route, wanted, dialect)
         asked = self._check.check(outfit.request, route, ours=outfit.names)
         outfit = replace(outfit, request=asked)
-        equipment = await tooling.equip(call.caller, outfit, route, wanted, dialect, body, lasting)
+        request_id = call.record.request_id
+        equipment = await tooling.equip(call.caller, outfit, route, wanted, dialect, body, request_id, lasting)
         request = replace(request, warnings=(*asked.warnings, *outfit.selection.warnings))
         return request, equipment.request, equipment.model
 

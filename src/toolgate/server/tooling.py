@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from toolgate.conversation.errors import ClientFault, Unauthenticated
 from toolgate.conversation.history import unanswered
-from toolgate.conversation.ids import mint
 from toolgate.conversation.message import Message, ToolCall
 from toolgate.conversation.request import ModelRequest, ToolDef, ToolServer
 from toolgate.conversation.stock import names_of
@@ -118,9 +117,13 @@ class Tooling:
         wanted: Wanted,
         dialect: Dialect,
         body: Any,
+        request_id: str,
         lasting: Lasting | None = None,
     ) -> Equipment:
-        """The model with the tools of the outfit in its hands, for a run that may be `lasting`."""
+        """The model with the tools of the outfit in its hands, for a run that may be `lasting`.
+
+        One that is not goes by the id of its request, in approvals and in what is noted of its tools.
+        """
         request = outfit.request
         if not outfit.runs:
             offered = [tool for tool in outfit.shelf.offered() if not outfit.shelf.is_virtual(tool.name)]
@@ -129,7 +132,7 @@ class Tooling:
         hold = 0.0 if dialect.asking else self.terms.hold_seconds
         if lasting is not None:
             key, hold = request_key(lasting.run.encode()), HOLD_SECONDS
-        run = lasting.run if lasting is not None else mint()
+        run = lasting.run if lasting is not None else request_id
         behalf = Behalf(caller.name, wanted.session or caller.name, run, outfit.stances, hold)
         manner = Manner(dialect.native, dialect.asking, dialect.pausing, wanted.status == "text")
 

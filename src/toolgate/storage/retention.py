@@ -83,6 +83,7 @@ _OWNED = {
     "approvals": "caller",
     "grants": "caller",
     "rounds": "owner",
+    "runs": "owner",
     "idempotency": "owner",
     "peer_conversations": "owner",
     "items": "owner",

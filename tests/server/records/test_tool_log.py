@@ -50,7 +50,7 @@ def run_tools(kept: Keeping, *calls: ModelResponse, who: str = "ann") -> None:
 def test_every_run_of_a_tool_is_noted_with_its_outcome() -> None:
     with keeping(SOURCE, tools=TOOLS) as kept:
         run_tools(kept, call("add"), call("add", '{"a": "x"}'), call("fail"), call("hang"), call("forbidden"))
-        rows = kept.listed("/v1/tool_invocations")
+        rows, [messages] = kept.listed("/v1/tool_invocations"), kept.chats()
     assert [(row["tool"], row["outcome"]) for row in reversed(rows)] == [
         ("add", "ok"),
         ("add", "refused"),
@@ -59,7 +59,8 @@ def test_every_run_of_a_tool_is_noted_with_its_outcome() -> None:
         ("forbidden", "denied"),
     ]
     assert all(row["owner"] == "ann" and row["source"] == "python" for row in rows)
-    assert len({row["run"] for row in rows}) == 1
+    [message, *_] = messages
+    assert {row["run"] for row in rows} == {message["request_id"]}
     assert rows[1]["latency_ms"] > 40
     assert all(row["arguments"] is None for row in rows)
     assert rows[-1]["digest"] != rows[-2]["digest"]

@@ -12,6 +12,16 @@ from tests.server.records.keeping import Keeping, keeping
 from toolgate.cli.commands import app
 from toolgate.config import Secret
 from toolgate.conversation.errors import Unavailable
+from toolgate.conversation.events import Usage
+from toolgate.engine.limits import Price
+from toolgate.server.records.usage import Meter
+from toolgate.server.records.writer import Writer
+from toolgate.storage.database import Database
+from toolgate.storage.usage import UsageStore
+from toolgate.telemetry.logs import Log
+from toolgate.telemetry.metrics import Metrics
+from toolgate.telemetry.redact import Redactor
+from toolgate.telemetry.traced import RequestRecord, Traced
 
 ASK: Any = [{"role": "user", "content": "Hi"}]
 
@@ -76,6 +86,19 @@ def test_a_background_response_is_counted_once() -> None:
 def test_a_question_that_makes_no_sense_is_refused(query: str) -> None:
     with keeping() as kept:
         assert kept.ask(f"/v1/usage?{query}")[0] == 400
+
+
+async def test_tokens_cost_what_their_model_costs() -> None:
+    traced = Traced(Log("error", "json", Redactor(())), Metrics())
+    store = UsageStore(database := Database(None))
+    meter = Meter(store, writer := Writer(database, traced))
+    meter.price_of = {"dear": Price(2.0, 10.0), "free": Price()}.__getitem__
+    for model in ("dear", "free", "dear"):
+        meter.answered(RequestRecord("r", caller="ann", model=model, usage=Usage(100_000, 50_000)))
+    meter.flush()
+    await writer.flush()
+    assert {row["model"]: row["cost"] for row in await store.sums(["model"])} == {"dear": 1.4, "free": 0.0}
+    await database.aclose()
 
 
 def test_usage_survives_a_restart(tmp_path: Path) -> None:

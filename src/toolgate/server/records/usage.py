@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 from toolgate.conversation.errors import InvalidRequest
+from toolgate.conversation.events import Usage
 from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
 from toolgate.engine.limits import Price
 from toolgate.server.app import Call, Endpoint
@@ -46,7 +47,6 @@ class Meter:
             used.cached_tokens += usage.cache_read
             used.reasoning_tokens += usage.reasoning
             used.estimated += usage.estimated
-            used.cost += self.price_of(record.model).of(usage)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(self._seconds, self.flush)
 
@@ -56,8 +56,10 @@ class Meter:
             self._timer.cancel()
             self._timer = None
         if self._used:
-            used, self._used = self._used, {}
-            self._writer.put("usage", self._store.adding(used.values()))
+            rows, self._used = list(self._used.values()), {}
+            for used in rows:  # a price is the same for every token, so that sums can be priced
+                used.cost = self.price_of(used.model).of(Usage(used.input_tokens, used.output_tokens))
+            self._writer.put("usage", self._store.adding(rows))
 
 
 class UsageReport:
