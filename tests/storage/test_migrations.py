@@ -96,7 +96,7 @@ from toolgate.storage.database import Database
 every = (*migrations.migrations(), migrations.Migration(int(sys.argv[2]), "more", sys.argv[3]))
 migrations.migrations = lambda: every
 left = int(sys.argv[4])
-create = migrations.create
+create = migrations._create
 class Dying:
     def __init__(self, db): self.db = db
     def execute(self, *given):
@@ -104,7 +104,7 @@ class Dying:
         left -= 1
         if left < 0: os.kill(os.getpid(), signal.SIGKILL)
         return self.db.execute(*given)
-migrations.create = lambda db, text, words: create(Dying(db), text, words)
+migrations._create = lambda db, text, words: create(Dying(db), text, words)
 asyncio.run(Database(sys.argv[1]).open())
 """
 

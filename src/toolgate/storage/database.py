@@ -13,7 +13,7 @@ from threading import Lock
 from typing import TypeVar
 
 from toolgate.storage.engine import PATIENCE, Connection, Cursor, Duplicate, Engine, Unsettled, Work, unavailable
-from toolgate.storage.migrations import Status, create, migrate, status
+from toolgate.storage.migrations import Status, migrate, status
 
 __all__ = ["Connection", "Cursor", "Database", "Duplicate", "Unsettled", "Work"]
 
@@ -35,13 +35,6 @@ class Database:
         self._patience = patience
         self._ready = False
         self._opening = Lock()
-        self._schemas: list[str] = []
-
-    def needs(self, schema: str) -> None:
-        """Have these tables made before the first use, or at once if the database is open already."""
-        self._schemas.append(schema)
-        if self._ready:
-            self._threads.submit(self._engine.alone, lambda db: create(db, schema, self._engine.words)).result()
 
     async def open(self) -> None:
         """Bring the tables into their newest form; the first use does so, too."""
@@ -103,12 +96,7 @@ class Database:
         with self._opening:
             if not self._ready:
                 migrate(self._engine)
-                self._engine.alone(self._create_all)
                 self._ready = True
-
-    def _create_all(self, db: Connection) -> None:
-        for schema in self._schemas:
-            create(db, schema, self._engine.words)
 
 
 def _path(place: str | Path | None) -> Path | None:

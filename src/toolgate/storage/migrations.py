@@ -64,9 +64,9 @@ def migrate(engine: Engine) -> list[Migration]:
     def apply(db: Connection) -> list[Migration]:
         missing = _missing(engine, status(engine, db))
         if not engine.has_table(db, "schema_versions"):
-            create(db, _VERSIONS, engine.words)
+            _create(db, _VERSIONS, engine.words)
         for step in missing:
-            create(db, step.text, engine.words)
+            _create(db, step.text, engine.words)
             db.execute("INSERT INTO schema_versions VALUES (?, ?, ?)", (step.version, step.name, time.time()))
         return missing
 
@@ -82,7 +82,7 @@ def _missing(engine: Engine, now: Status) -> list[Migration]:
     return [step for step in migrations() if step.version > now.version]
 
 
-def create(db: Connection, text: str, words: Mapping[str, str]) -> None:
+def _create(db: Connection, text: str, words: Mapping[str, str]) -> None:
     """Run the statements of a schema, in the engine's words."""
     for statement in _statements(text):
         db.execute(_spelled(statement, words))
