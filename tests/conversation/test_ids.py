@@ -1,6 +1,8 @@
 """Call ids are safe in every dialect, and an upstream gets its own back."""
 
 import re
+import subprocess
+import sys
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,3 +42,16 @@ def test_an_id_can_be_fitted_to_the_strictest_upstream() -> None:
 
 def test_new_ids_look_like_openais() -> None:
     assert re.fullmatch(r"call_[a-zA-Z0-9]{24}", ids.new_call_id())
+
+
+def test_no_two_minted_are_the_same_and_each_is_as_long_as_it_should_be() -> None:
+    minted = [ids.mint(length) for length in (6, 24, 48, 64) for _ in range(500)]
+    assert len(set(minted)) == 2000
+    assert {len(one) for one in minted} == {6, 24, 48, 64}
+
+
+def test_a_process_that_is_forked_off_mints_others() -> None:
+    program = "import os; from toolgate.conversation.ids import mint; mint(); os.fork(); os.write(1, mint().encode())"
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout
+    assert len(said) == 48
+    assert said[:24] != said[24:]

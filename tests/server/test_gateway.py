@@ -18,7 +18,6 @@ from tests.stage import MEMORY, UPSTREAMS, Player, Stage, gateway_config, upstre
 from toolgate.config import Config, ConfigError, Key, Log, Secret, Server, load
 from toolgate.conversation.message import Text
 from toolgate.server.answer import Answer
-from toolgate.server.app import RequestIds
 from toolgate.server.build import Toolgate
 from toolgate.server.exchange import Exchange
 from toolgate.server.listen import listening
@@ -317,10 +316,3 @@ async def test_an_answered_request_leaves_nothing_to_the_garbage_collector(stage
     finally:
         gc.enable()
     assert alive < asked
-
-
-def test_no_two_requests_have_one_name() -> None:
-    minted = RequestIds(at_once=3)
-    names = {minted.mint() for _ in range(100)}
-    assert len(names) == 100
-    assert {len(name) for name in names} == {20}

@@ -36,22 +36,6 @@ class Call(Struct, frozen=True):
     arguments: tuple[str, ...] = ()
 
 
-class RequestIds:
-    """Random names for requests; the system is asked for many at a time, since each time costs a call of the kernel."""
-
-    def __init__(self, at_once: int = 64, length: int = 20) -> None:
-        self._at_once = at_once
-        self._length = length
-        self._ready: list[str] = []
-
-    def mint(self) -> str:
-        """A name that no other request has."""
-        if not self._ready:
-            letters, length = ids.mint(self._at_once * self._length), self._length
-            self._ready = [letters[at : at + length] for at in range(0, len(letters), length)]
-        return self._ready.pop()
-
-
 class Words(Protocol):
     """The words in which an error is told."""
 
@@ -99,12 +83,11 @@ class App:
         self._present = present or Present()
         self._guests = self._present.guests
         self._guesses = Guesses()
-        self._request_ids = RequestIds()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one HTTP request."""
         exchange = Exchange(scope, receive, send)
-        record = RequestRecord(self._request_ids.mint(), exchange.method, exchange.path)
+        record = RequestRecord(ids.mint(20), exchange.method, exchange.path)
         exchange.extra_headers.append((b"x-request-id", record.request_id.encode()))
         try:
             await self._admit(exchange, record)

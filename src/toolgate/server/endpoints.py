@@ -135,14 +135,16 @@ class Conversations:
         handle.__doc__ = f"Answer a request of the {dialect.name} dialect, whole or streamed."
         return handle
 
-    async def converse(self, call: Call, question: Question) -> None:
+    def converse(self, call: Call, question: Question) -> Awaitable[None]:
         """Answer, and have question and answer kept if they are to be."""
-        keeper = None
-        if self._chats is not None:
-            question, keeper = self._chats.prepared(call.caller, question)
+        if self._chats is None:
+            return self.answer(question)
+        question, keeper = self._chats.prepared(call.caller, question)
+        return self.answer(question) if keeper is None else self._kept(question, keeper)
+
+    async def _kept(self, question: Question, keeper: ChatKeeper) -> None:
         await self.answer(question, keeper)
-        if keeper is not None:
-            keeper.told()
+        keeper.told()
 
     async def question(
         self, call: Call, dialect: Dialect, half: ServerHalf, body: Any, lasting: Lasting | None = None

@@ -113,11 +113,10 @@ def encode_request(request: ModelRequest, quirks: Quirks) -> tuple[dict[str, Any
     dropped: list[str] = []
     body: dict[str, Any] = {"model": request.model}
     body["messages"] = list(_messages(request.messages, quirks, dropped))
-    tools, lost = _tools(request.tools)
-    dropped += lost
-    if tools:
-        body["tools"] = tools
-        body |= _choice(request.tool_choice)
+    if request.tools:
+        tools, lost = _tools(request.tools)
+        dropped += lost
+        body |= {"tools": tools, **_choice(request.tool_choice)} if tools else {}
     if request.settings is not NO_SETTINGS:
         body |= _settings(request.settings, quirks, dropped)
     if request.stream:
