@@ -519,9 +519,10 @@ class TestSecrets:
         assert not Secret("")
         assert (Secret("0123456789abcdef").hint, Secret("short").hint) == ("…cdef", "…")
 
-    def test_the_configuration_lists_what_must_never_be_shown(self, written: Any) -> None:
-        text = EXAMPLE.replace("sqlite:///toolgate.db ", "postgresql://u:canary-pw@h/db ")
-        assert set(written(text).secrets()) == {"sk-canary-2", "sk-ant-canary-3", "postgresql://u:canary-pw@h/db"}
+    @pytest.mark.parametrize("storage", ["postgresql://u:canary-pw@h/db", "postgresql:///db?password=canary-pw"])
+    def test_the_configuration_lists_what_must_never_be_shown(self, written: Any, storage: str) -> None:
+        text = EXAMPLE.replace("sqlite:///toolgate.db ", f"{storage} ")
+        assert set(written(text).secrets()) == {"sk-canary-2", "sk-ant-canary-3", storage}
 
 
 class TestReload:

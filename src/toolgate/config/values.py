@@ -127,5 +127,10 @@ class Config(Struct, frozen=True, kw_only=True):
         found += [server.oauth.client_secret for server in self.tools.mcp.values() if server.oauth]
         webhook = self.tools.approvals.webhook
         found += [webhook.secret] if webhook else []
-        found += [address for address in (self.storage, self.redis) if address and "@" in address.reveal()]
+        found += [address for address in (self.storage, self.redis) if address and _holds_password(address.reveal())]
         return tuple(dict.fromkeys(secret.reveal() for secret in found if secret))
+
+
+def _holds_password(address: str) -> bool:
+    """PostgreSQL takes one behind the question mark, too."""
+    return "@" in address or "password=" in address
