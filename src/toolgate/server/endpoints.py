@@ -18,7 +18,6 @@ from toolgate.dialects.dialect import Dialect, Encoder, Reply, ServerHalf
 from toolgate.engine.loop import WholeCalls, run
 from toolgate.engine.ports import Answer, Heard, Model, Relayable, Retold
 from toolgate.server.app import Call, Handler
-from toolgate.server.auth import Caller
 from toolgate.server.checks import RequestCheck
 from toolgate.server.exchange import Exchange, Header
 from toolgate.server.lasting import Lasting
@@ -103,7 +102,7 @@ class ChatKeeper(Keeper, Protocol):
 class Chats(Protocol):
     """Knows which plain chats are kept."""
 
-    def prepared(self, caller: Caller, question: Question) -> tuple[Question, ChatKeeper | None]:
+    def prepared(self, call: Call, question: Question) -> tuple[Question, ChatKeeper | None]:
         """The question, and whoever keeps its answer if it is to be kept."""
 
 
@@ -139,7 +138,7 @@ class Conversations:
         """Answer, and have question and answer kept if they are to be."""
         if self._chats is None:
             return self.answer(question)
-        question, keeper = self._chats.prepared(call.caller, question)
+        question, keeper = self._chats.prepared(call, question)
         return self.answer(question) if keeper is None else self._kept(question, keeper)
 
     async def _kept(self, question: Question, keeper: ChatKeeper) -> None:

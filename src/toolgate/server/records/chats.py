@@ -13,7 +13,7 @@ from toolgate.conversation.ids import mint
 from toolgate.conversation.message import Message
 from toolgate.dialects.openai_chat.requests import uses_legacy_functions
 from toolgate.dialects.openai_chat.words import NAME as CHAT
-from toolgate.server.auth import Caller
+from toolgate.server.app import Call
 from toolgate.server.endpoints import Question
 from toolgate.server.records.heard import history, read_stream, read_whole
 from toolgate.server.records.rows import About, rows
@@ -34,9 +34,9 @@ class Chats:
         self._store = store
         self._writer = writer
 
-    def prepared(self, caller: Caller, question: Question) -> "tuple[Question, ChatKeeper | None]":
+    def prepared(self, call: Call, question: Question) -> "tuple[Question, ChatKeeper | None]":
         """The question, and whoever keeps its answer if it is to be kept."""
-        extra, wish = question.request.extra, caller.keep_chats
+        extra, wish = question.request.extra, call.caller.keep_chats
         lasting = self.kept == "all" if wish is None else wish
         asked = bool(extra) and extra.get(CHAT, {}).get("store") is True
         if asked and not lasting and (wish is False or self.kept == "none"):
@@ -44,23 +44,23 @@ class Chats:
             return replace(question, request=request), None
         if not lasting and not asked:
             return question, None
-        return question, ChatKeeper(self._store, self._writer, caller.name, question, lasting, asked)
+        return question, ChatKeeper(self._store, self._writer, call, question, lasting, asked)
 
 
 class ChatKeeper:
     """Keeps one answer with what it answered."""
 
     def __init__(
-        self, store: ChatStore, writer: Writer, owner: str, question: Question, lasting: bool, asked: bool
+        self, store: ChatStore, writer: Writer, call: Call, question: Question, lasting: bool, asked: bool
     ) -> None:
         self._store = store
         self._writer = writer
-        self._owner = owner
+        self._owner = call.caller.name
         self._question = question
         self._lasting = lasting
         self._asked = asked
         self._pieces: list[bytes] = []
-        self._size = 0
+        self._size = call.exchange.received  # the question is held, too, until it is written
         self._said: Said | None = None
         self._chat = f"chat_{mint()}"
         self._is_kept = False
