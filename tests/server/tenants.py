@@ -276,24 +276,24 @@ class Tenants:
 
     async def named(self, endpoint: Endpoint, way: Way, id: str, who: str) -> httpx.Response:
         """Ask as the way says, with this id."""
-        path = _filled(endpoint.path, id, self.owned) + way.path.replace("{}", id)
-        return await self.ask(endpoint.method, path, _with(way.body, id), who, _with(way.headers, id))
+        path = _located(endpoint.path, id, self.owned) + way.path.replace("{}", id)
+        return await self.ask(endpoint.method, path, filled(way.body, id), who, filled(way.headers, id))
 
 
-def _with(value: Any, id: str) -> Any:
+def filled(value: Any, id: str) -> Any:
     """The value with the id in every string that has a place for it."""
     match value:
         case str():
             return value.replace("{}", id)
         case list():
-            return [_with(inner, id) for inner in value]
+            return [filled(inner, id) for inner in value]
         case dict():
-            return {name: _with(inner, id) for name, inner in value.items()}
+            return {name: filled(inner, id) for name, inner in value.items()}
         case _:
             return value
 
 
-def _filled(path: str, id: str, owned: Mapping[str, str]) -> str:
+def _located(path: str, id: str, owned: Mapping[str, str]) -> str:
     """The path with the id in its first place; a second place takes an item of the conversation."""
     return path.replace("{}", id, 1).replace("{}", owned["conversation_item"])
 

@@ -4,13 +4,19 @@ The routes come from the server's own table. One without a row in `tenants.CASES
 without saying who may open it.
 """
 
+import asyncio
+import json
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import InvalidStatus
 
-from tests.server.tenants import CASES, KEYS, Tenants, absent, tenants
+from tests.server.tenants import CASES, KEYS, Tenants, absent, filled, tenants
 from toolgate.server.app import Endpoint
 
 OPEN = {("GET", path) for path in ("/", "/healthz", "/readyz", "/openapi.json", "/api/version")}
@@ -126,6 +132,46 @@ async def test_each_way_does_name_what_its_owner_has(served: Tenants) -> None:
             if endpoint.method == "GET" and endpoint.path != "/mcp" and "after" not in way.path:
                 heard = await served.named(endpoint, way, served.owned[way.thing], "ann")
                 assert heard.status_code == 200, (place(endpoint), way, heard.text)
+
+
+async def test_over_a_websocket_what_another_owns_is_as_absent_as_what_nobody_has(served: Tenants) -> None:
+    """fault: Z2"""
+    await served.own()
+    before = await served.seen()
+    for way in CASES["POST", "/v1/responses"].ways:
+        if "background" in way.body:
+            continue  # it is not taken over a WebSocket
+        id = served.owned[way.thing]
+        told = []
+        for named in (id, absent(id)):
+            async with open_socket(served, "bob-key") as socket:
+                event = (await answer(socket, filled(way.body, named))).replace(named, "?")
+                told.append(re.sub(r'"x-request-id":"\w+"', "", event))
+        assert told[0] == told[1], way
+        assert json.loads(event)["status"] in (400, 404), way
+    assert await served.seen() == before
+
+
+async def test_a_websocket_opens_only_with_a_key_and_its_scope(served: Tenants) -> None:
+    """fault: Z3"""
+    for key, status in ((None, 401), ("wrong-key", 401), ("all-but-chat-key", 403)):
+        with pytest.raises(InvalidStatus) as refused:
+            async with open_socket(served, key):
+                pass
+        assert refused.value.response.status_code == status
+
+
+def open_socket(served: Tenants, key: str | None) -> connect:
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    url = served.url.replace("http", "ws") + "/v1/responses"
+    return connect(url, additional_headers=headers, ping_interval=None, proxy=None)
+
+
+async def answer(socket: ClientConnection, body: Any) -> str:
+    """The first event that a request is answered with."""
+    await socket.send(json.dumps({"type": "response.create", **body}))
+    async with asyncio.timeout(10):
+        return str(await socket.recv())
 
 
 def test_the_keys_of_this_table_hold_every_scope_alone_and_every_scope_but_one() -> None:

@@ -10,6 +10,8 @@ from typing import Any
 
 import httpx
 import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
 
 from tests.server.talk import CLIENTS, PATHS, Caller, body
 from tests.server.tenants import Tenants, tenants
@@ -65,44 +67,42 @@ async def test_a_key_is_told_once_and_neither_kept_nor_listed(tmp_path: Path) ->
     assert made["key"][3:-4].encode() not in written
 
 
-@pytest.mark.parametrize(
-    ("body", "param"),
-    [
-        ({}, "name"),
-        ({"name": ""}, "name"),
-        ({"name": "a b"}, "name"),
-        ({"name": "x" * 65}, "name"),
-        ({"name": "anonymous"}, "name"),
-        ({"name": "key_x"}, "name"),
-        ({"name": "c", "role": "admin"}, "role"),
-        ({"name": "c", "tenant_id": "ann"}, "tenant_id"),
-        ({"name": "c", "digest": "00"}, "digest"),
-        ({"name": "c", "key": "tg-mine"}, "key"),
-        ({"name": "c", "id": "key_1"}, "id"),
-        ({"name": "c", "last_used_at": 1}, "last_used_at"),
-        ({"name": "c", "revoked_at": None}, "revoked_at"),
-        ({"name": "c", "scopes": []}, "scopes"),
-        ({"name": "c", "scopes": ["root"]}, "scopes"),
-        ({"name": "c", "scopes": "admin"}, "scopes"),
-        ({"name": "c", "scopes": [["admin"]]}, "scopes[0]"),
-        ({"name": "c", "models": ["nope"]}, "models[0]"),
-        ({"name": "c", "tools": ["x" * 257]}, "tools[0]"),
-        ({"name": "c", "tools": ["x"] * 129}, "tools"),
-        ({"name": "c", "concurrency": -1}, "concurrency"),
-        ({"name": "c", "requests_per_minute": True}, "requests_per_minute"),
-        ({"name": "c", "budget": {"amount": 0}}, "budget.amount"),
-        ({"name": "c", "budget": {"amount": 1, "period": "year"}}, "budget.period"),
-        ({"name": "c", "budget": {"amount": 1, "spent": 0}}, "budget.spent"),
-        ({"name": "c", "expires_at": 1}, "expires_at"),
-        ({"name": "c", "owner": "a\nb"}, "owner"),
-    ],
+WRONG: tuple[tuple[dict[str, Any], str], ...] = (
+    ({}, "name"),
+    ({"name": ""}, "name"),
+    ({"name": "a b"}, "name"),
+    ({"name": "x" * 65}, "name"),
+    ({"name": "anonymous"}, "name"),
+    ({"name": "key_x"}, "name"),
+    ({"name": "c", "role": "admin"}, "role"),
+    ({"name": "c", "tenant_id": "ann"}, "tenant_id"),
+    ({"name": "c", "digest": "00"}, "digest"),
+    ({"name": "c", "key": "tg-mine"}, "key"),
+    ({"name": "c", "id": "key_1"}, "id"),
+    ({"name": "c", "last_used_at": 1}, "last_used_at"),
+    ({"name": "c", "revoked_at": None}, "revoked_at"),
+    ({"name": "c", "scopes": []}, "scopes"),
+    ({"name": "c", "scopes": ["root"]}, "scopes"),
+    ({"name": "c", "scopes": "admin"}, "scopes"),
+    ({"name": "c", "scopes": [["admin"]]}, "scopes[0]"),
+    ({"name": "c", "models": ["nope"]}, "models[0]"),
+    ({"name": "c", "tools": ["x" * 257]}, "tools[0]"),
+    ({"name": "c", "tools": ["x"] * 129}, "tools"),
+    ({"name": "c", "concurrency": -1}, "concurrency"),
+    ({"name": "c", "requests_per_minute": True}, "requests_per_minute"),
+    ({"name": "c", "budget": {"amount": 0}}, "budget.amount"),
+    ({"name": "c", "budget": {"amount": 1, "period": "year"}}, "budget.period"),
+    ({"name": "c", "budget": {"amount": 1, "spent": 0}}, "budget.spent"),
+    ({"name": "c", "expires_at": 1}, "expires_at"),
+    ({"name": "c", "owner": "a\nb"}, "owner"),
 )
-async def test_a_body_that_says_something_wrong_or_unknown_makes_nothing(
-    served: Tenants, body: dict[str, Any], param: str
-) -> None:
+
+
+async def test_a_body_that_says_something_wrong_or_unknown_makes_nothing(served: Tenants) -> None:
     """fault: Z8: mass assignment."""
-    heard = await served.ask("POST", "/v1/keys", body, "root")
-    assert (heard.status_code, heard.json()["error"]["param"]) == (400, param)
+    for said, param in WRONG:
+        heard = await served.ask("POST", "/v1/keys", said, "root")
+        assert (heard.status_code, heard.json()["error"]["param"]) == (400, param), said
     listed = (await served.ask("GET", "/v1/keys", who="root")).json()["data"]
     assert {one["source"] for one in listed} == {"configuration"}
 
@@ -293,6 +293,71 @@ async def test_a_whole_answer_that_is_waited_for_becomes_a_refusal(served: Tenan
         await served.ask("DELETE", "/v1/keys/carl", who="root")
         heard = await asyncio.wait_for(caller.answer(), 5)
     assert (heard.status, heard.json["error"]["type"]) == (401, "authentication_error")
+
+
+async def test_an_open_websocket_of_a_revoked_key_hears_why_and_is_closed(served: Tenants) -> None:
+    """fault: Z5, M7"""
+    made = await make(served)
+    served.play("Here it comes, slowly.", pace=served.hold.wait)
+    url, headers = served.url.replace("http", "ws") + "/v1/responses", {"x-api-key": made["key"]}
+    async with connect(url, additional_headers=headers, ping_interval=None, proxy=None) as socket:
+        await socket.send(json.dumps({"type": "response.create", "model": "m", "input": "Hi"}))
+        heard = [str(await socket.recv())]
+        await served.ask("DELETE", "/v1/keys/carl", who="root")
+        while "no longer valid" not in heard[-1]:
+            heard.append(str(await asyncio.wait_for(socket.recv(), 5)))
+        await asyncio.wait_for(socket.wait_closed(), 5)
+    assert socket.close_code == 1008
+    with pytest.raises(InvalidStatus):
+        await connect(url, additional_headers=headers, proxy=None)
+
+
+async def test_a_stream_of_changes_over_mcp_ends_with_its_key(served: Tenants) -> None:
+    """fault: Z5"""
+    made = await make(served, scopes=["tools"])
+    async with Caller(served.url) as caller:
+        accept = "accept: text/event-stream"
+        caller.writer.write(
+            f"GET /mcp HTTP/1.1\r\nhost: 127.0.0.1\r\n{accept}\r\nx-api-key: {made['key']}\r\n\r\n".encode()
+        )
+        assert (await caller.head())[0] == 200
+        await caller.piece()
+        await served.ask("DELETE", "/v1/keys/carl", who="root")
+        assert await rest(caller) == b""
+
+
+async def test_a_tool_that_runs_over_mcp_is_stopped_with_its_key(tmp_path: Path) -> None:
+    """fault: M7"""
+    async with tenants(tmp_path, tools=ALLOWED) as served:
+        made = await make(served, scopes=["tools"])
+
+        async def wait(arguments: Any) -> str:
+            await served.hold.wait()
+            return "too late"
+
+        served.oracle.give = wait
+        async with Caller(served.url) as caller:
+            hello = {"jsonrpc": "2.0", "id": 1, "method": "tools/call"}
+            message = {**hello, "params": {"name": "write", "arguments": {"text": "hi"}}}
+            await caller.post("/mcp", message, f"x-api-key: {made['key']}", "accept: application/json")
+            await served.oracle.began.wait()
+            await served.ask("DELETE", "/v1/keys/carl", who="root")
+            heard = await asyncio.wait_for(caller.answer(), 5)
+        assert heard.status == 401
+        assert served.oracle.cancelled == 1
+
+
+async def test_whoever_follows_a_background_response_is_sent_away_with_their_key(served: Tenants) -> None:
+    """fault: Z5"""
+    made = await make(served)
+    served.play("Here it comes, slowly.", pace=served.hold.wait)
+    asked = {"model": "m", "input": "Go.", "background": True, "stream": True}
+    async with Caller(served.url) as caller:
+        await caller.post("/v1/responses", asked, f"x-api-key: {made['key']}")
+        assert (await caller.head())[0] == 200
+        await caller.piece()
+        await served.ask("DELETE", "/v1/keys/carl", who="root")
+        assert b"no longer valid" in await rest(caller)
 
 
 async def test_the_use_of_a_key_is_noted(tmp_path: Path) -> None:
