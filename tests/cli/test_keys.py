@@ -11,6 +11,7 @@ from typer.testing import CliRunner, Result
 
 from tests.server.limited import ANSWER, open_gate
 from tests.server.talk import PATHS, body
+from tests.server.tenants import Tenants, tenants
 from toolgate.cli.keys import app
 from toolgate.config import load
 from toolgate.limits import Budget, KeyLimits
@@ -70,3 +71,53 @@ async def test_keys_are_listed_with_limits_and_spending_for_admins_only(who: str
     for words in ("5 requests/min, 2 at a time, 10 in total", "0.6", "chat, tools, admin", "none"):
         assert words in result.stdout
     assert [one["name"] for one in json.loads(as_json.stdout)["data"]] == ["ann", "bob", "root"]
+
+
+async def on(served: Tenants, *arguments: str, who: str = "root") -> Result:
+    environment = {"COLUMNS": "200", "TOOLGATE_URL": served.url, "TOOLGATE_KEY": f"{who}-key"}
+    return await asyncio.to_thread(run, *arguments, env=environment)
+
+
+async def test_a_key_of_the_database_is_made_listed_rotated_and_revoked(tmp_path: Path) -> None:
+    """E5"""
+    async with tenants(tmp_path) as served:
+
+        async def status(key: str) -> int:
+            return (await served.ask("GET", "/v1/models", headers={"x-api-key": key})).status_code
+
+        limits = ("--concurrency", "2", "--budget", "5/day", "--models", "m", "--expires", "90d", "--owner", "Sales")
+        made = await on(served, "create", "carl", "--scopes", "chat, tools", *limits)
+        key = made.stdout.strip()
+        assert re.fullmatch(r"tg-[\w-]{43}", key)
+        assert key not in made.stderr
+        assert await status(key) == 200
+        listed = await on(served, "list")
+        for words in ("carl", "until 2", "chat, tools", "2 at a time, 5 a day", "configured"):
+            assert words in listed.stdout
+        rotated = (await on(served, "rotate", "carl")).stdout.strip()
+        assert (await status(key), await status(rotated)) == (401, 200)
+        revoked = await on(served, "revoke", "carl")
+        assert "carl is revoked" in revoked.stderr
+        assert await status(rotated) == 401
+        assert "revoked" in (await on(served, "list")).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("create", "carl", "--budget", "much"), "25/month"),
+        (("create", "carl", "--expires", "soon"), "90d"),
+        (("create", "carl", "--scopes", "root"), "not 'root'"),
+        (("create", "ann"), "take another name"),
+        (("revoke", "nobody"), "There is no key"),
+        (("revoke", "ann"), "in the configuration"),
+        (("rotate", "a/../b?c"), "There is no key"),
+    ],
+)
+async def test_what_cannot_be_done_is_said_and_nothing_is_printed(
+    tmp_path: Path, arguments: tuple[str, ...], words: str
+) -> None:
+    async with tenants(tmp_path) as served:
+        result = await on(served, *arguments)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert words in result.stderr

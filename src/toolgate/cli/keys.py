@@ -1,15 +1,17 @@
-"""`toolgate keys`: make keys, and see what the keys of a running server may do and have spent.
+"""`toolgate keys`: make keys for the configuration, and look after those of a running server.
 
-A key is printed once, when it is made; the configuration needs only its digest.
+A key is printed once, when it is made, on standard output alone; the configuration and the database need only its digest.
 """
 
 import json
 import re
 import secrets
 import sys
+import time
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
 
 import typer
 
@@ -27,11 +29,13 @@ SCOPES = ("chat", "tools", "admin")
 _NAME = re.compile(r"[\w.@-]{1,64}")
 
 app = typer.Typer(
-    help="Make keys, and see what they may do.",
+    help="Make keys, and look after those of a running server.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,  # they would print local variables
 )
 
+_SPAN = re.compile(r"(\d{1,6})([mhd])", re.ASCII)
+_UNITS = {"m": 60, "h": 3600, "d": 86400}
 _LIMITS = (
     ("requests_per_minute", "{} requests/min"),
     ("tokens_per_minute", "{} tokens/min"),
@@ -66,6 +70,55 @@ def hash_key() -> None:
     typer.echo(digest_of(key))
 
 
+@app.command()
+def create(
+    name: Annotated[str, typer.Argument(help="Who will hold it; what it makes is kept under this name.")],
+    scopes: Annotated[str, typer.Option(help="What it may do, with commas between: chat, tools, admin.")] = "chat",
+    owner: Annotated[str, typer.Option(help="Whom to ask about it; for people only.")] = "",
+    models: Annotated[str, typer.Option(help="Models it may use, with commas between; none means all.")] = "",
+    tools: Annotated[str, typer.Option(help="Server tools it may use, with commas between; none means all.")] = "",
+    blocked_tools: Annotated[str, typer.Option(help="Server tools it may not use, with commas between.")] = "",
+    requests_per_minute: Annotated[int, typer.Option(help="Requests in any sixty seconds; 0 means no limit.")] = 0,
+    tokens_per_minute: Annotated[int, typer.Option(help="Tokens in any sixty seconds; 0 means no limit.")] = 0,
+    concurrency: Annotated[int, typer.Option(help="Requests at a time; 0 means no limit.")] = 0,
+    budget: Annotated[str, typer.Option(help="What it may spend, such as 25/month, 1/day or 100/total.")] = "",
+    expires: Annotated[str, typer.Option(help="When it dies, such as 12h or 90d; by default never.")] = "",
+    url: Url = HERE,
+    key: Key = None,
+) -> None:
+    """Make a key in the database of a running server: it is good at once, and printed once."""
+    body: dict[str, Any] = {"name": name, "scopes": _split(scopes)}
+    lists = {"models": models, "tools": tools, "blocked_tools": blocked_tools}
+    body |= {field: _split(words) for field, words in lists.items() if words}
+    numbers = {"requests_per_minute": requests_per_minute, "tokens_per_minute": tokens_per_minute}
+    body |= {field: number for field, number in (numbers | {"concurrency": concurrency}).items() if number}
+    body |= {"owner": owner} if owner else {}
+    body |= {"budget": _budget(budget)} if budget else {}
+    body |= {"expires_at": _moment(expires)} if expires else {}
+    _tell_once(ask(url, key, "POST", "/v1/keys", body))
+
+
+@app.command()
+def rotate(
+    name: Annotated[str, typer.Argument(help="Its name or id.")],
+    url: Url = HERE,
+    key: Key = None,
+) -> None:
+    """Give a key of the database a new secret, printed once; the old one is dead, and so is what runs with it."""
+    _tell_once(ask(url, key, "POST", f"/v1/keys/{quote(name, safe='')}/rotate", {}))
+
+
+@app.command()
+def revoke(
+    name: Annotated[str, typer.Argument(help="Its name or id.")],
+    url: Url = HERE,
+    key: Key = None,
+) -> None:
+    """Revoke a key of the database for ever; what runs with it is ended."""
+    answer = ask(url, key, "DELETE", f"/v1/keys/{quote(name, safe='')}")
+    typer.echo(f"{plain(str(answer.get('name')))} is revoked.", err=True)
+
+
 @app.command("list")
 def listed(
     as_json: Annotated[bool, typer.Option("--json", help="Print the server's answer as it is.")] = False,
@@ -86,12 +139,45 @@ def digest_of(key: str) -> str:
     return "sha256:" + sha256(key.encode()).hexdigest()
 
 
+def _tell_once(answer: Mapping[str, Any]) -> None:
+    typer.echo(plain(str(answer.get("key"))))
+    name, id = plain(str(answer.get("name"))), plain(str(answer.get("id")))
+    typer.echo(f"This is the key of {name} ({id}). Keep it: it is not shown again.", err=True)
+
+
+def _split(words: str) -> list[str]:
+    return [word.strip() for word in words.split(",") if word.strip()]
+
+
+def _budget(text: str) -> dict[str, Any]:
+    amount, _, period = text.partition("/")
+    try:
+        return {"amount": float(amount), "period": period or "month"}
+    except ValueError:
+        stop("A budget is an amount and a period, such as 25/month.")
+
+
+def _moment(text: str) -> int:
+    found = _SPAN.fullmatch(text)
+    if found is None:
+        stop("A time to live is a number and a unit, such as 30m, 12h or 90d.")
+    return int(time.time()) + int(found[1]) * _UNITS[found[2]]
+
+
 def _table(keys: Iterable[Mapping[str, Any]]) -> "Table":
     rows = []
     for one in keys:
         models = _words(one.get("models")) or "all"
-        rows.append([one.get("name"), _words(one.get("scopes")), models, _limits(one), *_spent(one)])
-    return rows_table("Keys", ("name", "scopes", "models", "limits", "today", "month", "ever"), rows)
+        rows.append([one.get("name"), _state(one), _words(one.get("scopes")), models, _limits(one), *_spent(one)])
+    return rows_table("Keys", ("name", "state", "scopes", "models", "limits", "today", "month", "ever"), rows)
+
+
+def _state(one: Mapping[str, Any]) -> str:
+    """How it stands with a key of the database; one of the configuration is always good."""
+    state, expires = one.get("state"), one.get("expires_at")
+    if state == "active" and isinstance(expires, int):
+        return f"until {time.strftime('%Y-%m-%d', time.gmtime(expires))}"
+    return plain(str(state)) if state else "configured"
 
 
 def _words(value: Any) -> str:
