@@ -1,0 +1,205 @@
+"""The database's keys in one process, while others change them and while the database is away (E5; fault: Z5, M7)."""
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from tests.server.toolwork import soon
+from toolgate.config import Config, Key, Secret
+from toolgate.conversation.errors import Overloaded, Unauthenticated
+from toolgate.server.access import Access, as_configured
+from toolgate.server.keyring import Keyring
+from toolgate.storage.database import Database
+from toolgate.storage.keys import KeyStore, StoredKey
+from toolgate.telemetry.logs import Log
+from toolgate.telemetry.metrics import Metrics
+from toolgate.telemetry.traced import Traced
+
+KEY = StoredKey("key_1", "carl", "", "00" * 32, "tg-abc…wxyz", '{"scopes":["chat"]}', 100)
+OTHER = replace(KEY, id="key_2", name="dora", digest="11" * 32)
+
+
+class Lines:
+    """A log that a test reads."""
+
+    def __init__(self) -> None:
+        self._read, self._write = os.pipe()
+        self.log = Log("info", fd=self._write)
+
+    def said(self) -> list[str]:
+        """What was written since."""
+        os.set_blocking(self._read, False)
+        try:
+            lines = os.read(self._read, 100_000).splitlines()
+        except BlockingIOError:
+            return []
+        return [json.loads(line).get("problem", "") for line in lines]
+
+    def close(self) -> None:
+        os.close(self._read)
+        os.close(self._write)
+
+
+@pytest.fixture
+def lines() -> Iterator[Lines]:
+    lines = Lines()
+    yield lines
+    lines.close()
+
+
+class Flaky(KeyStore):
+    """A store that can be away."""
+
+    away = False
+    looks = 0
+
+    async def number(self) -> int:
+        self.looks += 1
+        if self.away:
+            raise Overloaded("The storage is not available.")
+        return await super().number()
+
+    async def all(self) -> tuple[int, list[StoredKey]]:
+        if self.away:
+            raise Overloaded("The storage is not available.")
+        return await super().all()
+
+    async def several_looks(self) -> None:
+        """Wait until it was looked at several times."""
+        until = self.looks + 4
+        await soon(lambda: self.looks >= until)
+
+
+class Ring:
+    """A keyring that looks every few milliseconds, and what it told."""
+
+    def __init__(self, store: KeyStore, log: Log) -> None:
+        self.now = 1000.0
+        self.used: set[str] = set()
+        self.changes: asyncio.Queue[set[str]] = asyncio.Queue()
+        self.ring = Keyring(store, self._hear, self._take, log, every=0.01, clock=lambda: self.now)
+
+    def _hear(self, held: Mapping[str, StoredKey], sparing: str) -> None:
+        self.changes.put_nowait({key.name for key in held.values()})
+
+    def _take(self) -> set[str]:
+        used, self.used = self.used, set()
+        return used
+
+    async def next(self) -> set[str]:
+        """The names in force after the next change."""
+        return await asyncio.wait_for(self.changes.get(), 5)
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[Flaky]:
+    database = Database(None)
+    yield Flaky(database)
+    await database.aclose()
+
+
+@pytest.fixture
+async def ring(store: Flaky, lines: Lines) -> AsyncIterator[Ring]:
+    await store.create(KEY)
+    ring = Ring(store, lines.log)
+    await ring.ring.open(watched=False)
+    assert await ring.next() == {"carl"}
+    yield ring
+    await ring.ring.aclose()
+
+
+async def test_what_another_process_changes_is_seen(store: Flaky, ring: Ring) -> None:
+    await store.create(OTHER)
+    assert await ring.next() == {"carl", "dora"}
+    await store.change(KEY.id, lambda key: replace(key, revoked=5))
+    assert await ring.next() == {"dora"}
+
+
+async def test_without_the_database_the_keys_last_read_stay_in_force_and_that_is_logged_once(
+    store: Flaky, ring: Ring, lines: Lines
+) -> None:
+    store.away = True
+    await store.several_looks()
+    assert (lines.said(), ring.changes.empty()) == (["The storage is not available."], True)
+    await store.create(OTHER)
+    store.away = False
+    assert await ring.next() == {"carl", "dora"}
+    assert lines.said() == ["the database is back"]
+
+
+async def test_a_key_expires_also_without_the_database(store: Flaky, ring: Ring) -> None:
+    await store.change(KEY.id, lambda key: replace(key, expires=1010))
+    assert await ring.next() == {"carl"}
+    store.away = True
+    ring.now = 1010.0
+    assert await ring.next() == set()
+
+
+async def test_a_use_is_noted_at_most_once_a_minute_and_at_the_end(store: Flaky, ring: Ring) -> None:
+    ring.used.add(KEY.id)
+    await store.several_looks()
+    ring.now = 1030.0
+    ring.used.add(KEY.id)
+    await store.several_looks()
+    assert (await store.all())[1][0].last_used == 1000
+    ring.now = 1090.0
+    ring.used.add(KEY.id)
+    await ring.ring.aclose()
+    assert (await store.all())[1][0].last_used == 1090
+
+
+async def test_nobody_looks_for_keys_where_there_are_none(store: Flaky, lines: Lines) -> None:
+    """A server without any key pays for one look at its start."""
+    before = asyncio.all_tasks()
+    ring = Ring(store, lines.log)
+    await ring.ring.open(watched=False)
+    assert asyncio.all_tasks() == before
+    await ring.ring.aclose()
+
+
+async def test_whoever_comes_without_a_key_waits_until_it_is_known_that_none_is_needed(
+    tmp_path: Path, lines: Lines
+) -> None:
+    """A database that holds keys and cannot be read must not open the server to everybody."""
+    folder = tmp_path / "gone"
+    folder.write_text("this is no folder")
+    database = Database(folder / "toolgate.db")
+    access = Access(Config(), database, Traced(lines.log, Metrics()))
+    await access.open()
+    with pytest.raises(Overloaded):
+        access.keys.authenticate([])
+    await access.aclose()
+    await database.aclose()
+
+
+async def test_keys_of_the_database_alone_close_a_server_too() -> None:
+    """The configuration has lost its keys, yet those that were made are there."""
+    database = Database(None)
+    await KeyStore(database).create(KEY)
+    access = Access(Config(), database, Traced(Log("error"), Metrics()))
+    await access.open()
+    with pytest.raises(Unauthenticated):
+        access.keys.authenticate([])
+    await access.aclose()
+    await database.aclose()
+
+
+async def test_where_the_configuration_has_the_name_its_key_is_the_one(lines: Lines) -> None:
+    database = Database(None)
+    digest = as_configured(KEY).key.reveal()
+    await KeyStore(database).create(KEY)
+    configured = Key(name="carl", key=Secret("carl-key"), scopes=("admin",))
+    access = Access(Config(keys=(configured,)), database, Traced(lines.log, Metrics()))
+    await access.open()
+    caller = access.keys.named("carl")
+    assert caller is not None
+    assert (set(caller.scopes), caller.id) == ({"admin"}, "")
+    assert bytes.fromhex(digest[7:]) not in access.keys._callers
+    assert lines.said() == ["the configuration has keys of the same names"]
+    await access.aclose()
+    await database.aclose()
