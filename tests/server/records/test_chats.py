@@ -16,7 +16,7 @@ from tests.stage import UPSTREAMS
 from toolgate.config.settings import Records
 from toolgate.conversation.errors import Unavailable
 from toolgate.conversation.events import ModelResponse, Usage
-from toolgate.conversation.message import Reasoning, Text
+from toolgate.conversation.message import Reasoning, Text, ToolCall
 
 TOOLS: Any = [{"type": "function", "function": {"name": "get_weather", "parameters": WEATHER_SCHEMA}}]
 QUESTION: Any = {"role": "user", "content": "How is the weather?"}
@@ -122,6 +122,17 @@ def test_a_chat_of_ollamas_client_is_kept(model: str, stream: bool) -> None:
     assert [one["content"] for one in first] == ["How is the weather?", "Let me look.", "22 degrees", "It is sunny."]
     assert first[1]["tool_calls"][0]["function"]["name"] == "get_weather"
     assert [one["content"] for one in second] == ["Greet me.", "Hello from the model."]
+
+
+def test_a_call_is_kept_under_the_id_that_its_client_knows() -> None:
+    """Ids such as `0` that upstreams give are made unique on their way to the client, and only once."""
+    with keeping() as kept, OpenAI(base_url=f"{kept.url}/v1", api_key="ann-key", max_retries=0) as client:
+        kept.play([ToolCall("0", "get_weather", "{}")])
+        with client.chat.completions.stream(model="anthropic", messages=[QUESTION], tools=TOOLS) as events:
+            [call] = events.get_final_completion().choices[0].message.tool_calls or []
+        [[_, answer]] = kept.chats()
+    assert call.id.startswith("call_tg")
+    assert answer["tool_calls"][0]["id"] == call.id
 
 
 def test_whoever_goes_on_from_an_earlier_point_begins_a_chat_of_its_own() -> None:
