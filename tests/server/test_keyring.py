@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from tests.server.toolwork import soon
 from toolgate.config import Config, Key, Secret
 from toolgate.conversation.errors import Overloaded, Unauthenticated
-from toolgate.server.access import Access, as_configured
+from toolgate.server.access import Access
 from toolgate.server.keyring import Keyring
 from toolgate.storage.database import Database
 from toolgate.storage.keys import KeyStore, StoredKey
@@ -191,7 +191,6 @@ async def test_keys_of_the_database_alone_close_a_server_too() -> None:
 
 async def test_where_the_configuration_has_the_name_its_key_is_the_one(lines: Lines) -> None:
     database = Database(None)
-    digest = as_configured(KEY).key.reveal()
     await KeyStore(database).create(KEY)
     configured = Key(name="carl", key=Secret("carl-key"), scopes=("admin",))
     access = Access(Config(keys=(configured,)), database, Traced(lines.log, Metrics()))
@@ -199,7 +198,20 @@ async def test_where_the_configuration_has_the_name_its_key_is_the_one(lines: Li
     caller = access.keys.named("carl")
     assert caller is not None
     assert (set(caller.scopes), caller.id) == ({"admin"}, "")
-    assert bytes.fromhex(digest[7:]) not in access.keys._callers
+    assert bytes.fromhex(KEY.digest) not in access.keys._callers
     assert lines.said() == ["the configuration has keys of the same names"]
+    await access.aclose()
+    await database.aclose()
+
+
+async def test_a_key_that_another_version_wrote_is_not_in_force_and_the_rest_are(lines: Lines) -> None:
+    database = Database(None)
+    store = KeyStore(database)
+    await store.create(replace(KEY, rights='{"scopes":["chat","fly"]}'))
+    await store.create(replace(OTHER, rights='{"scopes":["chat"],"wings":2}'))
+    access = Access(Config(), database, Traced(lines.log, Metrics()))
+    await access.open()
+    assert [access.keys.named(name) is not None for name in ("carl", "dora")] == [False, True]
+    assert lines.said() == ["what these may do was written by another version"]
     await access.aclose()
     await database.aclose()

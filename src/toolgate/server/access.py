@@ -58,7 +58,10 @@ class Access:
         shadowed = sorted({key.name for key in self.configured} & {key.name for key in held.values()})
         if shadowed:
             self._log.warning("keys", problem="the configuration has keys of the same names", names=shadowed)
-        keys = {id: as_configured(key) for id, key in held.items()}
+        keys = {id: key for id, stored in held.items() if (key := as_configured(stored)) is not None}
+        if len(keys) < len(held):
+            unread = [held[id].name for id in held.keys() - keys.keys()]
+            self._log.error("keys", problem="what these may do was written by another version", names=unread)
         self.keys.hold(keys)
         for listener in self._listeners:
             listener(keys.values())
@@ -74,7 +77,12 @@ class Access:
         return used
 
 
-def as_configured(stored: StoredKey) -> Key:
-    """The key as if the configuration held its digest, so that one code judges both."""
-    rights = msgspec.json.decode(stored.rights, type=KeyRights)
+def as_configured(stored: StoredKey) -> Key | None:
+    """The key as if the configuration held its digest, so that one code judges both; None if it cannot be read."""
+    try:
+        rights = msgspec.json.decode(stored.rights, type=KeyRights)
+    except (
+        msgspec.DecodeError
+    ):  # a version to come may know other scopes: who cannot tell what it may do lets it do nothing
+        return None
     return Key(name=stored.name, key=Secret(f"sha256:{stored.digest}"), **msgspec.structs.asdict(rights))

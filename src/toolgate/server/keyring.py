@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 
-from toolgate.conversation.errors import Overloaded
+from toolgate.conversation.errors import ToolgateError
 from toolgate.storage.keys import KeyStore, StoredKey
 from toolgate.telemetry.logs import Log
 
@@ -95,7 +95,7 @@ class Keyring:
         try:
             async with asyncio.timeout(max(self._every, 1.0)):
                 await work()
-        except (Overloaded, TimeoutError) as error:
+        except (ToolgateError, TimeoutError) as error:
             if not self._trouble:
                 said = str(error) or "the database does not answer"
                 self._log.warning("keys", problem=said, consequence="the keys last read stay in force")

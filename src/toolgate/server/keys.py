@@ -19,8 +19,8 @@ from toolgate.config import Config, Key, Secret
 from toolgate.conversation.errors import Conflict, InvalidRequest, NotFound
 from toolgate.conversation.ids import mint
 from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
-from toolgate.limits import Purse
-from toolgate.server.access import Access
+from toolgate.limits import Budgets
+from toolgate.server.access import Access, as_configured
 from toolgate.server.app import Call, Endpoint
 from toolgate.server.auth import ANONYMOUS
 from toolgate.server.exchange import Header
@@ -48,7 +48,7 @@ _UNKEPT: tuple[Header, ...] = ((b"cache-control", b"no-store"),)
 class KeyTable:
     """The endpoints over the keys of one configuration and the database."""
 
-    def __init__(self, config: Config, access: Access, purse: Purse, log: Log) -> None:
+    def __init__(self, config: Config, access: Access, purse: Budgets, log: Log) -> None:
         self._configured = config.keys
         self._models: Collection[str] = config.by_name().keys()
         self._access = access
@@ -102,8 +102,7 @@ class KeyTable:
         body = await call.exchange.json()
 
         def edit(key: StoredKey) -> StoredKey:
-            before = msgspec.json.decode(key.rights, type=KeyRights)
-            return _changed(_living(key), read_change(Fields(body), before, self._models, now))
+            return _changed(_living(key), read_change(Fields(body), _rights(key), self._models, now))
 
         edit(stored)  # what is wrong with the body is said before anything is opened
         await self._edit(call, stored, edit, "key changed")
@@ -183,8 +182,7 @@ class KeyTable:
         return {"object": "key", "id": key.name, "name": key.name, "source": "configuration", **rights, "spent": spent}
 
     def _shown_stored(self, stored: StoredKey) -> dict[str, Any]:
-        rights = msgspec.json.decode(stored.rights, type=KeyRights)
-        said = self._shown(Key(name=stored.name, key=_NOT_TOLD, **asdict(rights)))
+        said = self._shown(as_configured(stored) or Key(name=stored.name, key=_NOT_TOLD, scopes=()))
         return said | {
             "id": stored.id,
             "source": "database",
@@ -221,6 +219,13 @@ def _living(key: StoredKey) -> StoredKey:
     if key.revoked is not None:
         raise Conflict(f"The key {key.name!r} was revoked, which is for ever; make another.", code="key_revoked")
     return key
+
+
+def _rights(key: StoredKey) -> KeyRights:
+    try:
+        return msgspec.json.decode(key.rights, type=KeyRights)
+    except msgspec.DecodeError:
+        raise Conflict(f"What {key.name!r} may do was written by another version.", code="key_unreadable") from None
 
 
 def _text(rights: KeyRights) -> str:
