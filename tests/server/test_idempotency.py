@@ -306,3 +306,14 @@ async def test_answers_are_forgotten_after_a_day_and_a_clock_set_back_holds_nobo
     now[0] += 86_400 + 3601
     assert await store.claim("ann", "k", b"d", "4") == Claimed()
     await database.aclose()
+
+
+async def test_nobody_waits_for_the_lease_of_a_holder_that_is_known_to_be_dead() -> None:
+    """(fault: K-A): a start after a crash is no reason to wait half a minute."""
+    database = Database(None)
+    store = IdempotencyStore(database, lease=30.0, is_gone=lambda holder: holder == "dead")
+    assert await store.claim("ann", "k1", b"digest", "dead") == Claimed()
+    assert await store.claim("ann", "k1", b"digest", "alive") == Claimed()
+    assert await store.claim("ann", "k1", b"digest", "third") == Busy()
+    assert not await store.keep("ann", "k1", "dead", KeptAnswer(200, [], b"late"))
+    await database.aclose()

@@ -9,6 +9,7 @@ from toolgate.config import Config
 from toolgate.config.settings import Key
 from toolgate.engine.limits import Price
 from toolgate.limits import Budget, Counters, KeyLimits, LocalCounters, Purse
+from toolgate.runs.nodes import is_gone, this_node
 from toolgate.server.app import Endpoint
 from toolgate.server.idempotency import Idempotency
 from toolgate.server.limits import Limits
@@ -25,7 +26,7 @@ class Accounts:
     def __init__(self, config: Config, database: Database, traced: Traced, foreman: Foreman | None = None) -> None:
         self._counters = _counters(config, traced, foreman)
         self.purse = Purse(SpendingStore(database))
-        self._idempotency = Idempotency(IdempotencyStore(database))
+        self._idempotency = Idempotency(IdempotencyStore(database, is_gone=is_gone), name=this_node)
         self._held: dict[str, KeyLimits] = {}
         self._configured: dict[str, KeyLimits] = {}
         self._limits: Limits | None = None

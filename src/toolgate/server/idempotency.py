@@ -9,7 +9,7 @@ Knows exchanges and the store; it must not know dialects, models or tools.
 import asyncio
 import hashlib
 import re
-from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 
 from msgspec import Struct
@@ -46,9 +46,16 @@ class _Claim(Struct, frozen=True):
 class Idempotency:
     """Carries out each keyed request once."""
 
-    def __init__(self, store: IdempotencyStore, terms: Terms = Terms()) -> None:  # noqa: B008  # an immutable value
+    def __init__(
+        self,
+        store: IdempotencyStore,
+        terms: Terms = Terms(),  # noqa: B008  # an immutable value
+        name: Callable[[], str] = ids.mint,
+    ) -> None:
+        """`name` gives each claim a holder that nobody else is."""
         self._store = store
         self._terms = terms
+        self._name = name
         self._running: dict[tuple[str, str], asyncio.Event] = {}
 
     def around(self, endpoints: Sequence[Endpoint]) -> list[Endpoint]:
@@ -74,7 +81,7 @@ class Idempotency:
                 code="invalid_idempotency_key",
             )
         body = await call.exchange.body()
-        claim = _Claim(call.caller.name, given.decode("ascii"), ids.mint())
+        claim = _Claim(call.caller.name, given.decode("ascii"), self._name())
         kept = await self._claimed(claim, _digest(call.exchange, body), call.exchange)
         if kept is not None:
             await _replay(call.exchange, kept)
