@@ -24,7 +24,7 @@ State: TypeAlias = Live | End
 
 ENDS: frozenset[str] = frozenset(get_args(End))
 
-_INSERT = "INSERT INTO runs VALUES (?, ?, 'queued', '', 0, ?, 0, 0, 0, ?, ?, ?)"
+_INSERT = "INSERT INTO runs VALUES (?, ?, 'queued', ?, 0, ?, 0, 0, 0, ?, ?, ?)"
 _CLAIM = """
 UPDATE runs SET state = 'running', node = ?, token = token + 1, lease = ?, updated = ?,
     attempts = CASE WHEN steps < ? THEN 1 ELSE attempts + 1 END, steps = ?
@@ -39,7 +39,7 @@ WHERE id = ? AND token = ? AND state IN ('running', 'waiting')
 """
 _BEAT = "UPDATE runs SET lease = ? WHERE node = ? AND state IN ('running', 'waiting') RETURNING id, token, cancel"
 _FREE = """
-UPDATE runs SET state = 'queued', node = '', token = token + 1, lease = ?, updated = ?,
+UPDATE runs SET state = 'queued', node = ?, token = token + 1, lease = ?, updated = ?,
     attempts = CASE WHEN state = 'waiting' THEN attempts - 1 ELSE attempts END
 WHERE id = ? AND token = ? AND state IN ('queued', 'running', 'waiting')
 """
@@ -69,8 +69,8 @@ class StoredRun(Struct, frozen=True):
 
     Neither a stop in good order nor one while it waited for a person counts as an attempt.
 
-    `steps` are those that were finished when it was claimed last. Without a `node` nobody has it, and `lease` is when
-    somebody should see to it.
+    `steps` are those that were finished when it was claimed last. While it is queued, `node` is the one that is about to
+    begin it, if any is, and `lease` is when somebody else should see to it.
     """
 
     id: str
@@ -120,9 +120,9 @@ class RunStore:
         self._clock = clock
 
     def opening(self, id: str, owner: str, asked: bytes) -> Write:
-        """Queues a run that nobody has yet."""
+        """Queues a run that this node is about to begin."""
         now = self._clock()
-        row = (id, owner, now + self.lease_seconds, asked, now, now)
+        row = (id, owner, self.node, now + self.lease_seconds, asked, now, now)
         return lambda db: db.execute(_INSERT, row)
 
     async def load(self, id: str) -> StoredRun | None:
@@ -174,7 +174,7 @@ class RunStore:
         lease = now + self.lease_seconds
 
         def take(db: Connection) -> list[str]:
-            return [id for id, token in lapsed if db.execute(_FREE, (lease, now, id, token)).rowcount]
+            return [id for id, token in lapsed if db.execute(_FREE, (self.node, lease, now, id, token)).rowcount]
 
         return await self._database.change(take)
 
