@@ -42,6 +42,9 @@ class Box:
     def may_ask(self, name: str) -> bool:
         return name in self.asks
 
+    def is_traceless(self, name: str) -> bool:
+        return name not in self.harmful
+
     def is_repeatable(self, name: str) -> bool:
         return name not in self.harmful
 

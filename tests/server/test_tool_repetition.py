@@ -244,3 +244,17 @@ async def test_a_turn_that_broke_off_and_is_sent_back_in_part_does_not_repeat_it
         assert said("anthropic", await work.ask("anthropic", messages=turns)) == "Checking."
         assert results(script.requests[1]) == [INTERRUPTED]
         assert len(endless.runs) == 1
+
+
+async def test_an_idempotent_call_that_was_cut_off_is_run_again_under_its_own_key(tmp_path: Path) -> None:
+    """fault: K-C: a model that is asked anew would make another call, with another key and another effect."""
+    again = Oracle(tmp_path / "runs", give=_for_ever, timeout=60.0, annotations=Annotations(idempotent=True))
+    async with at_work(again) as work:
+        script = work.play([call(number=1)], "Done.")
+        async with work.asking("openai_chat") as caller:
+            await asyncio.wait_for(again.began.wait(), 5)
+            caller.hang_up()
+        again.give = None
+        assert b"Done." in (await work.ask(stream=True)).body
+        assert results(script.requests[1]) == ["written"]
+        assert (len(again.runs), len(set(again.runs))) == (2, 1)

@@ -91,6 +91,9 @@ class Toolbox(Protocol):
     def may_ask(self, name: str) -> bool:
         """Whether a call by this name may have to wait for a person: it is not shown before that is known."""
 
+    def is_traceless(self, name: str) -> bool:
+        """Whether it only reads, so that nobody needs to know that it ran."""
+
     def is_repeatable(self, name: str) -> bool:
         """Whether running a call by this name twice does no more than running it once."""
 

@@ -222,7 +222,8 @@ class Run:
         return refusals | {call.id: STRANGE for call in calls if call.id in self._past.strange}
 
     def _is_harmless(self, name: str) -> bool:
-        return self._toolbox.is_repeatable(name) and not self._toolbox.may_ask(name)
+        """Whether it makes no difference if the model is asked anew and makes another call instead."""
+        return self._toolbox.is_traceless(name) and not self._toolbox.may_ask(name)
 
     async def _outcome(
         self, call: ToolCall, refusal: str | None, news: "asyncio.Queue[ToolProgress | None]"

@@ -86,6 +86,11 @@ class RunToolbox:
         wish = self._behalf.stance(name)
         return wish == "ask" or self._approvals.stance(tool.spec, self._behalf.caller) == "ask"
 
+    def is_traceless(self, name: str) -> bool:
+        """Whether it only reads; of an unknown tool nothing runs at all."""
+        tool = self._permits.find(name)
+        return tool is None or tool.spec.annotations.read_only
+
     def is_repeatable(self, name: str) -> bool:
         """Whether running it twice does no more than once; of an unknown tool nothing runs at all."""
         tool = self._permits.find(name)
