@@ -1,0 +1,108 @@
+"""Rounds of crashes over one storage: clients at work, a kill at one point, a start, and everything looked through."""
+
+import asyncio
+import random
+import time
+from collections.abc import Sequence
+from itertools import count
+
+from msgspec import Struct
+
+from tests.chaos.oracle import Oracle
+from tests.chaos.server import Server
+from tests.chaos.sessions import KINDS, Session
+from tests.chaos.world import Violation, World
+
+RECOVERY_SECONDS = 10.0
+PATIENCE = 60.0
+MOST = {"streaming": 20, "writing": 25, "written": 25, "frames-kept": 4, "response-kept": 6, "accepted": 8}
+"""How often a point is passed in a round, where that is more than a few times."""
+
+
+class Round(Struct, frozen=True):
+    """What became of one crash."""
+
+    database: str
+    point: str
+    killed: bool
+    """Whether the point was reached; otherwise the server was killed when all was done."""
+    start_seconds: float
+    recovery_seconds: float
+    violations: tuple[Violation, ...]
+
+
+class Ordeal:
+    """One storage, and a server over it that is killed again and again."""
+
+    def __init__(self, database: str, server: Server, seed: int) -> None:
+        self.database = database
+        self.server = server
+        self.world = World(server)
+        self.oracle = Oracle(server.place)
+        self._rng = random.Random(f"{seed} {database}")  # it is to be repeatable
+        self._numbers = count(1)
+        self._done: list[Session] = []
+
+    async def begin(self) -> None:
+        """Start the server for the first time."""
+        await self.server.start()
+        self.world.up.set()
+
+    async def round(self, point: str) -> Round:
+        """Kill it once at this point, while all kinds of clients are at work."""
+        self.server.arm(f"{point}:{self._rng.randint(1, MOST.get(point, 2))}")
+        sessions = self._new_sessions()
+        working = {asyncio.create_task(session.run()): session for session in sessions}
+        killed = await self._killed(set(working))
+        began = time.monotonic()
+        start = await self.server.start()
+        self.world.up.set()
+        wrong = await self._settled(working, began)
+        recovered = time.monotonic() - began
+        wrong += await self._verified(sessions)
+        return Round(self.database, point, killed, start, recovered, tuple(wrong))
+
+    async def end(self) -> list[Violation]:
+        """Look through all that was ever acknowledged, once more."""
+        wrong = await self._verified(self._done)
+        wrong += [Violation("twice", call) for call in self.oracle.twice()]
+        await self.server.stop()
+        await self.world.client.aclose()
+        return wrong
+
+    async def _killed(self, working: "set[asyncio.Task[None]]") -> bool:
+        """Wait for the death of the server, and see to it when all is done; whether it had died by itself."""
+        died = asyncio.create_task(self.server.died())
+        done = asyncio.ensure_future(asyncio.wait(working))
+        await asyncio.wait({died, done}, timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
+        killed = died.done()
+        self.world.up.clear()
+        await self.server.kill()
+        await asyncio.wait({died})
+        done.cancel()
+        return killed
+
+    async def _settled(self, working: "dict[asyncio.Task[None], Session]", began: float) -> list[Violation]:
+        """Wait until all clients have what they wanted, but no longer than a recovery may take."""
+        await asyncio.wait(working, timeout=max(0.1, began + RECOVERY_SECONDS - time.monotonic()))
+        wrong: list[Violation] = []
+        for task, session in working.items():
+            if not task.done():
+                task.cancel()
+                wrong.append(Violation("stuck", f"{session.id} was not done after {RECOVERY_SECONDS:g} s"))
+            elif (error := task.exception()) is not None:
+                wrong.append(Violation("wrong", f"{session.id}: {type(error).__name__}: {error}"))
+            else:
+                self._done.append(session)
+        await asyncio.wait(working)
+        return wrong
+
+    def _new_sessions(self) -> list[Session]:
+        number = next(self._numbers)
+        name = self.database[:2]
+        return [kind(self.world, self.oracle, f"{name}{number}{kind.__name__}", self._rng) for kind in KINDS]
+
+    async def _verified(self, sessions: Sequence[Session]) -> list[Violation]:
+        done = [session for session in sessions if session in self._done]
+        found = await asyncio.gather(*[session.verify() for session in done])
+        return [violation for one in found for violation in one]
