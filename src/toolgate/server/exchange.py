@@ -113,6 +113,11 @@ class Exchange:
         """Whether nobody waits for the answer any more."""
         return self._answer.disconnected
 
+    def cancel(self) -> None:
+        """End the task that answers; whoever notices says why."""
+        if self._answer.task is not None:
+            self._answer.task.cancel()
+
     def cancel_when_client_leaves(self) -> None:
         """From now on the running task is cancelled when the client closes its connection before it is answered."""
         self._answer.cancel_on_departure()
