@@ -252,6 +252,36 @@ async def test_messages_that_nobody_can_get_to_are_refused_not_hoarded(place: Pl
             assert (await socket.hear_all())[-1]["type"] == "response.completed"
 
 
+async def test_messages_that_wait_are_together_no_larger_than_one_may_be() -> None:
+    go = asyncio.Event()
+
+    async def slow(_: ModelRequest) -> str:
+        await go.wait()
+        return "Done."
+
+    async with speaking(body_bytes=64 * 1024) as place, place.socket() as socket:
+        place.play(slow, "Next.")
+        for _ in range(3):
+            await socket.create(input="x" * 40_000)
+        assert (await socket.hear())["status"] == 429
+        go.set()
+        for _ in range(2):
+            assert (await socket.hear_all())[-1]["type"] == "response.completed"
+
+
+async def test_nothing_is_remembered_of_a_socket_that_is_closed(place: Place) -> None:
+    place.play("One.")
+    shelf = place.gate._sockets._shelf
+    async with place.socket() as socket:
+        await socket.ask()
+        assert shelf.size > 0
+
+    async def forgotten() -> bool:
+        return shelf.size == 0
+
+    await until(forgotten)
+
+
 async def test_server_tools_run_as_they_do_over_http() -> None:
     tool = FakeTool("get_time", lambda arguments: "noon")
     async with speaking(FakeSource(tool)) as place:

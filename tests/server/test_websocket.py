@@ -185,8 +185,9 @@ async def test_trickling_buys_no_more_time_than_a_body_has() -> None:
         await wire.shake(place)
 
         async def trickle() -> None:
-            for byte in frame(0x01, CREATE):
-                wire.writer.write(bytes([byte]))
+            wire.writer.write(frame(0x01, b"{"))
+            while True:
+                wire.writer.write(frame(0x00, b" "))
                 await asyncio.sleep(0.02)
 
         trickling = asyncio.create_task(trickle())
@@ -224,6 +225,8 @@ async def test_a_socket_on_which_nothing_is_heard_is_closed_in_the_end() -> None
         ({"handshake": (*HANDSHAKE[:2], "Sec-WebSocket-Version: 8", HANDSHAKE[3])}, 426),
         ({"handshake": (*HANDSHAKE[:3], "Sec-WebSocket-Key: short")}, 400),
         ({"handshake": HANDSHAKE[:3]}, 400),
+        ({"handshake": ("Connection: Upgrade", "Upgrade: h2c", *HANDSHAKE[2:])}, 426),
+        ({"handshake": (*HANDSHAKE, "Content-Length: 0")}, 426),
         ({"version": "1.0"}, 426),
         ({"path": "/v1/nowhere"}, 404),
         ({"path": "/v1/messages"}, 405),
@@ -304,6 +307,50 @@ async def test_pings_without_end_from_a_client_that_does_not_read_cost_no_memory
             wire.writer.write(flood)
             await wire.writer.drain()
             assert connection.transport.get_write_buffer_size() < 1024 * 1024
+
+
+async def test_messages_without_end_from_a_client_that_does_not_read_wait_in_its_own_buffers() -> None:
+    """fault: C4"""
+    async with speaking(body_bytes=64 * 1024) as place, Caller(place.url) as caller:
+        wire = Wire(caller)
+        await wire.shake(place)
+        wire.reader._transport.pause_reading()  # type: ignore[attr-defined]
+        (connection,) = place.listener._connections()
+        flood = frame(TEXT, b'{"type":"response.create","model":"nobody"}') * 1000
+
+        async def send() -> None:
+            while True:
+                wire.writer.write(flood)
+                await wire.writer.drain()
+
+        async def paused() -> bool:
+            return bool(connection.flow.read_paused)
+
+        sending = asyncio.create_task(send())
+        await until(paused)
+        sending.cancel()
+        assert connection.transport.get_write_buffer_size() < 1024 * 1024
+        assert connection._taker._waiting_bytes < 512 * 1024
+        wire.writer.transport.abort()
+
+
+async def test_a_client_that_closes_its_side_without_a_goodbye_has_left(place: Place, wire: Wire) -> None:
+    """fault: C2"""
+    paced, never = asyncio.Event(), asyncio.Event()
+
+    async def pace() -> None:
+        paced.set()
+        await never.wait()
+
+    model = place.play("A long answer.", pace=pace)
+    wire.writer.write(frame(TEXT, CREATE))
+    await paced.wait()
+    wire.writer.write_eof()
+
+    async def cancelled() -> bool:
+        return model.answers[0].closed
+
+    await until(cancelled)
 
 
 async def test_frames_sent_before_the_handshake_is_answered_are_not_taken_for_messages(place: Place) -> None:
