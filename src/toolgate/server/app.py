@@ -80,8 +80,7 @@ class App:
         self._keys = keys
         self._origins = origins
         self._traced = traced
-        self._present = present or Present()
-        self._guests = self._present.guests
+        self._guests = (present or Present()).guests
         self._guesses = Guesses()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -120,7 +119,7 @@ class App:
         caller = self._keys.authenticate(exchange.headers) if endpoint.scope else self._keys.nobody
         if endpoint.scope:
             caller.require(endpoint.scope)
-            self._present.enter(caller, endpoint.scope, record)
+            self._guests[record.request_id] = exchange, caller, endpoint.scope, record
         record.caller = caller.name
         return endpoint.handler(Call(exchange, caller, record, arguments))
 
