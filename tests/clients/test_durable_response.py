@@ -60,7 +60,8 @@ def test_what_was_told_of_a_cut_answer_is_withdrawn_and_told_anew(tmp_path: Path
         killed.start()
         with killed.client() as client:
             stream = client.responses.create(model="m", input="Go.", background=True, stream=True, extra_body=WANTS)
-            id = next(iter(stream)).response.id
+            first: Any = next(iter(stream))
+            id = first.response.id
             until(lambda: any(b'"delta":"So:"' in frame for frame in kept_frames(storage_url, id)))
             killed.kill()
             frozen.clear()
@@ -71,7 +72,7 @@ def test_what_was_told_of_a_cut_answer_is_withdrawn_and_told_anew(tmp_path: Path
     assert final.output_text == accumulated.output_text == "Step 1.So: Paris is sunny"
     assert [item.status for item in final.output] == ["completed", "completed", "incomplete", "completed"]
     assert killed.ran == ["look_up"]
-    assert final.usage.output_tokens == accumulated.usage.output_tokens > 0
+    assert final.usage == accumulated.usage is not None
 
 
 def kept_frames(storage_url: str, id: str) -> list[bytes]:

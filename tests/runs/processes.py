@@ -3,6 +3,7 @@
 Its tools write down every run of theirs before anything else, so that a test sees what happened in spite of all crashes.
 """
 
+import asyncio
 import itertools
 import json
 import os
@@ -23,6 +24,7 @@ from tests.stage import Player, served, upstream_config
 from toolgate.conversation.message import Part, Text, ToolCall, ToolResult
 from toolgate.conversation.request import ModelRequest
 from toolgate.server.build import Toolgate
+from toolgate.storage.database import Database
 from toolgate.testing import ScriptedModel
 
 PROGRAM = [sys.executable, "-c", "from toolgate.cli import main; main()"]
@@ -103,6 +105,7 @@ class Server:
     def __init__(self, place: Path, upstream: str, storage: str, player: Player, **settings: Any) -> None:
         self.place = place
         self.url = ""
+        self.storage = storage
         self._player = player
         self._process: subprocess.Popen[bytes] | None = None
         (place / "tools").mkdir(exist_ok=True)
@@ -199,6 +202,27 @@ class Server:
             return waiting[0]["id"] if waiting else None
 
         return str(until(find))
+
+    def approval(self, id: str) -> Any:
+        """What a person sees of an approval."""
+        return httpx.get(f"{self.url}/v1/approvals/{id}").json()
+
+    def answer(self, id: str, decision: str) -> None:
+        """Answer an approval."""
+        httpx.post(f"{self.url}/v1/approvals/{id}", json={"decision": decision}).raise_for_status()
+
+    def consume(self, id: str, run: str) -> None:
+        """Do what a process has done that approved a call, let it use the approval up, and died."""
+
+        async def write() -> None:
+            database = Database(self.storage)
+            update = (
+                "UPDATE approvals SET state = 'consumed', answered_by = 'ann', level = 'once' WHERE id = ? AND run = ?"
+            )
+            assert await database.change(lambda db: db.execute(update, (id, run)).rowcount) == 1
+            await database.aclose()
+
+        asyncio.run(write())
 
     def ended(self, id: str) -> Any:
         """The response, once it has ended."""

@@ -190,6 +190,8 @@ class Conversations:
                 request = replace(request, warnings=(*request.warnings, "server tools are turned off here"))
             request = self._check.check(request, route)
             return request, request, route.model
+        if lasting is not None:
+            await tooling.brought(lasting.past.messages)
         restored = await tooling.restored(call.caller, request, dialect)
         outfit = tooling.outfit(call.caller, restored, route, wanted, dialect)
         asked = self._check.check(outfit.request, route, ours=outfit.names)

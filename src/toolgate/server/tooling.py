@@ -1,5 +1,6 @@
 """From a request that wants server tools to a model that has them: which tools, for whom, how told, what remembered."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
@@ -31,6 +32,9 @@ from toolgate.tools.toolbox import Behalf, RunToolbox
 from toolgate.tools.virtual import Shelf, Shelves
 from toolgate.upstreams.router import Route
 from toolgate.wire.jsontext import encode
+
+BROUGHT_SECONDS = 5.0
+"""How long a run that goes on after a start waits for its tools."""
 
 OWN_LABEL = "toolgate"
 """The name under which a request may ask for all of the server's tools as those of an MCP server."""
@@ -85,6 +89,21 @@ class Tooling:
     async def restored(self, caller: Caller, request: ModelRequest, dialect: Dialect) -> ModelRequest:
         """The request with what its client did not see of earlier turns."""
         return await self._memory.restored(caller.name, request, dialect.native, has_ids=dialect.framing == "sse")
+
+    async def brought(self, messages: Sequence[Message]) -> None:
+        """Wait a while until the tools that the last answer calls are here: after a start some sources take their time."""
+        names = {call.name for call in unanswered(messages)}
+        changed = asyncio.Event()
+        unsubscribe = self.registry.subscribe(changed.set)
+        try:
+            async with asyncio.timeout(BROUGHT_SECONDS):
+                while any(self.registry.entry(name) is None for name in names):
+                    changed.clear()
+                    await changed.wait()
+        except TimeoutError:
+            pass  # whoever calls one that is not here is told so
+        finally:
+            unsubscribe()
 
     def outfit(self, caller: Caller, request: ModelRequest, route: Route, wanted: Wanted, dialect: Dialect) -> "Outfit":
         """The tools that this request may use."""

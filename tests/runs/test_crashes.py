@@ -1,0 +1,167 @@
+"""Runs whose server is killed, frozen or stopped at the worst moment: nothing is lost, nothing harmful is done twice."""
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.runs.processes import WANTS, Server, calling, server, until
+from toolgate.engine.rounds import INTERRUPTED
+
+QUICK = {"runs": {"lease_seconds": 1, "look_seconds": 0.2}}
+EVERYTHING_ALLOWED = {"approvals": {"default": "allow"}, "python": ["tools"]}
+
+
+def accepted(running: Server) -> str:
+    """The id of a background response that was just accepted."""
+    with running.client() as client:
+        return client.responses.create(model="m", input="Go.", background=True, extra_body=WANTS).id
+
+
+@pytest.mark.parametrize(("word", "ran"), [("deny", 1), ("approve", 2)])
+def test_a_person_decides_about_an_unsafe_call_that_was_cut_off(tmp_path: Path, word: str, ran: int) -> None:
+    """requirement D3; fault: K-B"""
+    with server(tmp_path, f"sqlite:///{tmp_path}/t.db", tools=EVERYTHING_ALLOWED) as killed:
+        killed.play(calling("book"))
+        killed.hold("book")
+        killed.start()
+        id = accepted(killed)
+        until(lambda: killed.ran)
+        killed.kill()
+        killed.let_go("book")
+        killed.start()
+        asked = killed.pending()
+        assert killed.ran == ["book"]
+        assert "may or may not have taken effect" in killed.approval(asked)["question"]
+        killed.answer(asked, word)
+        response = killed.ended(id)
+    assert killed.ran == ["book"] * ran
+    assert response.status == "completed"
+    assert INTERRUPTED in str(response.output[1]) if word == "deny" else "Paris is booked" in response.output_text
+
+
+def test_an_unsafe_call_that_was_cut_off_is_reported_where_nobody_is_asked(tmp_path: Path) -> None:
+    """requirement D3; fault: K-B"""
+    with server(tmp_path, f"sqlite:///{tmp_path}/t.db", tools=EVERYTHING_ALLOWED, runs={"ask_again": False}) as killed:
+        killed.play(calling("book"))
+        killed.hold("book")
+        killed.start()
+        id = accepted(killed)
+        until(lambda: killed.ran)
+        killed.kill()
+        killed.start()
+        response = killed.ended(id)
+    assert killed.ran == ["book"]
+    assert response.output_text.endswith(INTERRUPTED)
+
+
+def test_an_idempotent_call_is_run_again_with_the_same_key_and_a_finished_one_is_not(tmp_path: Path) -> None:
+    """requirement D3; fault: K-C"""
+    with server(tmp_path, f"sqlite:///{tmp_path}/t.db") as killed:
+        script = killed.play(calling("look_up", "put"))
+        killed.hold("put")
+        killed.start()
+        id = accepted(killed)
+        until(lambda: len(killed.ran) == 2)
+        killed.kill()
+        killed.let_go("put")
+        killed.start()
+        response = killed.ended(id)
+    first, *puts = killed.ran
+    assert first == "look_up"
+    assert len(puts) == 2
+    assert len(set(puts)) == 1
+    assert response.output_text == "Step 1.Step 2.So: Paris is sunny; Paris is put"
+    assert len(script.requests) == 3
+
+
+def test_consent_that_was_used_up_before_the_call_began_is_not_asked_for_again(tmp_path: Path) -> None:
+    """fault: K-D"""
+    with server(tmp_path, f"sqlite:///{tmp_path}/t.db") as killed:
+        killed.play(calling("book"))
+        killed.start()
+        id = accepted(killed)
+        asked = killed.pending()
+        killed.kill()
+        killed.consume(asked, id)
+        killed.start()
+        response = killed.ended(id)
+    assert response.output_text == "Step 1.So: Paris is booked"
+    assert killed.ran == ["book"]
+
+
+def test_a_run_that_brings_its_server_down_again_and_again_is_given_up(tmp_path: Path) -> None:
+    """fault: K-F"""
+    with server(tmp_path, f"sqlite:///{tmp_path}/t.db", runs={"crashes": 2, **QUICK["runs"]}) as killed:
+        killed.play(calling("crash"))
+        killed.start()
+        id = accepted(killed)
+        killed.wait()
+        for _ in range(2):
+            killed.start()
+            killed.wait()
+        killed.start()
+        response = killed.ended(id)
+        assert (response.status, response.error and response.error.code) == ("failed", "server_error")
+        assert "given up" in response.error.message
+    assert killed.ran == ["crash"] * 3
+
+
+def test_a_server_that_is_stopped_leaves_its_runs_to_the_next_start(tmp_path: Path) -> None:
+    """requirement D3"""
+    with server(tmp_path, f"sqlite:///{tmp_path}/t.db") as stopped:
+        stopped.play(calling("look_up", "put"))
+        stopped.hold("put")
+        stopped.start()
+        id = accepted(stopped)
+        until(lambda: len(stopped.ran) == 2)
+        stopped.stop()
+        stopped.let_go("put")
+        stopped.start()
+        assert stopped.ended(id).output_text == "Step 1.Step 2.So: Paris is sunny; Paris is put"
+    assert stopped.ran[0] == "look_up"
+
+
+def test_a_frozen_node_loses_its_run_to_another_and_can_neither_write_nor_call_tools(
+    tmp_path: Path, storage_url: str
+) -> None:
+    """fault: M6"""
+    places = [tmp_path / name for name in ("frozen", "other")]
+    for place in places:
+        place.mkdir()
+    with server(places[0], storage_url, **QUICK) as frozen, server(places[1], storage_url, **QUICK) as other:
+        frozen.play(calling("put", "book"))
+        other.play(calling("put", "book"))
+        frozen.hold("put")
+        frozen.start()
+        other.start()
+        id = accepted(frozen)
+        until(lambda: frozen.ran)
+        frozen.signal(signal.SIGSTOP)
+        until(lambda: other.ran)
+        asked = other.pending()
+        frozen.let_go("put")
+        frozen.signal(signal.SIGCONT)
+        other.answer(asked, "approve")
+        response = other.ended(id)
+        assert frozen.ended(id) == response
+    assert response.output_text == "Step 1.Step 2.So: Paris is put; Paris is booked"
+    assert [line.partition(":")[0] for line in other.ran] == ["put", "book"]
+    assert len(frozen.ran) == 1
+
+
+def test_a_run_is_cancelled_from_another_node(tmp_path: Path) -> None:
+    storage = f"sqlite:///{tmp_path}/t.db"
+    places = [tmp_path / name for name in ("one", "other")]
+    for place in places:
+        place.mkdir()
+    with server(places[0], storage, **QUICK) as one, server(places[1], storage, **QUICK) as other:
+        one.play(calling("put"))
+        one.hold("put")
+        one.start()
+        other.start()
+        id = accepted(one)
+        until(lambda: one.ran)
+        with other.client() as client:
+            assert client.responses.cancel(id).status == "cancelled"
+        assert one.ended(id).status == "cancelled"
