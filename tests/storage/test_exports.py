@@ -1,7 +1,9 @@
 """Every record can be taken elsewhere, as JSON whose names stay the same (D2)."""
 
 import json
+import re
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
@@ -79,3 +81,12 @@ async def test_a_chat_is_told_with_its_messages_and_what_is_stored_of_it(databas
     assert [(one["role"], one["content"]) for one in chat["messages"]] == [("user", "Hi"), ("assistant", "Hello")]
     assert set(chat["messages"][0]) == {"role", "content", "request_id", "created_at"}
     assert chat["completions"] == [{"id": "cc1", "message": 1, "metadata": {"topic": "tea"}}]
+
+
+def test_the_names_of_all_fields_are_documented() -> None:
+    page = (Path(__file__).parent.parent.parent / "docs" / "records.md").read_text("utf-8")
+    rows = {
+        row.split("`")[1]: set(re.findall(r"`(\w+)`", row)[1:]) for row in page.splitlines() if row.startswith("| `")
+    }
+    for kind, fields in FIELDS.items():
+        assert rows[kind.removesuffix("s") if kind != "usage" else kind] == fields - {"kind"}

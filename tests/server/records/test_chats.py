@@ -13,6 +13,7 @@ from openai import OpenAI
 from tests.clients.scenes import HELLO, ID1, LOOK_UP, SUNNY, WEATHER_SCHEMA
 from tests.server.records.keeping import ANN, Keeping, keeping
 from tests.stage import UPSTREAMS
+from toolgate.config import Secret
 from toolgate.config.settings import Records
 from toolgate.conversation.errors import Unavailable
 from toolgate.conversation.events import ModelResponse, Usage
@@ -72,6 +73,13 @@ def test_a_growing_history_is_one_chat_with_each_message_once(model: str, stream
     assert messages[2]["model"] == model
     assert messages[6]["usage"]["output_tokens"] == 5
     assert len({one["request_id"] for one in messages}) == 3
+
+
+def test_chats_are_kept_in_either_database(storage_url: str) -> None:
+    with keeping(storage=Secret(storage_url)) as kept:
+        chat_turns(kept, "openai_chat", stream=True)
+        [messages] = kept.chats()
+    assert len(messages) == 7
 
 
 @pytest.mark.parametrize("stream", [False, True])
