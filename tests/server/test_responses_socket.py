@@ -386,9 +386,7 @@ async def test_a_key_that_is_revoked_ends_its_socket_and_what_runs_there() -> No
         async with place.socket("ann-key") as ann, place.socket("bob-key") as bob:
             await ann.create()
             await paced.wait()
-            app = place.gate._site.app
-            app._keys.renew((BOB,), place.gate.config.models)
-            app._present.review(app._keys.now)
+            place.gate._access.renew(with_keys(BOB))
             events = await ann.hear_all()
             assert events[-1]["type"] == "response.failed"
             assert (await ann.hear())["status"] == 401
@@ -399,7 +397,7 @@ async def test_a_key_that_is_revoked_ends_its_socket_and_what_runs_there() -> No
 
 async def test_a_key_that_is_no_longer_known_is_refused_at_its_next_message() -> None:
     async with speaking(config=with_keys(ANN, BOB)) as place, place.socket("ann-key") as ann:
-        place.gate._site.app._keys.renew((BOB,), place.gate.config.models)
+        place.gate._access.keys.renew((BOB,), place.gate.config.models)
         assert (await ann.ask())["status"] == 401
         assert await ann.farewell() == 1008
 
