@@ -93,23 +93,6 @@ async def test_a_request_is_expected_to_cost_as_much_as_the_dearest_so_far() -> 
     await purse.aclose()
 
 
-async def test_more_is_held_back_when_more_is_known() -> None:
-    """(fault: M4)"""
-    purse, budget = Purse(Notes(), every=60), Budget(1.0)
-    first, second = purse.hold("ann", budget, 0.1), purse.hold("ann", budget, 0.1)
-    assert first is not None
-    assert second is not None
-    assert purse.expect(first, 0.7)
-    assert purse.expect(first, 0.2)  # it may still cost as much
-    assert not purse.expect(second, 0.4)
-    assert purse.hold("ann", budget, 0.3) is None
-    purse.settle(second, 0.0)
-    assert purse.expect(first, 5.0)  # alone it may pass the budget
-    purse.settle(first, 5.0)
-    assert purse._held["ann"] == (0, 0.0)
-    await purse.aclose()
-
-
 async def test_a_new_day_or_month_renews_a_budget_and_nothing_renews_a_total() -> None:
     clock = Clock()
     purse = Purse(Notes(), every=60, clock=clock)

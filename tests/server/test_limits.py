@@ -11,13 +11,13 @@ import pytest
 from tests.limits.test_purse import Notes
 from tests.server.limited import ANSWER, PRICE, open_gate
 from tests.server.talk import CLIENTS, PATHS, Caller, body
-from toolgate.conversation.errors import RateLimited, Unavailable
+from toolgate.conversation.errors import Unavailable
 from toolgate.conversation.events import ModelResponse, Usage
+from toolgate.conversation.message import Text
 from toolgate.conversation.request import ModelRequest
 from toolgate.limits import Budget, KeyLimits, LocalCounters, Purse
 from toolgate.server.answer import ANSWER as ANSWER_OF_THE_EDGE
-from toolgate.server.exchange import Exchange
-from toolgate.server.limits import Limits, Permit
+from toolgate.server.limits import Limits
 from toolgate.telemetry.traced import RequestRecord
 
 CHAT = PATHS["openai_chat"]
@@ -176,29 +176,40 @@ async def test_what_goes_on_in_the_background_is_counted_at_its_end() -> None:
     await purse.aclose()
 
 
-async def test_a_request_that_turns_out_too_dear_is_refused_beside_others() -> None:
-    """(fault: M4)"""
-    limits = {"ann": KeyLimits(budget=Budget(1.0))}
-    permits: list[Permit] = []
-    async with open_gate([], limits) as gate:
-        watch = Limits(limits, gate.counters, gate.purse, lambda _: PRICE, PRICE)
-        for _ in range(50):
-            exchange = Exchange(SCOPE, nothing, nothing)
-            permit = await watch.admit("ann", Usage(10, 10), exchange)
-            try:
-                permit.expect(0.3)
-                permits.append(permit)
-            except RateLimited:
-                permit.settle(None, 0.0)
-        assert len(permits) == 3
-        for permit in permits:
-            permit.settle(Usage(10, 10), 0.3)
-            permit.settle(Usage(10, 10), 0.3)
+BOUNDS: dict[str, dict[str, Any]] = {
+    "openai_chat": {"max_completion_tokens": 150_000},
+    "openai_responses": {"max_output_tokens": 150_000},
+    "anthropic": {"max_tokens": 150_000},
+    "ollama": {"options": {"num_predict": 150_000}},
+}
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+async def test_what_a_request_may_write_is_held_back_while_it_runs(client: str) -> None:
+    """Of ten at once, each of which may cost 0.3, a budget of 1 has room for three. (fault: M4)"""
+    go, dear = asyncio.Event(), ModelResponse((Text("Long."),), "stop", Usage(0, 150_000))
+    async with open_gate([dear] * 10, {"ann": KeyLimits(budget=Budget(1.0))}, pace=go.wait) as gate:
+        payload = body(client, "m", True, **BOUNDS[client])
+        asked = [asyncio.create_task(gate.ask(PATHS[client], payload)) for _ in range(10)]
+        waiting = set(asked)
+        while len(waiting) > 3:
+            _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED, timeout=10)
+        go.set()
+        statuses = sorted([(await one).status for one in asked])
+        assert statuses == [200] * 3 + [429] * 7
         assert gate.purse.spent("ann", "month") == pytest.approx(0.9)
 
 
-async def nothing(*_: object) -> Any:
-    """Neither hear nor say anything."""
+async def test_tokens_that_a_request_may_write_count_from_its_beginning() -> None:
+    """(fault: M4)"""
+    go = asyncio.Event()
+    async with open_gate([ANSWER] * 3, {"ann": KeyLimits(tokens_per_minute=10_000)}, pace=go.wait) as gate:
+        payload = body("openai_chat", "m", True, max_tokens=4_900)
+        async with Caller(gate.url) as one, Caller(gate.url) as two:
+            for caller in (one, two):
+                await caller.post(CHAT, payload, "authorization: Bearer ann-key")
+                assert (await caller.head())[0] == 200
+            assert (await gate.ask(CHAT, payload)).status == 429
 
 
 async def test_admins_see_keys_with_limits_and_spending_but_never_a_key() -> None:

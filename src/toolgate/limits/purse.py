@@ -38,6 +38,7 @@ class Held(Struct):
     budget: Budget
     amount: float
     settled: bool = False
+    id: str = ""
 
 
 class Purse:
@@ -65,12 +66,17 @@ class Purse:
             return
         async with self._opening:
             if not self._open:
-                self._sums |= await self._spendings.sums(_labels(self._clock()).values())
+                self._sums |= await self._spendings.sums(self.labels())
                 self._open = True
 
     def spent(self, key: str, period: Period) -> float:
         """What a key has spent in the running period."""
-        return self._sums.get((key, _labels(self._clock())[period]), 0.0)
+        return self._sums.get((key, self.label(period)), 0.0)
+
+    async def take(self, key: str, budget: Budget, cost: float) -> Held | None:
+        """Hold back what a request may cost, once it is known what was spent before."""
+        await self.open()
+        return self.hold(key, budget, cost)
 
     def hold(self, key: str, budget: Budget, cost: float) -> Held | None:
         """Hold back what a request may cost; None if the budget has no room for it now.
@@ -79,24 +85,11 @@ class Purse:
         budget: otherwise the last of it could never be spent.
         """
         spent, (running, held) = self.spent(key, budget.period), self._held.get(key, (0, 0.0))
-        cost = max(cost, self._largest.get(key, 0.0))
+        cost = self.at_least(key, cost)
         if spent >= budget.amount or (running and spent + held + cost > budget.amount):
             return None
         self._held[key] = (running + 1, held + cost)
         return Held(key, budget, cost)
-
-    def expect(self, held: Held, cost: float) -> bool:
-        """Hold back more for a request of which more is known by now; false if others leave no room for that."""
-        more = cost - held.amount
-        if held.settled or more <= 0:
-            return True
-        running, amount = self._held[held.key]
-        spent = self.spent(held.key, held.budget.period)
-        if running > 1 and spent + amount + more > held.budget.amount:
-            return False
-        held.amount = cost
-        self._held[held.key] = (running, amount + more)
-        return True
 
     def settle(self, held: Held, cost: float) -> None:
         """The request is over and has cost so much; a second time does nothing."""
@@ -112,13 +105,34 @@ class Purse:
         """Add what a key has spent."""
         if cost <= 0:
             return
-        self._largest[key] = max(cost, self._largest.get(key, 0.0))
-        for label in _labels(self._clock()).values():
+        self.note(key, cost)
+        for label in self.labels():
             at = (key, label)
             self._sums[at] = self._sums.get(at, 0.0) + cost
             self._unwritten[at] = self._unwritten.get(at, 0.0) + cost
         if self._writing is None or self._writing.done():
             self._writing = asyncio.get_running_loop().create_task(self._write_later())
+
+    def at_least(self, key: str, cost: float) -> float:
+        """What to expect of a request: no less than the dearest of this key so far."""
+        return max(cost, self._largest.get(key, 0.0))
+
+    def note(self, key: str, cost: float) -> None:
+        """A request has cost so much."""
+        self._largest[key] = max(cost, self._largest.get(key, 0.0))
+
+    def learn(self, sums: Mapping[tuple[str, str], float]) -> None:
+        """These sums are written down; what is not yet comes on top."""
+        for at, amount in sums.items():
+            self._sums[at] = amount + self._unwritten.get(at, 0.0)
+
+    def label(self, period: Period) -> str:
+        """The name of the running period."""
+        return _labels(self._clock())[period]
+
+    def labels(self) -> tuple[str, ...]:
+        """The names of all running periods."""
+        return tuple(_labels(self._clock()).values())
 
     def renews_in(self, budget: Budget) -> float | None:
         """Seconds until a new period begins; None if none ever does."""
@@ -136,8 +150,7 @@ class Purse:
                 for at, amount in amounts.items():
                     self._unwritten[at] = self._unwritten.get(at, 0.0) + amount
                 raise
-            for at, amount in sums.items():  # others may write to the same file
-                self._sums[at] = amount + self._unwritten.get(at, 0.0)
+            self.learn(sums)  # others may write to the same database
 
     async def aclose(self) -> None:
         """Write down what is left; Overloaded if that cannot be."""

@@ -8,13 +8,14 @@ from collections.abc import Iterable, Sequence
 from toolgate.config import Config
 from toolgate.config.settings import Key
 from toolgate.engine.limits import Price
-from toolgate.limits import Budget, Counters, KeyLimits, LocalCounters, Purse
+from toolgate.limits import Budget, Budgets, Counters, KeyLimits, LocalCounters, Purse, Vault
 from toolgate.runs.nodes import is_gone, this_node
 from toolgate.server.app import Endpoint
 from toolgate.server.idempotency import Idempotency
 from toolgate.server.limits import Limits
 from toolgate.server.supervisor.foreman import Foreman
 from toolgate.storage.database import Database
+from toolgate.storage.holds import BudgetHolds
 from toolgate.storage.idempotency import IdempotencyStore
 from toolgate.storage.spending import SpendingStore
 from toolgate.telemetry.traced import Traced
@@ -25,7 +26,7 @@ class Accounts:
 
     def __init__(self, config: Config, database: Database, traced: Traced, foreman: Foreman | None = None) -> None:
         self._counters = _counters(config, traced, foreman)
-        self.purse = Purse(SpendingStore(database))
+        self.purse = _purse(config, database, foreman)
         self._idempotency = Idempotency(IdempotencyStore(database, is_gone=is_gone), name=this_node)
         self._held: dict[str, KeyLimits] = {}
         self._configured: dict[str, KeyLimits] = {}
@@ -65,6 +66,13 @@ class Accounts:
 def _limits(key: Key) -> KeyLimits:
     budget = Budget(key.budget.amount, key.budget.period) if key.budget else None
     return KeyLimits(key.requests_per_minute, key.tokens_per_minute, key.concurrency, budget)
+
+
+def _purse(config: Config, database: Database, foreman: Foreman | None) -> Budgets:
+    """In the database, where others may spend from the same budgets; in this process, where nobody else does."""
+    purse = Purse(SpendingStore(database))
+    alone = config.redis is None and foreman is None and config.storage.reveal().startswith("sqlite:")
+    return purse if alone else Vault(purse, BudgetHolds(database))
 
 
 def _counters(config: Config, traced: Traced, foreman: Foreman | None) -> Counters:

@@ -29,6 +29,7 @@ class Exchange:
 
     __slots__ = (
         "_answer",
+        "_peeked",
         "_receive",
         "_scope",
         "_send",
@@ -56,6 +57,7 @@ class Exchange:
         self._receive = receive
         self._send = send
         self._answer: Answer = scope["extensions"][ANSWER]
+        self._peeked: bytes | None = None
 
     @property
     def query(self) -> str:
@@ -92,7 +94,15 @@ class Exchange:
                 return b"".join([*pieces, piece]) if pieces else piece
             pieces.append(piece)
 
+    async def peek(self) -> bytes:
+        """The whole body, which stays where it is for whoever reads it."""
+        self._peeked = await self.body()
+        return self._peeked
+
     def _whole_body(self) -> bytes | None:
+        if self._peeked is not None:
+            peeked, self._peeked = self._peeked, None
+            return peeked
         whole = self._answer.whole_body()
         if whole is not None:
             self.received += len(whole)

@@ -13,15 +13,13 @@ from msgspec.structs import replace
 from toolgate.conversation.errors import RateLimited
 from toolgate.conversation.events import Usage
 from toolgate.engine.limits import Price
-from toolgate.limits import Budget, Counters, Hold, KeyLimits, Meter, Purse, Taken
+from toolgate.limits import Budget, Budgets, Counters, Hold, KeyLimits, Meter, Taken
 from toolgate.limits.purse import Held
 from toolgate.server.app import Call, Endpoint, Handler
+from toolgate.server.asked import Asked, read_asked
 from toolgate.server.exchange import Exchange, Header
 from toolgate.telemetry.traced import RequestRecord
 
-_BYTES_PER_TOKEN = 4
-_MOST_INPUT = 100_000  # beyond it a body is mostly images, of which a token is many bytes
-_OUTPUT = 1_000
 _STREAMED_PER_TOKEN = 100  # bytes of a streamed answer, whose events are longer than their words
 
 _SAID = {
@@ -36,16 +34,11 @@ class Permit:
 
     __slots__ = ("_counters", "_held", "_hold", "_purse")
 
-    def __init__(self, counters: Counters, purse: Purse, hold: Hold, held: Held | None) -> None:
+    def __init__(self, counters: Counters, purse: Budgets, hold: Hold, held: Held | None) -> None:
         self._counters = counters
         self._purse = purse
         self._hold = hold
         self._held = held
-
-    def expect(self, cost: float) -> None:
-        """More is known of what the request may cost; RateLimited if the budget has no room for that beside others."""
-        if self._held is not None and not self._purse.expect(self._held, cost):
-            raise _held_by_others()
 
     def settle(self, usage: Usage | None, cost: float) -> None:
         """The request is over: what it used is counted and the rest given back; a second time does nothing."""
@@ -65,7 +58,7 @@ class Limits:
         self,
         limits: Mapping[str, KeyLimits],
         counters: Counters,
-        purse: Purse,
+        purse: Budgets,
         price_of: Callable[[str], Price],
         dearest: Price = Price(),  # noqa: B008  # an immutable value
     ) -> None:
@@ -84,10 +77,10 @@ class Limits:
         """The endpoints, with limits around those that cost something; answering an approval never does."""
         return [self._around(one) if _costs(one) else one for one in endpoints]
 
-    async def admit(self, caller: str, estimate: Usage, exchange: Exchange) -> Permit:
+    async def admit(self, caller: str, asked: Asked, exchange: Exchange) -> Permit:
         """Let a request in, or RateLimited; either way the answer's headers will say how the limits stand."""
-        limits = self._limits[caller]
-        held = await self._hold(caller, limits.budget, estimate, exchange) if limits.budget else None
+        limits, estimate = self._limits[caller], asked.estimate
+        held = await self._hold(caller, limits.budget, asked, exchange) if limits.budget else None
         try:
             taken = await self._counters.take(caller, limits, estimate.input + estimate.output)
             exchange.extra_headers += _headers(taken, exchange)
@@ -118,17 +111,18 @@ class Limits:
         return replace(endpoint, handler=handle)
 
     async def _limited(self, call: Call, handler: Handler) -> None:
-        estimate = _estimate(call.exchange)
-        permit = await self.admit(call.caller.name, estimate, call.exchange)
+        limits = self._limits[call.caller.name]
+        asked = await read_asked(call.exchange, whole=bool(limits.tokens_per_minute or limits.budget))
+        permit = await self.admit(call.caller.name, asked, call.exchange)
         try:
             await handler(call)
         finally:
-            usage = _used(call, estimate)
+            usage = _used(call, asked.estimate)
             permit.settle(usage, self._price_of(call.record.model).of(usage) if usage else 0.0)
 
-    async def _hold(self, caller: str, budget: Budget, estimate: Usage, exchange: Exchange) -> Held:
-        await self._purse.open()
-        held = self._purse.hold(caller, budget, self._dearest.of(estimate))
+    async def _hold(self, caller: str, budget: Budget, asked: Asked, exchange: Exchange) -> Held:
+        price = self._price_of(asked.model) if asked.model else self._dearest
+        held = await self._purse.take(caller, budget, price.of(asked.estimate))
         if held is not None:
             return held
         if self._purse.spent(caller, budget.period) < budget.amount:
@@ -139,13 +133,6 @@ class Limits:
 
 def _costs(endpoint: Endpoint) -> bool:
     return endpoint.method == "POST" and (endpoint.scope == "chat" or endpoint.path == "/mcp")
-
-
-def _estimate(exchange: Exchange) -> Usage:
-    """What the request may use, as far as the length of its body tells."""
-    length = exchange.named.get(b"content-length", b"")
-    size = int(length) if length.isdigit() else 0
-    return Usage(min(size // _BYTES_PER_TOKEN, _MOST_INPUT), _OUTPUT, estimated=True)
 
 
 def _used(call: Call, estimate: Usage) -> Usage | None:

@@ -1,0 +1,132 @@
+"""Budgets over several nodes: passed by one request at most, and never paid or given back twice (D4; fault: M4)."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from toolgate.conversation.errors import Overloaded
+from toolgate.limits import Budget, Held, Purse, Vault
+from toolgate.storage.database import Database
+from toolgate.storage.holds import BudgetHolds
+from toolgate.storage.spending import SpendingStore
+
+MONTH = Budget(1.0)
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+async def nodes(storage_url: str) -> AsyncIterator[list[Vault]]:
+    databases = [Database(storage_url), Database(storage_url)]
+    opened = [Vault(Purse(SpendingStore(one), every=60), BudgetHolds(one)) for one in databases]
+    yield opened
+    for vault, database in zip(opened, databases, strict=True):
+        await vault.aclose()
+        await database.aclose()
+
+
+async def taken(vault: Vault, cost: float, budget: Budget = MONTH) -> Held:
+    held = await vault.take("ann", budget, cost)
+    assert held is not None
+    return held
+
+
+async def test_many_at_once_on_two_nodes_pass_a_budget_by_nothing_they_hold(nodes: list[Vault]) -> None:
+    tries = await asyncio.gather(*[nodes[number % 2].take("ann", MONTH, 0.3) for number in range(30)])
+    held = [(number % 2, one) for number, one in enumerate(tries) if one is not None]
+    assert len(held) == 3
+    for node, one in held:
+        nodes[node].settle(one, 0.3)
+        nodes[node].settle(one, 0.3)
+    await asyncio.gather(*[one._settling for one in nodes if one._settling])
+    assert await nodes[0].take("ann", MONTH, 0.3) is not None  # alone it may pass the budget
+    assert nodes[0].spent("ann", "month") == pytest.approx(0.9)
+    assert await nodes[1].take("ann", MONTH, 0.3) is None
+
+
+async def test_one_after_the_other_is_never_told_to_wait_for_itself(nodes: list[Vault]) -> None:
+    """The second comes before the first is written down."""
+    [vault, _] = nodes
+    for _ in range(4):
+        vault.settle(await taken(vault, 0.3), 0.25)
+    assert await vault.take("ann", MONTH, 0.3) is None
+    assert vault.spent("ann", "month") == 1.0
+
+
+async def test_what_was_broken_off_is_given_back(nodes: list[Vault]) -> None:
+    one, two = nodes
+    held = await taken(one, 0.9)
+    assert await two.take("ann", MONTH, 0.2) is None
+    one.settle(held, 0.0)
+    await asyncio.gather(*[one._settling] if one._settling else [])
+    two.settle(await taken(two, 0.2), 0.2)
+
+
+async def test_a_dear_request_makes_the_next_hold_more(nodes: list[Vault]) -> None:
+    [vault, other] = nodes
+    vault.settle(await taken(vault, 0.01), 0.5)
+    first = await taken(vault, 0.01)
+    assert first.amount == 0.5
+    assert await other.take("ann", MONTH, 0.01) is None
+    vault.settle(first, 0.1)
+
+
+async def test_what_a_dead_node_held_is_free_after_a_while(storage_url: str) -> None:
+    clock, database = Clock(), Database(storage_url)
+    holds = BudgetHolds(database, lease=100, now=clock)
+    assert await holds.take("1", "ann", "ever", 1.0, 0.9, ()) == (True, 0.0)
+    assert await holds.take("2", "ann", "ever", 1.0, 0.9, ()) == (False, 0.0)
+    clock.now += 101
+    assert await holds.take("3", "ann", "ever", 1.0, 0.9, ()) == (True, 0.0)
+    for _ in range(2):
+        await holds.settle([("1", "ann", ("ever",), 5.0)])  # it lives after all, and pays once
+    assert await holds.take("4", "ann", "ever", 1.0, 0.0, ()) == (False, 5.0)
+    await database.aclose()
+
+
+class Flaky:
+    """A book that is away at times."""
+
+    def __init__(self, book: BudgetHolds) -> None:
+        self._book = book
+        self.away = False
+        self.tried = asyncio.Event()
+
+    async def take(self, *arguments: Any) -> tuple[bool, float]:
+        if self.away:
+            raise Overloaded("The storage is not available.")
+        return await self._book.take(*arguments)
+
+    async def settle(self, settled: Any) -> None:
+        self.tried.set()
+        if self.away:
+            raise Overloaded("The storage is not available.")
+        await self._book.settle(settled)
+
+
+async def test_without_the_book_nobody_is_let_in_and_nothing_is_forgotten(
+    storage_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolgate.limits.vault._AGAIN", 0.01)
+    database = Database(storage_url)
+    book = Flaky(BudgetHolds(database))
+    vault = Vault(Purse(SpendingStore(database), every=60), book)
+    held = await taken(vault, 0.4)
+    book.away = True
+    vault.settle(held, 0.4)
+    await book.tried.wait()
+    with pytest.raises(Overloaded):
+        await vault.take("ann", MONTH, 0.1)
+    book.away = False
+    assert vault._settling is not None
+    await vault._settling
+    assert (await BudgetHolds(database).take("x", "ann", vault._purse.label("month"), 9.0, 0.0, ())) == (True, 0.4)
+    await vault.aclose()
+    await database.aclose()
