@@ -188,3 +188,15 @@ def test_turns_of_two_nodes_never_mix(storage_url: str) -> None:
         run_state_machine_as_test(machine, settings=settings(max_examples=60, stateful_step_count=12))
         for database in databases:
             runner.run(database.aclose())
+
+
+async def test_what_a_node_had_that_is_known_to_be_dead_is_free_at_once() -> None:
+    """(fault: K-A): nobody waits for the lease of a process that was killed."""
+    database = Database(None)
+    dead = ConversationLocks(database, node="box:1")
+    alive = ConversationLocks(database, node="box:2", is_gone=lambda node: node == "box:1")
+    await dead.take("conv_1", 60)
+    assert await database.change(alive.passing("conv_1"))
+    assert await alive.take("conv_1", 60) is not None
+    assert await dead.take("conv_1", 60) is None
+    await database.aclose()

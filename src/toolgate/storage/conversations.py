@@ -55,9 +55,9 @@ class StoredConversation(Struct, frozen=True):
 class ConversationStore:
     """Keeps conversations; every question about one names its owner."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, locks: ConversationLocks | None = None) -> None:
         self._database = database
-        self.locks = ConversationLocks(database)
+        self.locks = locks or ConversationLocks(database)
 
     async def create(self, conversation: StoredConversation, items: Sequence[Item]) -> None:
         """Keep a new conversation that begins with these items, each of which has an id."""

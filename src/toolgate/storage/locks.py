@@ -1,6 +1,7 @@
 """Which node has which conversation: one at a time, for as long as it says so.
 
-A node that dies loses what it had when its time is over. One that slept through its time finds out when it writes.
+A node that dies loses what it had when its time is over, or as soon as it is known to be dead. One that slept through its
+time finds out when it writes.
 Within a node, who has what is its own affair: a lock that it takes again replaces its former one.
 """
 
@@ -23,10 +24,19 @@ _LEAVE = "DELETE FROM conversation_locks WHERE conversation = ? AND holder = ?"
 class ConversationLocks:
     """The locks of one node."""
 
-    def __init__(self, database: Database, *, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        database: Database,
+        *,
+        node: str | None = None,
+        is_gone: Callable[[str], bool] = lambda node: False,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """`is_gone` knows of nodes that certainly live no more: what they had is free at once."""
         self._database = database
         self._now = now
-        self._node = mint(16)
+        self._node = node or mint(16)
+        self._is_gone = is_gone
         self._numbers = count(1)
         self._taken: dict[str, str] = {}
 
@@ -36,8 +46,8 @@ class ConversationLocks:
 
         def write(db: Connection) -> bool:
             db.execute("DELETE FROM conversation_locks WHERE expires < ?", (now,))
-            held = _holder(db, conversation)
-            if held is not None and not held.startswith(f"{self._node}/"):
+            held = self._holder(db, conversation)
+            if held is not None and _node(held) != self._node:
                 return False
             db.execute(_TAKE, (conversation, holder, now + seconds))
             return True
@@ -67,14 +77,18 @@ class ConversationLocks:
         mine = self._taken.get(conversation)
 
         def passed(db: Connection) -> bool:
-            if _holder(db, conversation) != mine:
+            if self._holder(db, conversation) != mine:
                 return False
             db.execute(_LEAVE, (conversation, mine))
             return True
 
         return passed
 
+    def _holder(self, db: Connection, conversation: str) -> str | None:
+        """Who has it; what a node that is gone had is nobody's."""
+        row = db.execute(_HELD, (conversation,)).fetchone()
+        return row[0] if row and not self._is_gone(_node(row[0])) else None
 
-def _holder(db: Connection, conversation: str) -> str | None:
-    row = db.execute(_HELD, (conversation,)).fetchone()
-    return row[0] if row else None
+
+def _node(holder: str) -> str:
+    return holder.rpartition("/")[0]

@@ -3,11 +3,13 @@
 from collections.abc import Callable
 
 from toolgate.runs.host import Runs
+from toolgate.runs.nodes import is_gone
 from toolgate.server.fanout import Fanout
 from toolgate.server.responses.background import Background, Terms
 from toolgate.server.responses.locks import Occupied
 from toolgate.storage.conversations import ConversationStore
 from toolgate.storage.database import Database
+from toolgate.storage.locks import ConversationLocks
 from toolgate.storage.responses import ResponseStore
 from toolgate.storage.streams import StreamStore
 from toolgate.telemetry.traced import Traced
@@ -25,7 +27,8 @@ class State:
         terms: Terms | None = None,
         fanout: Fanout | None = None,
     ) -> None:
-        self.conversations = ConversationStore(database)
+        locks = ConversationLocks(database, node=runs.store.node, is_gone=is_gone)
+        self.conversations = ConversationStore(database, locks)
         terms = terms or Terms()
         streams = StreamStore(database, keep_seconds=terms.stream_keep_seconds)
         self.background = Background(store, streams, runs, traced, terms, fanout)
