@@ -130,6 +130,13 @@ async def test_a_message_as_large_as_a_body_may_be_is_taken(place: Place, wire: 
     assert text_of(await wire.answer()) == "Hello."
 
 
+@pytest.mark.parametrize("size", [0, 125, 126, 65535, 65536, 200_000])
+async def test_a_message_of_any_size_is_framed_as_the_rfc_wants(place: Place, wire: Wire, size: int) -> None:
+    (connection,) = place.listener._connections()
+    connection._taker.write(b"x" * size)
+    assert await wire.next() == (TEXT, b"x" * size)
+
+
 @pytest.mark.parametrize(
     ("sent", "code"),
     [

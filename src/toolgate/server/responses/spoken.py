@@ -6,7 +6,7 @@ is an `error` event with the status that it would have had.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 import msgspec
@@ -124,23 +124,20 @@ class Spoken:
     async def send(self, message: Message) -> None:
         """Send the events in a piece of the stream, each as a message."""
         chunk: bytes = message.get("body", b"")
-        for frame in chunk.split(b"\n\n") if chunk else ():
-            self.failed = self.failed or frame.startswith(_FAILED)
-            for event in _events(frame):
-                if self.disconnected:
-                    return
-                await self._socket.send(self._named(event))
+        frames = chunk.split(b"\n\n") if chunk else []
+        self.failed = self.failed or any(frame.startswith(_FAILED) for frame in frames)
+        events = [self._named(event) for frame in frames for event in _events(frame)]
+        if events and not self.disconnected:
+            await self._socket.send(*events)
 
     def _named(self, event: bytes) -> bytes:
         """The event with the name of its lane, if it has one: written behind its other fields."""
         return event[:-1] + self._name if self._name else event
 
 
-def _events(frame: bytes) -> Iterator[bytes]:
+def _events(frame: bytes) -> list[bytes]:
     """What a frame of the stream tells; a comment and the terminator tell nothing."""
-    for line in frame.split(b"\n"):
-        if line.startswith(b"data: {"):
-            yield line[6:]
+    return [line[6:] for line in frame.split(b"\n") if line.startswith(b"data: {")]
 
 
 def error_event(status: int, error: dict[str, Any], headers: Iterable[Header] = ()) -> bytes:
