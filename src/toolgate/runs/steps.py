@@ -84,7 +84,7 @@ def past(steps: Iterable[Step]) -> Past:
                 messages += _in_order(messages, results)
                 messages.append(message)
                 results = {}
-                usage = used if usage is None or used is None else usage + used
+                usage = usage + used if usage and used else usage or used
             case Intended(call):
                 started.add(call)
             case Again(call):

@@ -113,6 +113,7 @@ class Workflows:
             "executor_id": self._node,  # nobody was ever called so: DBOS by itself finds nothing to recover
             "serializer": DBOSPortableJSONSerializer(),
             "sys_db_pool_size": 5,
+            "use_listen_notify": False,  # nobody waits for its messages, and the listener leaves its connection open
             "enable_otlp": False,
             "log_level": "ERROR",
         }
