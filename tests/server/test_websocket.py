@@ -253,6 +253,29 @@ async def test_what_is_no_handshake_of_ours_gets_an_answer_of_http(
             assert wire.headers["upgrade"] == "websocket"
 
 
+async def test_no_websocket_is_opened_while_the_server_ends() -> None:
+    """fault: K-G"""
+    asked, go = asyncio.Event(), asyncio.Event()
+
+    async def slow(_: object) -> str:
+        asked.set()
+        await go.wait()
+        return "Finished."
+
+    async with speaking(drain_seconds=30) as place, Caller(place.url) as caller, place.socket() as busy:
+        place.play(slow)
+        await busy.create()
+        await asked.wait()
+        wire = Wire(caller)
+        await wire.shake(place, path="/healthz")
+        await wire.body()
+        closing = asyncio.create_task(place.listener.close())
+        await asyncio.sleep(0)
+        assert await wire.shake(place) == 503
+        go.set()
+        await closing
+
+
 async def test_a_page_of_another_origin_gets_no_websocket(place: Place) -> None:
     """A browser sends a foreign page's handshake without asking first, and would let it read what comes."""
     async with Caller(place.url) as caller:

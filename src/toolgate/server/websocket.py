@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from toolgate.conversation.errors import ClientFault, InvalidRequest
+from toolgate.conversation.errors import ClientFault, InvalidRequest, Overloaded
 from toolgate.server.answer import Answer
 from toolgate.server.auth import KEY_OFFERED
 from toolgate.server.exchange import Exchange, Header
@@ -45,6 +45,8 @@ def accept(exchange: Exchange, patience: Patience) -> "WebSocket":
     edge = answer.edge
     if not isinstance(edge, GuardedProtocol) or not edge.may_switch(answer):
         raise upgrade_required(exchange, "This path speaks WebSocket to a GET: open it with ws:// or wss://.")
+    if edge.draining:
+        raise Overloaded("The server is shutting down.", retry_after=1)
     if exchange.named.get(b"sec-websocket-version", b"").strip() != b"13":
         exchange.extra_headers.append((b"sec-websocket-version", b"13"))
         raise upgrade_required(exchange, "Only version 13 of the WebSocket protocol is spoken here.")
