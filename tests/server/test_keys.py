@@ -372,9 +372,9 @@ async def test_the_use_of_a_key_is_noted(tmp_path: Path) -> None:
         assert (await use(served, made["key"])).status_code == 200, "it survives a restart"
 
 
-async def test_what_one_server_revokes_is_dead_on_another_within_five_seconds(tmp_path: Path) -> None:
-    """fault: Z5, M7: two processes share nothing but the database."""
-    storage = Secret(f"sqlite:///{tmp_path}/t.db")
+async def test_what_one_server_revokes_is_dead_on_another_within_five_seconds(tmp_path: Path, storage_url: str) -> None:
+    """fault: Z5, M7: they share nothing but the database."""
+    storage = Secret(storage_url)
     async with tenants(tmp_path, storage=storage) as here, tenants(tmp_path, storage=storage) as there:
         made = await make(here)
         await eventually(there, made["key"], 200)

@@ -47,6 +47,7 @@ class Access:
         self.keys.renew(config.keys, config.models)
         if config.keys:
             self.ring.watch()
+        self._warn_of_shadows(self.ring.all.values())
         self._review("")
 
     async def aclose(self) -> None:
@@ -55,9 +56,7 @@ class Access:
 
     def _hold(self, held: Mapping[str, StoredKey], sparing: str) -> None:
         self.keys.unsure = False
-        shadowed = sorted({key.name for key in self.configured} & {key.name for key in held.values()})
-        if shadowed:
-            self._log.warning("keys", problem="the configuration has keys of the same names", names=shadowed)
+        self._warn_of_shadows(held.values())
         keys = {id: key for id, stored in held.items() if (key := as_configured(stored)) is not None}
         if len(keys) < len(held):
             unread = [held[id].name for id in held.keys() - keys.keys()]
@@ -66,6 +65,11 @@ class Access:
         for listener in self._listeners:
             listener(keys.values())
         self._review(sparing)
+
+    def _warn_of_shadows(self, held: Iterable[StoredKey]) -> None:
+        shadowed = {key.name for key in self.configured} & {key.name for key in held if key.revoked is None}
+        if shadowed:
+            self._log.warning("keys", problem="the configuration has keys of the same names", names=sorted(shadowed))
 
     def _review(self, sparing: str) -> None:
         ended = self.present.review(self.keys.now, sparing)
