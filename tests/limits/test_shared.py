@@ -185,8 +185,72 @@ async def test_redis_is_used_again_when_it_is_back(url: str) -> None:
     """(fault: K-L)"""
     limits = KeyLimits(requests_per_minute=1)
     async with nodes(url, apart=0.01) as [node]:
-        node._alone_until = time.monotonic() + 0.01
+        node._scripts.alone_until = time.monotonic() + 0.01
         assert (await node.take("ann", limits, 0)).hold is not None  # counted here
         await asyncio.sleep(0.02)
         assert (await node.take("ann", limits, 0)).hold is not None  # counted there
         assert (await node.take("ann", limits, 0)).hold is None
+
+
+class Wire:
+    """A way to Redis that can be made slow, or cut."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self.delay = 0.0
+        self.cut = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.append(writer)
+        if self.cut:
+            writer.close()
+            return
+        there, back = await asyncio.open_unix_connection(self._path)
+        self._writers.append(back)
+        for source, target in ((reader, back), (there, writer)):
+            task = asyncio.get_running_loop().create_task(self._carry(source, target))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _carry(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        while data := await source.read(65536):
+            await asyncio.sleep(self.delay)
+            target.write(data)
+        target.close()
+
+    def break_off(self) -> None:
+        self.cut = True
+        for writer in self._writers:
+            writer.close()
+
+
+async def test_a_slow_or_lost_redis_holds_nobody_up_and_is_used_again_by_itself(url: str) -> None:
+    """Slow by two seconds, then gone, then back with what it had counted. (fault: K-L)"""
+    wire, limits = Wire(url.removeprefix("unix://")), KeyLimits(requests_per_minute=3)
+    listening = await asyncio.start_server(wire.meet, "127.0.0.1", 0)
+    address = f"redis://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+    seconds = []
+
+    async def take(node: SharedCounters) -> bool:
+        began = time.monotonic()
+        taken = await node.take("ann", limits, 0)
+        seconds.append(time.monotonic() - began)
+        return taken.hold is not None
+
+    async with nodes(address, patience=0.15, apart=0.05) as [node]:
+        assert await take(node)  # counted there
+        wire.delay = 2.0
+        assert await take(node)  # counted here
+        wire.break_off()
+        await asyncio.sleep(0.06)
+        assert [await take(node) for _ in range(2)] == [True, True]  # counted here
+        wire.delay, wire.cut = 0.0, False
+        await asyncio.sleep(0.06)
+        assert [await take(node) for _ in range(3)] == [True, True, False]  # counted there, where one was before
+    assert max(seconds) < 0.25
+    listening.close()
+    for task in tuple(wire._tasks):
+        task.cancel()
+    await listening.wait_closed()

@@ -3,13 +3,16 @@
 import asyncio
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.server.nodes import Node, nodes, running_redis
-from toolgate.config.settings import Approvals, Tools
-from toolgate.conversation.message import ToolCall
+from toolgate.config import Key, Secret
+from toolgate.config.settings import Approvals, KeyBudget, Tools
+from toolgate.conversation.events import ModelResponse, Usage
+from toolgate.conversation.message import Text, ToolCall
 from toolgate.server.fanout import CHANNEL, SharedFanout
 from toolgate.testing import FakeSource, FakeTool
 
@@ -145,3 +148,83 @@ async def listened_to(redis: Any) -> None:
     async with asyncio.timeout(10):
         while not redis.pubsub_numsub(CHANNEL)[0][1]:  # noqa: ASYNC110 - Redis tells nobody
             await asyncio.sleep(0.01)
+
+
+def limited(**limits: Any) -> tuple[Key, ...]:
+    return (Key(name="ann", key=Secret("ann-key"), scopes=("chat",), **limits),)
+
+
+CHAT = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
+
+
+async def test_four_nodes_grant_a_limit_exactly(tmp_path: Path, redis: Any) -> None:
+    """Six times as many as allowed, in bursts. (fault: M3)"""
+    redis.flushall()
+    storage, keys = f"sqlite:///{tmp_path / 't.db'}", limited(requests_per_minute=50)
+    async with nodes(4, storage, redis.url, keys=keys) as four:
+        for node in four:
+            node.play(*["Hello."] * 100)
+        asked = [four[number % 4].request("POST", "/v1/chat/completions", CHAT) for number in range(300)]
+        statuses = [answer.status for answer in await asyncio.gather(*asked)]
+    assert (statuses.count(200), statuses.count(429)) == (50, 250)
+
+
+async def test_what_a_broken_off_stream_held_is_given_back_on_all_nodes(tmp_path: Path, redis: Any) -> None:
+    """(fault: M3)"""
+    redis.flushall()
+    go, storage = asyncio.Event(), f"sqlite:///{tmp_path / 't.db'}"
+    keys = limited(concurrency=1, tokens_per_minute=10_000)
+    async with nodes(2, storage, redis.url, keys=keys) as (one, two):
+        one.play("Never heard to its end.", pace=go.wait)
+        two.play(*["Hello."] * 9)
+        body = {**CHAT, "max_tokens": 9_000}
+        async with one.asking("POST", "/v1/chat/completions", {**body, "stream": True}) as caller:
+            await caller.head()
+            assert (await two.request("POST", "/v1/chat/completions", body)).status == 429
+        async with asyncio.timeout(10):
+            while (await two.request("POST", "/v1/chat/completions", body)).status != 200:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+
+async def test_two_nodes_spend_one_budget(storage_url: str, redis: Any) -> None:
+    """Ten at once, each of which may cost 0.3, on two nodes: a budget of 1 has room for three. (fault: M4)"""
+    go, dear = asyncio.Event(), ModelResponse((Text("Long."),), "stop", Usage(0, 150_000))
+    async with nodes(2, storage_url, redis.url, keys=limited(budget=KeyBudget(amount=1.0))) as pair:
+        for node in pair:
+            node.play(*[dear] * 10, pace=go.wait)
+        body = {**CHAT, "max_tokens": 150_000, "stream": True}
+        asked = {
+            asyncio.create_task(pair[number % 2].request("POST", "/v1/chat/completions", body)) for number in range(10)
+        }
+        waiting = set(asked)
+        while len(waiting) > 3:
+            _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED, timeout=10)
+        go.set()
+        assert sorted([(await one).status for one in asked]) == [200] * 3 + [429] * 7
+
+
+async def test_requests_go_on_while_redis_is_away_and_no_one_waits_for_it(tmp_path: Path) -> None:
+    """Connected, but silent: the worst of Redis' moods. (fault: K-L)"""
+    gone = asyncio.Event()
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await gone.wait()
+        writer.close()
+
+    listening = await asyncio.start_server(silent, "127.0.0.1", 0)
+    url = f"redis://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+    keys = limited(requests_per_minute=6)
+    async with nodes(1, f"sqlite:///{tmp_path / 't.db'}", url, keys=keys) as [node]:
+        node.play(*["Hello."] * 9)
+        seconds, statuses = [], []
+        for _ in range(8):
+            began = time.monotonic()
+            statuses.append((await node.request("POST", "/v1/chat/completions", CHAT)).status)
+            seconds.append(time.monotonic() - began)
+        models = await node.request("GET", "/v1/models")
+        gone.set()
+    listening.close()
+    await listening.wait_closed()
+    assert statuses == [200] * 6 + [429] * 2
+    assert models.status == 200
+    assert sorted(seconds)[-2] < 0.2  # the first finds out, the others know

@@ -9,25 +9,19 @@ one node grants is then still bounded by the limit, what all grant by the limit 
 """
 
 import asyncio
-import time
 from collections.abc import Callable
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
 
 from toolgate.conversation import ids
 from toolgate.limits.counters import Counters, Hold, LocalCounters, Meter, Taken, Which
 from toolgate.limits.policy import KeyLimits
-
-if TYPE_CHECKING:
-    from redis.asyncio import Redis
+from toolgate.limits.scripts import Scripts
 
 PATIENCE = 0.15
 """Seconds that an answer may take; with what else a request needs it stays under 0.2."""
 
 APART = 1.0
 """Seconds for which Redis is left alone after it failed."""
-
-CONNECTIONS = 16
 
 LEASE = 900
 """Seconds after which the hold of a node that died is let go."""
@@ -131,7 +125,7 @@ return 1
 
 
 class SharedCounters:
-    """Counters in Redis, with counters of this process behind them for when it is gone."""
+    """Counters in Redis, with others behind them for when it is gone."""
 
     def __init__(
         self,
@@ -144,23 +138,15 @@ class SharedCounters:
     ) -> None:
         """`on_trouble` hears once of each time that Redis is left alone; ValueError without the package `redis`."""
         self._behind = behind or LocalCounters()
-        self._patience = patience
-        self._apart = apart
-        self._on_trouble = on_trouble
-        self._alone_until = 0.0
-        self._redis = _client(url, patience)
-        self._failures = _failures()
-        self._scripts = (self._redis.register_script(_TAKE), self._redis.register_script(_SETTLE))
+        self._scripts = Scripts(url, (_TAKE, _SETTLE), patience=patience, apart=apart, on_trouble=on_trouble)
         self._settling: set[asyncio.Task[None]] = set()
 
     async def take(self, key: str, limits: KeyLimits, tokens: int) -> Taken:
         """Take one request and so many tokens, if every limit allows."""
-        if time.monotonic() < self._alone_until:
-            return await self._behind.take(key, limits, tokens)
         hold = Hold(key, 0, id=ids.mint(24))
         most = (limits.requests_per_minute, limits.tokens_per_minute, limits.concurrency)
         try:
-            said = await self._run(0, [*_names(key)], [*most, tokens, hold.id, LEASE])
+            said = await self._scripts.run(0, _names(key), [*most, tokens, hold.id, LEASE])
         except asyncio.CancelledError:
             self._later(hold, 0)  # it may have been taken
             raise
@@ -184,8 +170,8 @@ class SharedCounters:
         """Finish settling and close the connections."""
         if self._settling:
             await asyncio.wait(self._settling)
-        await self._redis.aclose()
-        await self._redis.connection_pool.aclose()
+        await self._scripts.aclose()
+        await self._behind.aclose()
 
     def _later(self, hold: Hold, difference: int) -> None:
         """Nobody waits for a settlement: it may be the last thing that a cancelled request does."""
@@ -195,44 +181,7 @@ class SharedCounters:
 
     async def _settle(self, hold: Hold, difference: int) -> None:
         _, tokens, running = _names(hold.key)
-        await self._run(1, [tokens, running], [hold.id, hold.slot, difference])
-
-    async def _run(self, script: int, keys: list[str], arguments: list[str | int]) -> list[int] | None:
-        """What the script gives; None if Redis did not answer in time, which then is left alone for a while."""
-        try:
-            async with asyncio.timeout(self._patience):
-                answer: Any = await self._scripts[script](keys, arguments)
-                return answer if isinstance(answer, list) else [int(answer)]
-        except self._failures as error:
-            if time.monotonic() >= self._alone_until:
-                self._on_trouble(f"{type(error).__name__}: limits are counted by this node alone")
-            self._alone_until = time.monotonic() + self._apart
-            return None
-
-
-def _client(url: str, patience: float) -> "Redis":
-    try:
-        from redis.asyncio import BlockingConnectionPool, Redis
-        from redis.asyncio.retry import Retry
-        from redis.backoff import NoBackoff
-    except ImportError as error:
-        raise ValueError("redis: limits shared by several nodes need the Python package `redis`") from error
-    # A command takes less than a millisecond: a burst waits for a few connections rather than opening hundreds.
-    pool = BlockingConnectionPool.from_url(
-        url,
-        max_connections=CONNECTIONS,
-        timeout=patience,
-        socket_timeout=patience,
-        socket_connect_timeout=patience,
-        retry=Retry(NoBackoff(), 0),
-    )
-    return Redis(connection_pool=pool)
-
-
-def _failures() -> tuple[type[Exception], ...]:
-    from redis.exceptions import RedisError
-
-    return (RedisError, OSError, TimeoutError)
+        await self._scripts.run(1, [tokens, running], [hold.id, hold.slot, difference])
 
 
 def _names(key: str) -> tuple[str, str, str]:
