@@ -5,7 +5,8 @@ The same tools always give the same groups. Knows what tools say of themselves a
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import TypeAlias
 
 from msgspec import Struct
@@ -33,10 +34,36 @@ class Group(Struct, frozen=True, eq=False):
                 yield child
 
 
-def grouped(specs: Iterable[ToolSpec], most: int, page: int) -> tuple[Child, ...]:
+class Heap(Struct, frozen=True, eq=False, dict=True):
+    """Tools that belong together; how they fall apart is worked out once, however much room there is."""
+
+    title: str
+    specs: Sequence[ToolSpec]
+
+    @cached_property
+    def whole(self) -> Group:
+        """All of them as one group."""
+        return Group(self.title, tuple(self.specs), len(self.specs))
+
+    @cached_property
+    def parts(self) -> tuple["Heap", ...]:
+        """Smaller heaps, by tag, else by how names begin; none if neither tells the tools apart."""
+        for divide in (_by_tag, _by_beginning):
+            buckets = divide(self.specs)
+            if 1 < len(buckets) <= len(self.specs) / 2:
+                return tuple([Heap(f"{self.title} {label}", own) for label, own in buckets.items()])
+        return ()
+
+
+def heaped(specs: Sequence[ToolSpec]) -> tuple[Heap, ...]:
+    """The tools by their sources."""
+    sources = _buckets(specs, [spec.source for spec in specs])
+    return tuple([Heap(source, own) for source, own in sources.items()])
+
+
+def grouped(heaps: Iterable[Heap], most: int, page: int) -> tuple[Child, ...]:
     """All tools within at most `most` groups, none of which shows more than `page`; a group of one is the tool itself."""
-    sources = _buckets(specs, lambda spec: spec.source)
-    children = _bundled("more tools", [_group(source, own, page) for source, own in sources.items()], most, page)
+    children = _bundled("more tools", [_group(heap, page) for heap in heaps], most, page)
     return _spread(children, most)
 
 
@@ -65,19 +92,13 @@ def _spread(children: tuple[Child, ...], most: int) -> tuple[Child, ...]:
         children = (*children[:place], *largest.children, *children[place + 1 :])
 
 
-def _group(title: str, specs: Sequence[ToolSpec], page: int) -> Child:
-    if len(specs) == 1:
-        return specs[0]
-    return Group(title, tuple(specs) if len(specs) <= page else _divided(title, specs, page), len(specs))
-
-
-def _divided(title: str, specs: Sequence[ToolSpec], page: int) -> tuple[Child, ...]:
-    for divide in (_by_tag, _by_beginning):
-        buckets = divide(specs)
-        if 1 < len(buckets) <= len(specs) / 2:
-            children = [_group(f"{title} {label}", own, page) for label, own in buckets.items()]
-            return _bundled(title, children, page, page)
-    return _bundled(title, specs, page, page)
+def _group(heap: Heap, page: int) -> Child:
+    if len(heap.specs) == 1:
+        return heap.specs[0]
+    if len(heap.specs) <= page:
+        return heap.whole
+    children = [_group(part, page) for part in heap.parts] or heap.specs
+    return Group(heap.title, _bundled(heap.title, children, page, page), len(heap.specs))
 
 
 def _bundled(title: str, children: Sequence[Child], most: int, page: int) -> tuple[Child, ...]:
@@ -99,14 +120,15 @@ def _by_tag(specs: Sequence[ToolSpec]) -> dict[str, list[ToolSpec]]:
     kinds = {spec.tags for spec in specs}
     shared = set.intersection(*[set(tags) for tags in kinds])
     labels = {tags: next((tag for tag in tags if tag not in shared), _REST) for tags in kinds}
-    return _buckets(specs, lambda spec: labels[spec.tags])
+    return _buckets(specs, [labels[spec.tags] for spec in specs])
 
 
 def _by_beginning(specs: Sequence[ToolSpec]) -> dict[str, list[ToolSpec]]:
     """By the first word in which the names differ; those that are alone with theirs stay together."""
     names = [spec.name for spec in specs]
     cut = _shared(min(names), max(names))  # in between, all begin as these two do
-    buckets = _buckets(specs, lambda spec: _SEPARATOR.split(spec.name[cut:], maxsplit=1)[0].lower() or _REST)
+    words = [_SEPARATOR.split(name[cut:], maxsplit=1)[0].lower() or _REST for name in names]
+    buckets = _buckets(specs, words)
     alone = [own[0] for own in buckets.values() if len(own) == 1]
     together = {label: own for label, own in buckets.items() if len(own) > 1}
     return {**together, _REST: [*together.get(_REST, ()), *alone]} if alone else together
@@ -119,8 +141,8 @@ def _shared(one: str, other: str) -> int:
     return max([found.end() for found in _SEPARATOR.finditer(one[:alike])], default=0)
 
 
-def _buckets(specs: Iterable[ToolSpec], label: Callable[[ToolSpec], str]) -> dict[str, list[ToolSpec]]:
-    buckets: dict[str, list[ToolSpec]] = {}
-    for spec in specs:
-        buckets.setdefault(label(spec), []).append(spec)
+def _buckets(specs: Sequence[ToolSpec], labels: Sequence[str]) -> dict[str, list[ToolSpec]]:
+    buckets: dict[str, list[ToolSpec]] = {label: [] for label in labels}
+    for spec, label in zip(specs, labels, strict=True):
+        buckets[label].append(spec)
     return buckets

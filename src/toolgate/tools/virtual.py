@@ -9,10 +9,10 @@ Knows tools by their specs. It runs none of them, and who may use which was deci
 
 import re
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cached_property, lru_cache
 from itertools import chain, count, islice
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -20,11 +20,12 @@ from msgspec import Struct
 from toolgate.conversation.message import Message, Text, ToolCall
 from toolgate.conversation.request import ToolDef
 from toolgate.conversation.stock import Stock
-from toolgate.tools.grouping import Group, all_groups, grouped
+from toolgate.tools.grouping import Group, Heap, all_groups, grouped, heaped
 from toolgate.tools.registry import fitting_name
 from toolgate.tools.search import Search
 from toolgate.tools.tool import NO_INPUT, Output, Tool, ToolSpec
 
+_T = TypeVar("_T")
 LIMIT = 128
 FOUND = 10
 FLAT_SOURCE = "builtin"
@@ -48,7 +49,8 @@ class Shelves:
     """Makes shelves; how the same tools stand is worked out once, not for every request."""
 
     def __init__(self) -> None:
-        self._layouts: OrderedDict[Any, tuple[tuple[Tool, ...], _Layout]] = OrderedDict()
+        self._goods: OrderedDict[Any, _Goods] = OrderedDict()
+        self._layouts: OrderedDict[Any, _Layout] = OrderedDict()
 
     def shelf(
         self,
@@ -72,13 +74,18 @@ class Shelves:
 
     def _layout(self, tools: Sequence[Tool], limit: int, threshold: int | None, taken: frozenset[str]) -> "_Layout":
         # Tools are known by their identity, which is theirs alone because they are kept here.
-        key = (*map(id, tools), limit, threshold, taken)
-        known = self._layouts.get(key) or (tuple(tools), _layout(tools, limit, threshold, taken))
-        self._layouts[key] = known
-        self._layouts.move_to_end(key)
-        if len(self._layouts) > _REMEMBERED:
-            self._layouts.popitem(last=False)
-        return known[1]
+        goods = _remembered(self._goods, (*map(id, tools), taken), lambda: _goods(tools, taken))
+        return _remembered(self._layouts, (goods, limit, threshold), lambda: _layout(goods, limit, threshold, taken))
+
+
+def _remembered(known: OrderedDict[Any, _T], key: Any, make: Callable[[], _T]) -> _T:
+    """What is known under the key, made if nothing is; what was not asked for the longest is forgotten."""
+    if key not in known:
+        known[key] = make()
+    known.move_to_end(key)
+    if len(known) > _REMEMBERED:
+        known.popitem(last=False)
+    return known[key]
 
 
 class Shelf:
@@ -169,8 +176,21 @@ class Shelf:
         self._used[key] = None
 
 
+class _Goods(Struct, frozen=True, eq=False, dict=True):
+    """The tools of a shelf, however much room there is on it."""
+
+    all_tools: tuple[Tool, ...]
+    tools: Mapping[str, Tool]
+    specs: Sequence[ToolSpec]
+
+    @cached_property
+    def heaps(self) -> tuple[Heap, ...]:
+        """The tools by their sources."""
+        return heaped(self.specs)
+
+
 class _Layout(Struct, frozen=True, eq=False, dict=True):
-    """How the tools stand: what is always offered, what the groups hold, and in which group a tool is.
+    """How the tools stand: what is always offered and what the groups hold.
 
     `pins` is how many more can be offered always.
     """
@@ -182,12 +202,17 @@ class _Layout(Struct, frozen=True, eq=False, dict=True):
     search: str | None = None
     groups: Mapping[str, Group] = {}
     names: Mapping[Group, str] = {}
-    homes: Mapping[str, str] = {}
 
     @cached_property
     def stock(self) -> Stock:
         """What is offered while nothing is opened or pinned."""
         return _stock(self.front.values())
+
+    @cached_property
+    def homes(self) -> Mapping[str, str]:
+        """The group that each tool stands in, by their names."""
+        places = [(child, name) for group, name in self.names.items() for child in group.children]
+        return {child.name: name for child, name in places if isinstance(child, ToolSpec)}
 
     def names_apart(self, taken: Collection[str]) -> bool:
         """Whether none of these names is one of ours, so that whoever has them can share this."""
@@ -198,27 +223,30 @@ class _Layout(Struct, frozen=True, eq=False, dict=True):
         return tuple([_face(child, self.names) for child in self.groups[name].children])
 
 
-def _layout(all_tools: Sequence[Tool], limit: int, threshold: int | None, taken: frozenset[str]) -> _Layout:
-    tools = {spec.name: tool for tool in all_tools if (spec := tool.spec).name not in taken}
-    specs = [tool.spec for tool in tools.values()]
+def _goods(all_tools: Sequence[Tool], taken: frozenset[str]) -> _Goods:
+    pairs = [(tool.spec, tool) for tool in all_tools]
+    tools = {spec.name: (spec, tool) for spec, tool in pairs if spec.name not in taken}
+    by_name = {name: tool for name, (_, tool) in tools.items()}
+    return _Goods(tuple(all_tools), by_name, [spec for spec, _ in tools.values()])
+
+
+def _layout(goods: _Goods, limit: int, threshold: int | None, taken: frozenset[str]) -> _Layout:
+    tools, specs = goods.tools, goods.specs
     if len(specs) <= min(limit, limit if threshold is None else threshold):
         return _Layout(tools, limit, _by_name(specs))
     if limit < 2:  # too few for a search and something found
         return _Layout(tools, limit, {}, pins=max(0, limit))
     # One place is the search's; a quarter each is kept for pinned tools and for the largest group that can be opened.
     quarter = (limit - 1) // 4
-    own = [spec for spec in specs if spec.source == FLAT_SOURCE]
-    own = own if len(own) <= quarter else []
-    rest = [spec for spec in specs if spec.source != FLAT_SOURCE or not own]
+    flat = [heap for heap in goods.heaps if heap.title == FLAT_SOURCE and len(heap.specs) <= quarter]
+    own = [spec for heap in flat for spec in heap.specs]
+    rest = [heap for heap in goods.heaps if heap not in flat]
     children = grouped(rest, limit - 1 - len(own) - 2 * quarter, quarter) if quarter > 1 else ()
-    used = {*taken, *tools}
-    search = _free("search_tools", used)
-    names = {group: _free(_group_name(group), used) for group in all_groups(children)}
+    used: set[str] = set(taken)
+    search = _free("search_tools", tools, used)
+    names = {group: _free(_group_name(group.title), tools, used) for group in all_groups(children)}
     front = _by_name([_virtual(search, _FIND, _QUERY), *own, *[_face(child, names) for child in children]])
-    homes = {
-        child.name: name for group, name in names.items() for child in group.children if isinstance(child, ToolSpec)
-    }
-    return _Layout(tools, limit, front, quarter, search, {name: group for group, name in names.items()}, names, homes)
+    return _Layout(tools, limit, front, quarter, search, {name: group for group, name in names.items()}, names)
 
 
 def _stock(specs: Iterable[ToolSpec]) -> Stock:
@@ -229,14 +257,15 @@ def _by_name(specs: Iterable[ToolSpec]) -> dict[str, ToolSpec]:
     return {spec.name: spec for spec in specs}
 
 
-def _group_name(group: Group) -> str:
-    return fitting_name(f"activate_{_UNSAFE.sub('_', group.title.lower()).strip('_')}")
+@lru_cache(maxsize=1024)
+def _group_name(title: str) -> str:
+    return fitting_name(f"activate_{_UNSAFE.sub('_', title.lower()).strip('_')}")
 
 
-def _free(name: str, used: set[str]) -> str:
-    """The name, with a number behind it if it is used already; from now on it is used."""
+def _free(name: str, tools: Collection[str], used: set[str]) -> str:
+    """The name, with a number behind it if a tool has it or it is used already; from now on it is used."""
     numbered = (fitting_name(f"{name}_{number}") for number in count(2))
-    free = next(one for one in chain([name], numbered) if one not in used)
+    free = next(one for one in chain([name], numbered) if one not in used and one not in tools)
     used.add(free)
     return free
 
