@@ -144,9 +144,9 @@ async def test_a_stream_of_another_node_is_followed_as_it_is_told(
     assert b"response.completed" in heard
 
 
-async def listened_to(redis: Any) -> None:
+async def listened_to(redis: Any, by: int = 1) -> None:
     async with asyncio.timeout(10):
-        while not redis.pubsub_numsub(CHANNEL)[0][1]:  # noqa: ASYNC110 - Redis tells nobody
+        while redis.pubsub_numsub(CHANNEL)[0][1] < by:  # noqa: ASYNC110 - Redis tells nobody
             await asyncio.sleep(0.01)
 
 
@@ -228,3 +228,27 @@ async def test_requests_go_on_while_redis_is_away_and_no_one_waits_for_it(tmp_pa
     assert statuses == [200] * 6 + [429] * 2
     assert models.status == 200
     assert sorted(seconds)[-2] < 0.2  # the first finds out, the others know
+
+
+async def test_a_tool_registered_with_one_node_is_there_on_all_and_so_is_its_end(
+    storage_url: str, redis: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looking is put off, so that only the news can be what brings it."""
+    monkeypatch.setattr("toolgate.server.workshop._LOOK_SECONDS", 60.0)
+    registration = {"type": "http", "name": "far", "url": "https://tools.example.org/far", "description": "Far away."}
+    async with nodes(2, storage_url, redis.url) as (one, two):
+        await listened_to(redis, 2)
+        made = await one.request("POST", "/v1/tools", registration)
+        assert made.status in (200, 201), made.body
+        await until_tools(two, ["far"])
+        assert (await two.request("DELETE", "/v1/tools/far")).status == 200
+        await until_tools(one, [])
+
+
+async def until_tools(node: Node, wanted: list[str]) -> None:
+    async with asyncio.timeout(10):
+        while True:
+            listed = (await node.request("GET", "/v1/tools")).json["data"]
+            if [one["name"] for one in listed if one["name"] == "far"] == wanted:
+                return
+            await asyncio.sleep(0.01)

@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 
 from msgspec.structs import asdict
 
 from toolgate.config import Config, Key
 from toolgate.config.settings import Tools
+from toolgate.conversation.errors import Overloaded
 from toolgate.engine.limits import Budget
 from toolgate.server.access import Access
 from toolgate.server.app import Endpoint
@@ -32,7 +34,7 @@ from toolgate.tools.approvals.desk import Desk
 from toolgate.tools.approvals.desk import Terms as DeskTerms
 from toolgate.tools.approvals.policy import Policy, Rule
 from toolgate.tools.approvals.record import Approval, Grant
-from toolgate.tools.approvals.waiting import Rousing
+from toolgate.tools.approvals.waiting import Rousing, Waiting, heard
 from toolgate.tools.egress import HttpRequest
 from toolgate.tools.registry import Registry
 from toolgate.tools.runner import Bounds, Ended, Ran, Runner
@@ -42,6 +44,10 @@ from toolgate.tools.tool import ToolFailure, ToolSource, ToolSpec
 
 _LOOKS = (2.0, 15.0)
 """Seconds after the start at which troubles are told: by then most sources, and even slow ones, have had their chance."""
+
+_REGISTRATIONS = "registrations"
+_LOOK_SECONDS = 5.0
+"""Between two looks for what was registered with another process, unless there is news of it."""
 
 
 class Workshop:
@@ -56,16 +62,19 @@ class Workshop:
         fanout: Rousing | None = None,
         ran: Ran | None = None,
     ) -> None:
-        """`extra` are sources beside those of the configuration; `fanout` tells of approvals answered elsewhere.
+        """`extra` are sources beside those of the configuration; `ran` hears of every call that ended.
 
-        `ran` hears of every call that ended.
+        `fanout` tells of what was answered or registered elsewhere.
         """
         tools = config.tools
         self._traced = traced
         self._troubles: set[tuple[str, str | None, str]] = set()
         self._watches: list[Callable[[], None]] = []
+        self._watching: asyncio.Task[None] | None = None
         sources = Sources(config, database, traced.let_out)
-        self._registered = ApiSource(RegistrationStore(database), sources.registered)
+        self._fanout = fanout or Waiting()
+        store = RegistrationStore(database)
+        self._registered = ApiSource(store, sources.registered, lambda: self._fanout.announce(_REGISTRATIONS))
         self.registry = Registry([*sources.configured(), *extra, self._registered])
         self._webhook = _webhook(tools, traced)
         self.desk = Desk(
@@ -74,7 +83,7 @@ class Workshop:
             terms=_desk_terms(tools),
             announce=self._webhook.announce if self._webhook else None,
             definition=self._definition,
-            waiting=fanout,
+            waiting=self._fanout,
         )
         runner = Runner(self.desk, _bounds(tools), lambda text: traced.log.redact(text), _told(traced, ran))
         self._runner = runner
@@ -82,7 +91,7 @@ class Workshop:
         self.tooling = Tooling(self.registry, runner, self.desk, Memory(RoundStore(database)), _terms(tools))
         self.door = Toolroom(self.registry, runner, self.tooling)
         pace = Pace(config.server.first_event_wait, config.server.keepalive_seconds)
-        self.mcp = Mcp(self.door, traced, pace, Sessions(tools.mcp_sessions, tools.mcp_session_seconds))
+        self.mcp = Mcp(self.door, traced, pace, _sessions(config))
 
     def endpoints(self) -> list[Endpoint]:
         """The paths at which tools are managed."""
@@ -123,14 +132,27 @@ class Workshop:
         timers = [loop.call_later(seconds, self._tell_troubles) for seconds in _LOOKS]
         unsubscribe = self.registry.subscribe(self._tell_troubles)
         self._watches = [unsubscribe, *[timer.cancel for timer in timers]]
+        self._watching = loop.create_task(self._watch_registrations())
 
     async def aclose(self) -> None:
         """Let go of all sources."""
         for stop in self._watches:
             stop()
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait({self._watching})
         await self.registry.aclose()
         if self._webhook is not None:
             await self._webhook.aclose()
+
+    async def _watch_registrations(self) -> None:
+        """Have what was registered with another process, told or not."""
+        async with self._fanout.heard(_REGISTRATIONS) as event:
+            while True:
+                await heard(event, _LOOK_SECONDS)
+                event.clear()
+                with suppress(Overloaded):  # the storage is away: it is looked again
+                    await self._registered.refresh()
 
     def _tell_troubles(self) -> None:
         """Log what is newly wrong with tools: nobody looks at a list of what is not there."""
@@ -142,6 +164,12 @@ class Workshop:
     def _definition(self, name: str) -> ToolSpec | None:
         tool = self.registry.get(name)
         return tool.spec if tool else None
+
+
+def _sessions(config: Config) -> Sessions:
+    """None with several workers: what one of them remembers the next does not know."""
+    tools = config.tools
+    return Sessions(tools.mcp_sessions if config.server.workers == 1 else 0, tools.mcp_session_seconds)
 
 
 def _told(traced: Traced, ran: Ran | None) -> Ran:

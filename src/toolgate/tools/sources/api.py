@@ -63,11 +63,16 @@ class ApiSource:
 
     name = NAME
 
-    def __init__(self, store: Store, make: Make) -> None:
-        """`make` gives the source of a registration; it opens nothing yet and raises ToolgateError if it cannot."""
+    def __init__(self, store: Store, make: Make, tell: Callable[[], None] = lambda: None) -> None:
+        """`make` gives the source of a registration; it opens nothing yet and raises ToolgateError if it cannot.
+
+        `tell` is called when something was registered or forgotten here, so that other processes look for themselves.
+        """
         self._store = store
         self._make = make
+        self._tell = tell
         self._sources: dict[str, ToolSource] = {}
+        self._texts: dict[str, bytes] = {}
         self._troubles: dict[str, str] = {}
         self._changing = asyncio.Lock()
         self._on_change: OnChange = _nobody_cares
@@ -104,10 +109,21 @@ class ApiSource:
             self._troubles[""] = f"The registrations could not be read: {error.message}"
             return
         for name, text in kept:
-            try:
-                await self._begin(msgspec.json.decode(text, type=Registration))
-            except Exception as error:  # noqa: BLE001  # the tool boundary: one registration harms no other
-                self._troubles[name] = f"The registration {name!r} could not be restored: {str(error)[:300]}"
+            await self._restore(name, text)
+
+    async def refresh(self) -> None:
+        """Have what is registered now, by whichever process; ToolgateError if it cannot be read."""
+        async with self._changing:
+            kept = dict(await self._store.all())
+            gone = [name for name, text in self._texts.items() if kept.get(name) != text]
+            for name in gone:
+                await self._end(name)
+            new = [name for name in kept if name not in self._texts]
+            for name in new:
+                await self._restore(name, kept[name])
+            self._troubles.pop("", None)
+        if gone or new:
+            self._on_change()
 
     async def aclose(self) -> None:
         """Close every registration's source, whatever the others do."""
@@ -119,13 +135,16 @@ class ApiSource:
             if registration.name in self.names:
                 raise Conflict(f"{registration.name!r} is registered already; delete it first.", param="name")
             source = self._make(registration)  # what cannot be made is not kept
-            await self._store.save(registration.name, msgspec.json.encode(registration))
+            text = msgspec.json.encode(registration)
+            await self._store.save(registration.name, text)
             try:
                 await self._begin(registration, source)
             except BaseException:
                 await self._store.delete(registration.name)  # what is told to have failed must not come back
                 raise
+            self._texts[registration.name] = text
             self._on_change()
+            self._tell()
             return source
 
     async def remove(self, name: str) -> None:
@@ -134,11 +153,8 @@ class ApiSource:
             if name not in self.names or not name:
                 raise NotFound(f"Nothing is registered as {name[:80]!r}.", code="tool_not_found")
             await self._store.delete(name)
-            self._troubles.pop(name, None)
-            source = self._sources.pop(name, None)
-            self._on_change()
-            if source is not None:
-                await source.aclose()
+            self._tell()
+            await self._end(name, self._on_change)
 
     async def accept(self, name: str, seen: str | None = None) -> None:
         """Use a quarantined tool from now on; NotFound if none of this name waits."""
@@ -146,6 +162,22 @@ class ApiSource:
             if isinstance(source, Quarantine) and await _accepted(source, name, seen):
                 return
         raise NotFound(f"There is no tool {name[:80]!r} that waits to be accepted.", code="tool_not_found")
+
+    async def _restore(self, name: str, text: bytes) -> None:
+        self._texts[name] = text
+        try:
+            await self._begin(msgspec.json.decode(text, type=Registration))
+        except Exception as error:  # noqa: BLE001  # the tool boundary: one registration harms no other
+            self._troubles[name] = f"The registration {name!r} could not be restored: {str(error)[:300]}"
+
+    async def _end(self, name: str, on_gone: OnChange = lambda: None) -> None:
+        """Offer its tools no longer, tell so, then close it."""
+        self._troubles.pop(name, None)
+        self._texts.pop(name, None)
+        source = self._sources.pop(name, None)
+        on_gone()
+        if source is not None:
+            await source.aclose()
 
     async def _begin(self, registration: Registration, source: ToolSource | None = None) -> None:
         source = source or self._make(registration)
