@@ -77,7 +77,7 @@ class Cluster:
         self.believed[node] = now(self.stores[node].claim("run")) or self.believed[node]
 
     def beat(self, node: int) -> None:
-        now(self.stores[node].beat())
+        now(self.stores[node].beat(["run"]))
 
     def free(self, node: int) -> None:
         now(self.stores[node].free())

@@ -6,7 +6,7 @@ import pytest
 
 from toolgate.conversation.errors import ToolgateError
 from toolgate.storage.database import Database
-from toolgate.storage.runs import LeaseLost, RunStore
+from toolgate.storage.runs import LeaseLost, RunStore, TooMany
 
 
 class Nodes:
@@ -31,7 +31,21 @@ async def test_a_queued_run_is_claimed_by_one_node_alone(storage_url: str) -> No
     await nodes.queue()
     claims = [await store.claim("run") for store in nodes.stores]
     assert [claim and (claim.node, claim.token, claim.state) for claim in claims] == [("n0", 1, "running"), None]
-    assert await nodes.stores[0].live("ann") == 1
+    await database.aclose()
+
+
+async def test_an_owner_has_only_so_many_runs_that_have_not_ended(storage_url: str) -> None:
+    nodes = Nodes(database := Database(storage_url))
+    store = nodes.stores[0]
+    await database.change(store.opening("one", "ann", b"{}", most=1))
+    with pytest.raises(TooMany):
+        await database.change(store.opening("two", "ann", b"{}", most=1))
+    await database.change(store.opening("three", "bob", b"{}", most=1))
+    claim = await store.claim("one")
+    assert claim is not None
+    await database.change(store.ending("one", claim.token, "completed"))
+    assert await store.over(["one", "two", "three"]) == ["one", "two"]
+    await database.change(store.opening("two", "ann", b"{}", most=1))
     await database.aclose()
 
 
@@ -43,7 +57,7 @@ async def test_a_node_that_is_not_heard_of_loses_its_runs_and_can_write_nothing(
     old = await paused.claim("run")
     assert old is not None
     nodes.now += 5
-    assert [held.id for held in await paused.beat()] == ["run"]
+    assert [held.id for held in await paused.beat(["run"])] == ["run"]
     nodes.now += 5
     assert await other.free() == []
     nodes.now += 2
@@ -51,7 +65,7 @@ async def test_a_node_that_is_not_heard_of_loses_its_runs_and_can_write_nothing(
     new = await other.claim("run")
     assert new is not None
     assert new.token > old.token
-    assert await paused.beat() == []
+    assert await paused.beat(["run"]) == []
     for write in (paused.holding("run", old.token), paused.ending("run", old.token, "completed")):
         with pytest.raises(LeaseLost):
             await database.change(write)
@@ -148,7 +162,7 @@ async def test_whoever_has_a_run_hears_that_it_shall_be_cancelled(storage_url: s
     await nodes.stores[0].claim("run")
     assert (run := await nodes.stores[1].cancel("run")) is not None
     assert run.node == "n0"
-    assert [held.cancel for held in await nodes.stores[0].beat()] == [True]
+    assert [held.cancel for held in await nodes.stores[0].beat(["run"])] == [True]
     await database.aclose()
 
 

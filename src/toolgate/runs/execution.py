@@ -22,6 +22,9 @@ class Execution(Protocol):
     async def resume(self, id: str) -> None:
         """Have a run carried out, by any node, that another node has left; whoever still works at it is shut out."""
 
+    async def known(self) -> Sequence[str]:
+        """The runs of which there are steps, ended or not."""
+
     async def forget(self, ids: Sequence[str]) -> None:
         """Drop the steps of runs that have ended."""
 
@@ -49,6 +52,10 @@ class Deferred:
     async def resume(self, id: str) -> None:
         """Have a run carried out that another node has left."""
         await self._there().resume(id)
+
+    async def known(self) -> Sequence[str]:
+        """The runs of which there are steps."""
+        return await self._there().known()
 
     async def forget(self, ids: Sequence[str]) -> None:
         """Drop the steps of runs that have ended."""
@@ -93,6 +100,10 @@ class InProcess:
     async def resume(self, id: str) -> None:
         """Begin it again from its beginning."""
         await self.begin(id)
+
+    async def known(self) -> Sequence[str]:
+        """None."""
+        return ()
 
     async def forget(self, ids: Sequence[str]) -> None:
         """Nothing was kept."""

@@ -19,6 +19,7 @@ from toolgate.storage.runs import LeaseLost, RunStore, StoredRun
 Stop: TypeAlias = Literal["cancelled", "parked"]
 
 _CANCEL_PATIENCE = 0.1
+_TIDY_SECONDS = 3600.0
 
 
 class Terms(Struct, frozen=True):
@@ -157,6 +158,8 @@ class Runs:
                 except BaseException:
                     self._opened = False
                     raise
+                # A process that ends right after a run has ended leaves its steps behind.
+                self._over += await self.store.over(await self._execution.known())
 
     async def _work(self, id: str, steps: Steps) -> None:
         """One attempt at a run; returning ends it, and raising leaves it to another attempt."""
@@ -203,8 +206,12 @@ class Runs:
             await asyncio.sleep(_CANCEL_PATIENCE)
 
     async def _look_after(self) -> None:
-        await self._tried(self.store.forget_before(self._terms.keep_seconds))
+        clock = asyncio.get_running_loop().time
+        tidied = -_TIDY_SECONDS
         while True:
+            if clock() - tidied >= _TIDY_SECONDS:
+                tidied = clock()
+                await self._tried(self.store.forget_before(self._terms.keep_seconds))
             await self._tried(self._look())
             await asyncio.sleep(self._terms.look_seconds)
 
@@ -221,7 +228,7 @@ class Runs:
 
     async def _beat(self) -> None:
         attempts = dict(self._attempts)
-        held = {one.id: one for one in await self.store.beat()}
+        held = {one.id: one for one in await self.store.beat(tuple(attempts))}
         for id, attempt in attempts.items():
             if id not in held or held[id].token != attempt.run.token:
                 attempt.lose()

@@ -28,6 +28,8 @@ _T = TypeVar("_T")
 FORMAT = "1"
 """Of the steps: DBOS gives a run only to nodes that write them in the same way."""
 
+_MANY = 1000
+
 _in_force: list["Workflows"] = []  # DBOS is one to a process and finds its workflows by name, so this is, too
 
 
@@ -75,6 +77,11 @@ class Workflows:
     async def resume(self, id: str) -> None:
         """Queue the workflow for any node; from now on nobody else's steps are taken."""
         await self._there(lambda: _resume(id))
+
+    async def known(self) -> Sequence[str]:
+        """The ids of the workflows that are there, the oldest many of them."""
+        found = await self._there(lambda: DBOS.list_workflows_async(limit=_MANY, load_input=False, load_output=False))
+        return [one.workflow_id for one in found]
 
     async def forget(self, ids: Sequence[str]) -> None:
         """Delete workflows that have ended."""

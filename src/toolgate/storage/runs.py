@@ -34,10 +34,12 @@ RETURNING id, owner, state, node, token, lease, attempts, steps, cancel, asked, 
 _HOLD = "UPDATE runs SET updated = ? WHERE id = ? AND token = ? AND state IN ('running', 'waiting')"
 _TURN = "UPDATE runs SET state = ?, updated = ? WHERE id = ? AND token = ? AND state IN ('running', 'waiting')"
 _END = """
-UPDATE runs SET state = ?, node = '', lease = 0, updated = ?
+UPDATE runs SET state = ?, node = '', lease = 0, updated = ?, asked = ?
 WHERE id = ? AND token = ? AND state IN ('running', 'waiting')
 """
-_BEAT = "UPDATE runs SET lease = ? WHERE node = ? AND state IN ('running', 'waiting') RETURNING id, token, cancel"
+_BEAT = """
+UPDATE runs SET lease = ? WHERE node = ? AND state IN ('running', 'waiting') AND id IN (%s) RETURNING id, token, cancel
+"""
 _FREE = """
 UPDATE runs SET state = 'queued', node = ?, token = token + 1, lease = ?, updated = ?,
     attempts = CASE WHEN state = 'waiting' THEN attempts - 1 ELSE attempts END
@@ -57,11 +59,16 @@ SELECT id, owner, state, node, token, lease, attempts, steps, cancel, asked, cre
 FROM runs WHERE id = ?
 """
 _COUNT = "SELECT count(*) FROM runs WHERE owner = ? AND state IN ('queued', 'running', 'waiting')"
+_ALIVE = "SELECT id FROM runs WHERE state IN ('queued', 'running', 'waiting')"
 _FORGET = "DELETE FROM runs WHERE updated < ? AND NOT (state IN ('queued', 'running', 'waiting'))"
 
 
 class LeaseLost(Exception):
     """Another node has the run, or it has ended: whoever finds this stops, writes nothing and calls no tool."""
+
+
+class TooMany(Exception):
+    """The owner has as many runs as they may have."""
 
 
 class StoredRun(Struct, frozen=True):
@@ -119,21 +126,27 @@ class RunStore:
         self._is_gone = is_gone
         self._clock = clock
 
-    def opening(self, id: str, owner: str, asked: bytes) -> Write:
-        """Queues a run that this node is about to begin."""
+    def opening(self, id: str, owner: str, asked: bytes, most: int | None = None) -> Write:
+        """Queues a run that this node is about to begin; TooMany if `most` of this owner, on any node, have not ended."""
         now = self._clock()
         row = (id, owner, self.node, now + self.lease_seconds, asked, now, now)
-        return lambda db: db.execute(_INSERT, row)
+
+        def write(db: Connection) -> None:
+            if most is not None and db.execute(_COUNT, (owner,)).fetchone()[0] >= most:
+                raise TooMany
+            db.execute(_INSERT, row)
+
+        return write
 
     async def load(self, id: str) -> StoredRun | None:
         """The run of this id."""
         rows = await self._database.do(lambda db: db.execute(_FIND, (id,)).fetchall())
         return _run(rows[0]) if rows else None
 
-    async def live(self, owner: str) -> int:
-        """How many runs of this owner have not ended, on any node."""
-        found: int = await self._database.do(lambda db: db.execute(_COUNT, (owner,)).fetchone()[0])
-        return found
+    async def over(self, ids: Sequence[str]) -> list[str]:
+        """Those of the runs that have ended or are not known."""
+        rows = await self._database.do(lambda db: db.execute(_ALIVE).fetchall())
+        return sorted(set(ids) - {id for (id,) in rows})
 
     async def claim(self, id: str, steps: int = 0) -> StoredRun | None:
         """Take a queued run, of which so many steps are finished; None if it is another's or has ended."""
@@ -147,8 +160,11 @@ class RunStore:
         return lambda db: _or_lost(db, _HOLD, (self._clock(), id, token))
 
     def ending(self, id: str, token: int, state: End) -> Write:
-        """Ends the run, together with other changes; raises LeaseLost if it is not this claim's to end."""
-        return lambda db: _or_lost(db, _END, (state, self._clock(), id, token))
+        """Ends the run, together with other changes; raises LeaseLost if it is not this claim's to end.
+
+        What was asked is not needed any more and is not kept.
+        """
+        return lambda db: _or_lost(db, _END, (state, self._clock(), b"", id, token))
 
     async def check(self, id: str, token: int) -> None:
         """Raise LeaseLost unless the run is still held by this claim."""
@@ -158,17 +174,19 @@ class RunStore:
         """Say whether the run waits for a person."""
         await self._database.change(lambda db: _or_lost(db, _TURN, (state, self._clock(), id, token)))
 
-    async def beat(self) -> list[Held]:
-        """Keep all runs of this node for another while; what it has."""
-        values = (self._clock() + self.lease_seconds, self.node)
-        rows = await self._database.change(lambda db: db.execute(_BEAT, values).fetchall())
+    async def beat(self, ids: Sequence[str]) -> list[Held]:
+        """Keep these runs for another while; those of them that this node still has."""
+        beat = _BEAT % ", ".join("?" * len(ids))
+        values = (self._clock() + self.lease_seconds, self.node, *ids)
+        rows = await self._database.change(lambda db: db.execute(beat, values).fetchall())
         return [Held(id, token, bool(cancel)) for id, token, cancel in rows]
 
     async def free(self) -> list[str]:
         """Take runs from nodes that are gone and from nobody, so that they can be claimed; which."""
         now = self._clock()
         found = await self._database.do(lambda db: db.execute(_LAPSING).fetchall())
-        lapsed = [(id, token) for id, node, token, lease in found if lease <= now or (node and self._is_gone(node))]
+        gone = {node for node in {row[1] for row in found if row[1]} if self._is_gone(node)}
+        lapsed = [(id, token) for id, node, token, lease in found if lease <= now or node in gone]
         if not lapsed:
             return []
         lease = now + self.lease_seconds

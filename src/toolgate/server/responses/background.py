@@ -24,6 +24,7 @@ from toolgate.server.responses.recording import Claim, Recording
 from toolgate.server.responses.resuming import Resumption, resumption
 from toolgate.server.responses.telling import closing, error_frame
 from toolgate.storage.responses import ResponseStore, StoredResponse, Write
+from toolgate.storage.runs import TooMany
 from toolgate.storage.streams import StreamStore
 from toolgate.telemetry.traced import RequestRecord, Traced
 
@@ -86,31 +87,23 @@ class Background:
 
     async def accept(self, question: Question, accepted: Accepted, release: Callable[[], None]) -> StoredResponse:
         """Have the response made from now on, and return it as it is queued; `release` is called at its end."""
-        await self._admit(accepted.turn.owner)
-        making = self._made_by()
+        if self._closed:
+            raise Overloaded("The server is shutting down.", retry_after=1)
+        making, most = self._made_by(), self._terms.per_caller
         queued = {**describe(question.request, question.reply), **UNFINISHED, "status": "queued"}
         stored = making.keeper(accepted.turn, _nothing).record(queued)
-        opening = self.runs.store.opening(stored.id, stored.owner, write(accepted))
+        opening = self.runs.store.opening(stored.id, stored.owner, write(accepted), most)
         self._releases[stored.id] = release
         try:
             await self._store.save(stored, self.streams.opening(stored.id, accepted.streamed), opening)
-        except BaseException:
+        except BaseException as error:
             del self._releases[stored.id]
+            if isinstance(error, TooMany):
+                raise _too_many(most) from None
             raise
         self._begun[stored.id] = asyncio.Event()
         self.runs.start(stored.id)
         return stored
-
-    async def _admit(self, owner: str) -> None:
-        if self._closed:
-            raise Overloaded("The server is shutting down.", retry_after=1)
-        most = self._terms.per_caller
-        if await self.runs.store.live(owner) >= most:
-            raise RateLimited(
-                f"{most} responses run in the background already; wait for one to end, or cancel one.",
-                code="too_many_background_responses",
-                retry_after=5,
-            )
 
     async def perform(self, attempt: Attempt) -> None:
         """Make a response, from its beginning or from where an earlier attempt ended."""
@@ -343,6 +336,14 @@ async def _fail(recording: Recording, question: Question | None, record: Request
         return
     teller = question.encoder or question.half.encoder(question.request, question.reply)
     await recording.write(teller.encode(StepStart()) + teller.error(error))
+
+
+def _too_many(most: int) -> RateLimited:
+    return RateLimited(
+        f"{most} responses run in the background already; wait for one to end, or cancel one.",
+        code="too_many_background_responses",
+        retry_after=5,
+    )
 
 
 def _topic(id: str) -> str:
