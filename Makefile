@@ -1,5 +1,5 @@
 # `make run` serves on 127.0.0.1:8080, `make test` runs everything; both set up .venv first.
-PYTHON ?= python3
+PYTHON ?= $(shell scripts/python)
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
