@@ -27,6 +27,7 @@ from toolgate.config.settings import RunLimits, Tools
 from toolgate.conversation.errors import Unavailable
 from toolgate.conversation.message import Text
 from toolgate.engine.rounds import INTERRUPTED
+from toolgate.server.journal import RunJournal
 from toolgate.tools.tool import Annotations
 
 DIALECTS = pytest.mark.parametrize("client", CLIENTS)
@@ -258,3 +259,31 @@ async def test_an_idempotent_call_that_was_cut_off_is_run_again_under_its_own_ke
         assert b"Done." in (await work.ask(stream=True)).body
         assert results(script.requests[1]) == ["written"]
         assert (len(again.runs), len(set(again.runs))) == (2, 1)
+
+
+@DIALECTS
+@STREAMS
+async def test_an_answer_that_the_client_did_not_hear_is_told_again_and_nothing_is_done_again(
+    oracle: Oracle, client: str, stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """fault: C1, K-A: all was done and said, and the client was gone before it heard the last of it."""
+    async with at_work(oracle) as work:
+        script = work.play([call()], "Written.")
+        with monkeypatch.context() as patched:
+            patched.setattr(RunJournal, "told", _for_nobody)
+            assert b"Written." in (await work.ask(client, stream=stream)).body
+        again = await work.ask(client, stream=stream)
+        assert b"Written." in again.body
+        assert (len(oracle.runs), len(script.requests)) == (1, 2)
+
+
+async def _for_nobody(journal: RunJournal) -> None:
+    """What a server that is killed, or whose client is gone, does when the answer is out."""
+
+
+async def test_the_same_request_after_its_answer_was_heard_is_another_run(oracle: Oracle) -> None:
+    async with at_work(oracle) as work:
+        work.play([call(number=1)], "Done.", [call(number=2)], "Done.")
+        for _ in range(2):
+            assert said("openai_chat", await work.ask()) == "Done."
+        assert len(set(oracle.runs)) == 2

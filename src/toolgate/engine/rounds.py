@@ -96,14 +96,17 @@ class Run:
         self._closed: Callable[[], None] = _not_at_all
 
     async def begin(self) -> None:
-        """Ask the first question, unless there are calls to run before."""
-        if not self._calls():
+        """Ask the first question, unless there are calls to run before, or all was said and only the client missed it."""
+        if not self._calls() and not self._was_over():
             await self._ask(self._next_choice() if self._own else self._request.tool_choice)
 
     async def events(self) -> AsyncGenerator[list[StepEvent], None]:
         """The run's events, in batches as they became known."""
         if self._own or self._answer is None:
             yield self._teller.recount(self._own, self._past.heard)
+        if self._answer is None and self._was_over():
+            yield [StepEnd("tool_calls" if _returned(self._own) else "stop", self._spent.usage)]
+            return
         while True:
             if self._answer is not None:
                 step = Step()
@@ -136,6 +139,11 @@ class Run:
     def _calls(self) -> list[ToolCall]:
         """The calls at the end of the conversation that are ours and have no result."""
         return unanswered((*self._request.messages, *self._own))
+
+    def _was_over(self) -> bool:
+        """Whether an earlier attempt came to its end: its last word is the model's, and calls nothing of ours."""
+        past = self._past.messages
+        return bool(past) and past[-1].role == "assistant" and not self._calls()
 
     async def _ask(self, choice: ToolChoice | None) -> None:
         messages = (*self._request.messages, *self._own)

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, Protocol, cast
 
@@ -21,7 +21,7 @@ from toolgate.server.app import Call, Handler
 from toolgate.server.checks import RequestCheck
 from toolgate.server.exchange import Exchange, Header
 from toolgate.server.lasting import Lasting
-from toolgate.server.tooling import Tooling
+from toolgate.server.tooling import Tooling, untold
 from toolgate.server.wanted import Wanted, read_wanted
 from toolgate.telemetry.traced import RequestRecord, Traced
 from toolgate.upstreams.router import Route, Router
@@ -80,6 +80,8 @@ class Question(Struct, frozen=True):
     whole_arguments: bool = False
     encoder: Encoder | None = None
     """One that goes on with what was told already."""
+    told: Callable[[], Awaitable[None]] = untold
+    """To be called when the client has heard the answer."""
 
 
 class Keeper(Protocol):
@@ -162,16 +164,17 @@ class Conversations:
         whole = route.whole_arguments or call.exchange.named.get(b"x-toolgate-arguments") == b"whole"
         if whole:
             request = replace(request, relay=False)
+        told: Callable[[], Awaitable[None]] = untold
         if wanted is None and not (request.tools and any(tool.kind == "hosted" for tool in request.tools)):
             request = asked = self._check.check(request, route)
             model = route.model
         else:
-            request, asked, model = await self._equipped(
+            request, asked, model, told = await self._equipped(
                 call, request, route, wanted or Wanted(), dialect, body, lasting
             )
         events = wanted is not None and wanted.status == "events"
         reply = Reply(half.reply_id(), int(time.time()), request.model, events, record.times)
-        return Question(call.exchange, dialect, half, request, model, asked, reply, record, whole)
+        return Question(call.exchange, dialect, half, request, model, asked, reply, record, whole, told=told)
 
     async def _equipped(
         self,
@@ -182,14 +185,15 @@ class Conversations:
         dialect: Dialect,
         body: Any,
         lasting: Lasting | None,
-    ) -> tuple[ModelRequest, ModelRequest, Model]:
-        """The request as the client made it and as the model is asked, and the model with the server's tools, if wanted."""
+    ) -> tuple[ModelRequest, ModelRequest, Model, Callable[[], Awaitable[None]]]:
+        """The request as the client made it and as the model is asked, the model with the server's tools, if wanted, and
+        what is to be called when the client has heard the answer."""
         tooling = self._tooling
         if tooling is None or not tooling.concerns(request, wanted, dialect):
             if tooling is None and (wanted.wish or wanted.execution == "auto"):
                 request = replace(request, warnings=(*request.warnings, "server tools are turned off here"))
             request = self._check.check(request, route)
-            return request, request, route.model
+            return request, request, route.model, untold
         if lasting is not None:
             await tooling.brought(lasting.past.messages)
         restored = await tooling.restored(call.caller, request, dialect)
@@ -199,12 +203,13 @@ class Conversations:
         request_id = call.record.request_id
         equipment = await tooling.equip(call.caller, outfit, route, wanted, dialect, body, request_id, lasting)
         request = replace(request, warnings=(*asked.warnings, *outfit.selection.warnings))
-        return request, equipment.request, equipment.model
+        return request, equipment.request, equipment.model, equipment.told
 
     def answer(self, question: Question, keeper: Keeper | None = None) -> Awaitable[None]:
         """Ask the model and tell the client, whole or streamed as it wants."""
         question.exchange.cancel_when_client_leaves()
-        return (self._stream if question.request.stream else self._tell_whole)(question, keeper)
+        telling = (self._stream if question.request.stream else self._tell_whole)(question, keeper)
+        return telling if question.told is untold else _told(question, telling)
 
     async def _tell_whole(self, question: Question, keeper: Keeper | None) -> None:
         answer = await question.model.ask(question.asked)
@@ -266,6 +271,13 @@ class Conversations:
         except Exception as error:  # noqa: BLE001  # the HTTP edge: the client hears of it, the log has the whole story
             self._traced.crashed(question.record, error)
             await _fail(question, teller, GatewayFault("An internal error occurred; the server's log has it."))
+
+
+async def _told(question: Question, telling: Awaitable[None]) -> None:
+    """Tell the client, and then whoever wants to know that the client was told."""
+    await telling
+    if not question.exchange.client_left:
+        await question.told()
 
 
 async def _encoded(question: Question, answer: Answer, encoder: Encoder) -> AsyncGenerator[bytes, None]:

@@ -16,6 +16,7 @@ from contextlib import suppress
 import msgspec
 from msgspec.structs import replace
 
+from toolgate.conversation.errors import Overloaded
 from toolgate.conversation.events import Usage
 from toolgate.conversation.history import unanswered
 from toolgate.conversation.ids import mint
@@ -57,7 +58,7 @@ class Memory:
         except BaseException:
             journal.close()
             raise
-        journal.resumed = key in kept
+        journal.resumed = journal._kept = key in kept
         attempt = kept.pop(key, KeptRounds(()))
         started = attempt.started | {pending[began] for began in kept}
         return journal, Past(attempt.messages, started, strange - started)
@@ -100,6 +101,7 @@ class RunJournal:
         self._owner = owner
         self._key = key
         self._kept = False
+        self._is_finished = False
         self._begun: list[str] = []
         self._over = asyncio.Event()
         self._is_overtaken = False
@@ -137,12 +139,19 @@ class RunJournal:
     async def finished(
         self, messages: Sequence[Message], returned: Sequence[ToolCall], asked: Sequence[str] = ()
     ) -> None:
-        """Keep the turn for when the client comes back, and forget the attempt."""
+        """Keep the turn for when the client comes back; the attempt stays until the client has heard of its end."""
         keys = [_call_key(returned), _spoken_key(_spoken(self._asked), returned)] if returned else []
         keys += [*dict.fromkeys(_run_keys(messages)), *map(_asked_key, asked)] if self._native else []
-        if keys or self._kept:
-            over = [self._key, *self._begun] if self._kept else []
-            await self._store.keep(self._owner, keys, messages, forget=over)
+        keys += [self._key] if self._kept else []
+        if keys:
+            await self._store.keep(self._owner, keys, messages)
+        self._is_finished = True
+
+    async def told(self) -> None:
+        """The client has heard the end: from now on the same request is another."""
+        if self._kept and self._is_finished:
+            with suppress(Overloaded):  # at worst the same answer is told again within the hour
+                await self._store.keep(self._owner, (), (), forget=[self._key, *self._begun])
 
     def close(self) -> None:
         """The run has ended, one way or another."""

@@ -60,12 +60,20 @@ class Terms(Struct, frozen=True):
     """The MCP servers of the configuration by label, with their URLs."""
 
 
+async def untold() -> None:
+    """Nobody needs to know that the client has heard the answer."""
+
+
 class Equipment(Struct, frozen=True):
-    """What a question needs to be asked with the server's tools: the model that has them, and the request for it."""
+    """What a question needs to be asked with the server's tools: the model that has them, and the request for it.
+
+    `told` is to be called when the client has heard the answer.
+    """
 
     model: Model
     request: ModelRequest
     warnings: tuple[str, ...] = ()
+    told: Callable[[], Awaitable[None]] = untold
 
 
 class Tooling:
@@ -170,7 +178,8 @@ class Tooling:
             )
             return replace(gear, parallel=self.terms.parallel, past=past), journal
 
-        return Equipment(_Journalled(begin), request, outfit.selection.warnings)
+        journalled = _Journalled(begin)
+        return Equipment(journalled, request, outfit.selection.warnings, journalled.told)
 
     async def _lasting(
         self, lasting: Lasting | None, past: Past, journal: RunJournal, outfit: "Outfit", behalf: Behalf
@@ -260,10 +269,12 @@ class _Journalled:
 
     def __init__(self, begin: Callable[[], Awaitable[tuple[WithTools, RunJournal]]]) -> None:
         self._begin = begin
+        self._journal: RunJournal | None = None
 
     async def ask(self, request: ModelRequest) -> Answer:
         """The run; if it cannot begin it is over."""
         model, journal = await self._begin()
+        self._journal = journal
         try:
             run = await model.ask(request)
         except BaseException:
@@ -271,6 +282,11 @@ class _Journalled:
             raise
         run.on_close(journal.close)
         return run
+
+    async def told(self) -> None:
+        """The client has heard the answer."""
+        if self._journal is not None:
+            await self._journal.told()
 
 
 def _is_copy(tool: ToolDef, registry: Registry) -> bool:
