@@ -6,6 +6,7 @@ import random
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -44,14 +45,16 @@ def _tell(round: Round, words: str) -> None:
         print(words, flush=True)
 
 
-def shuffled(rounds: int, seed: int) -> list[str]:
+def shuffled(rounds: int, seed: int, names: Sequence[str] = NAMES) -> list[str]:
     """Every point as often as any other, in any order."""
-    many = [NAMES[number % len(NAMES)] for number in range(rounds)]
+    many = [names[number % len(names)] for number in range(rounds)]
     random.Random(seed).shuffle(many)  # it is to be repeatable
     return many
 
 
-async def _all(rounds: int, seed: int, databases: list[str]) -> tuple[list[Round], list[Violation]]:
+async def _all(
+    rounds: int, seed: int, databases: list[str], names: Sequence[str]
+) -> tuple[list[Round], list[Violation]]:
     found: list[Round] = []
     late: list[Violation] = []
     with ExitStack() as stack:
@@ -64,7 +67,7 @@ async def _all(rounds: int, seed: int, databases: list[str]) -> tuple[list[Round
                 storage = f"sqlite:///{place}/toolgate.db"
                 if database != "sqlite":
                     storage = stack.enter_context(stack.enter_context(running_postgres()).database())
-                points = shuffled(-(-rounds // len(databases)), seed)
+                points = shuffled(-(-rounds // len(databases)), seed, names)
                 tasks.append(group.create_task(ordeal(database, storage, place, upstream, points, seed, told=True)))
     for task in tasks:
         found += task.result()[0]
@@ -78,10 +81,11 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=216, help="kills, over all databases together")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--database", choices=(*ENGINES, "both"), default="both")
+    parser.add_argument("--points", nargs="+", choices=NAMES, default=NAMES, metavar="POINT", help=", ".join(NAMES))
     asked = parser.parse_args()
     databases = list(ENGINES) if asked.database == "both" else [asked.database]
     began = time.monotonic()
-    rounds, late = asyncio.run(_all(asked.rounds, asked.seed, databases))
+    rounds, late = asyncio.run(_all(asked.rounds, asked.seed, databases, asked.points))
     print(f"\n\nseed {asked.seed}, {time.monotonic() - began:.0f} s\n")
     print(table(rounds, late))
     return 1 if late or any(one.violations for one in rounds) else 0
