@@ -30,6 +30,7 @@ from toolgate.server.sockets import BACKLOG, bind, url_of
 App = Callable[..., Any]
 
 _FLUSH_SECONDS = 2.0
+_IDLE_SECONDS = 0.5  # in which a client that is about to ask on a connection it has kept is still answered
 _FORCED_SECONDS = 1.0
 _OWN_FILES = 64  # what the process has open beside connections
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -76,7 +77,8 @@ class Listener:
         self._told = asyncio.Event()
         self._hurried = asyncio.Event()
         self._forced = asyncio.Event()
-        self._linger_seconds = 0.0
+        self._linger_seconds = min(_IDLE_SECONDS, drain_seconds)
+        self._retired = False
         self._dating: asyncio.TimerHandle | None = None
 
     @property
@@ -137,6 +139,7 @@ class Listener:
     def retire(self, seconds: float) -> None:
         """Ask the listener to end while others serve on: idle connections may ask once more within this time."""
         self._linger_seconds = seconds
+        self._retired = True
         self._told.set()
 
     async def drained(self) -> None:
@@ -153,7 +156,7 @@ class Listener:
             server.close()
         for connection in self._connections():
             connection.drain()
-        await self._emptied(self._linger_seconds, self._hurried)
+        await self._emptied(self._linger_seconds, self._hurried if self._retired else self._forced)
         await self._finish(self._drain_seconds)
         await self._end()
         await self._stop()
