@@ -175,6 +175,7 @@ async def test_a_call_is_sent_where_and_how_the_document_says(tmp_path: Path) ->
     assert (get.headers["x-trace"], get.headers["cookie"]) == ("t", "taste=sweet%3B")
     assert (put.method, put.target, put.body) == ("PUT", "/v1/items/1", b'{"id":"2","parts":[]}')
     assert (post.body, post.headers["content-type"]) == (b'{"name":null}', "application/json")
+    assert [one.headers.get("idempotency-key") for one in (get, put, post)] == [None, "key_1", "key_1"]
     assert (output.structured, output.is_error) == ({"ok": [1]}, False)
     assert output.content[0].text == '{"ok": [1]}'  # type: ignore[union-attr]
 

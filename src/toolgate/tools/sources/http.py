@@ -56,12 +56,18 @@ class HttpTool:
         request = self._compose(invocation.arguments)
         if read_url(request.url).origin != self._origin:
             raise Refused("the request would leave the service that this tool belongs to")
-        headers = merged(_ACCEPT, request.headers, self._headers)
+        headers = merged(_ACCEPT, _key(request, invocation), request.headers, self._headers)
         seconds = self._spec.timeout or request.seconds
         answer = await self._http.send(
             replace(request, headers=headers, account=account_of(invocation), seconds=seconds)
         )
         return output_of(answer)
+
+
+def _key(request: HttpRequest, invocation: Invocation) -> dict[str, str]:
+    """A repetition of a call that changes something can be recognised by its key, where the service knows the header."""
+    changes = request.method.upper() not in ("GET", "HEAD", "OPTIONS")
+    return {"Idempotency-Key": invocation.key} if changes and invocation.key else {}
 
 
 def merged(*many: Mapping[str, str]) -> dict[str, str]:
