@@ -1,23 +1,21 @@
-"""The first minutes of somebody without a key: the server as `make run` starts it, the official clients, the real model."""
+"""The first minutes of somebody without a key: `make run`'s server, the README's first screen, the real model."""
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from datetime import datetime
 from pathlib import Path
 from typing import Any
-from zoneinfo import ZoneInfo
 
-import httpx
 import pytest
 from anthropic import Anthropic
-from ollama import Client
-from openai import OpenAI
 
-TOOLS: dict[str, Any] = {"tool_execution": "auto", "use_server_tools": ["calculator", "clock"]}
-PRODUCT = "What is 1234 * 5678? Use the calculator."
+from tests.readme import README, Shown, commands, programs
+
+CURLS = [one for one in commands([README]) if one.asks_local]
+PROGRAMS = [one for one in programs([README]) if one.asks_local]
 SECONDS = 300.0  # for an answer, the weights' loading included
 
 
@@ -44,24 +42,28 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield greeting.split()[-1]
 
 
-def text_of(message: Any) -> str:
-    return "".join(block.text for block in message.content if block.type == "text")
+def test_the_first_screen_asks_the_model_in_the_box() -> None:
+    assert (len(CURLS), len(PROGRAMS)) == (1, 1)
 
 
-def test_openai_chat_answers_from_the_calculator(url: str) -> None:
+@pytest.mark.parametrize("command", CURLS, ids=lambda one: one.name)
+def test_curl_gets_an_answer_from_the_calculator(url: str, command: Shown) -> None:
     """U6 C1 X2"""
-    client = OpenAI(base_url=f"{url}/v1", api_key="none", timeout=SECONDS)
-    asked: Any = [{"role": "user", "content": PRODUCT}]
-    said = client.chat.completions.create(model="local", messages=asked, extra_body=TOOLS)
-    assert "7006652" in (said.choices[0].message.content or "").replace(",", "")
+    ran = subprocess.run(command.words(url), capture_output=True, text=True, timeout=SECONDS, check=True)
+    assert "7006652" in ran.stdout.replace(",", "")
 
 
-def test_openai_responses_looks_at_the_clock(url: str) -> None:
-    """U6 C3"""
-    client = OpenAI(base_url=f"{url}/v1", api_key="none", timeout=SECONDS)
-    said = client.responses.create(model="local", input="What day is it in Tokyo today?", extra_body=TOOLS)
-    assert [item.name for item in said.output if item.type == "mcp_call"] == ["clock"]
-    assert datetime.now(ZoneInfo("Asia/Tokyo")).strftime("%Y") in said.output_text
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda one: one.name)
+def test_the_official_clients_hold_a_conversation_with_clock_and_calculator(url: str, program: Shown) -> None:
+    """U6 C3 C4 C5: what is shown is what another minute gave, so each line is looked at for its sense."""
+    asked = [sys.executable, "-c", program.at(url)]
+    ran = subprocess.run(asked, capture_output=True, text=True, timeout=2 * SECONDS, check=False)
+    assert ran.returncode == 0, ran.stderr
+    time, root, colours = ran.stdout.splitlines()
+    assert re.search(r"\d{1,2}:\d\d", time)
+    assert "42" in root
+    assert "red" in colours.lower()
+    assert len(program.output.splitlines()) == 3
 
 
 def test_anthropic_streams_a_second_turn_of_a_conversation(url: str) -> None:
@@ -69,22 +71,9 @@ def test_anthropic_streams_a_second_turn_of_a_conversation(url: str) -> None:
     client = Anthropic(base_url=url, api_key="none", timeout=SECONDS)
     turns: Any = [{"role": "user", "content": "My name is Ada. Say hello to me."}]
     first = client.messages.create(model="local", max_tokens=60, messages=turns)
-    turns += [{"role": "assistant", "content": text_of(first)}, {"role": "user", "content": "What is my name?"}]
+    said = "".join([block.text for block in first.content if block.type == "text"])
+    turns += [{"role": "assistant", "content": said}, {"role": "user", "content": "What is my name?"}]
     with client.messages.stream(model="local", max_tokens=60, messages=turns) as stream:
         pieces = list(stream.text_stream)
     assert len(pieces) > 1
     assert "Ada" in "".join(pieces)
-
-
-def test_ollama_holds_a_conversation(url: str) -> None:
-    """U6 C5"""
-    client = Client(host=url, timeout=SECONDS)
-    said = client.chat(model="local", messages=[{"role": "user", "content": "Which colour has a ripe banana?"}])
-    assert "yellow" in (said.message.content or "").lower()
-
-
-def test_a_plain_post_to_ollamas_api_answers_from_the_calculator(url: str) -> None:
-    """U6 C5 X2"""
-    body = {"model": "local", "stream": False, "messages": [{"role": "user", "content": PRODUCT}], **TOOLS}
-    said = httpx.post(f"{url}/api/chat", json=body, timeout=SECONDS).json()
-    assert "7006652" in said["message"]["content"].replace(",", "")
