@@ -119,7 +119,7 @@ async def test_what_the_client_did_wrong_is_never_a_500() -> None:
         assert (await get(url, "/v1/responses/resp_nonesuch")).status == 404
         assert (await get(url, "/v1/responses/resp_nonesuch/cancel", method="POST")).status == 404
         assert (await get(url, "/v1/responses/resp_nonesuch", method="DELETE")).status == 404
-        assert (await get(url, "/v1/chat/completions")).status == 405
+        assert (await get(url, "/v1/messages")).status == 405
         assert (await get(url, "/v1/models/nonesuch")).status == 404
 
 
