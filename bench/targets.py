@@ -1,4 +1,4 @@
-"""The promises about speed (requirements N1 to N6, X2 and X4), each judged on the figures of one run."""
+"""The promises about speed (requirements N1 to N6, X2, X4 and D4), each judged on the figures of one run."""
 
 import statistics
 from collections.abc import Iterator, Sequence
@@ -7,7 +7,7 @@ from typing import NamedTuple
 from bench.answers import WAIT_SECONDS
 from bench.figures import Figure, Results
 from bench.shapes import CHAT, CHAT_OVER_MESSAGES, MESSAGES_OVER_CHAT
-from bench.topics import cpu, footprint, growth, latency, tools
+from bench.topics import cpu, footprint, growth, latency, tools, workers
 from bench.units import amount, seconds, times
 
 US = "toolgate"
@@ -60,6 +60,7 @@ def verdicts(results: Results) -> Iterator[Verdict]:
         yield _below("N6", f"under 10 ms of CPU: {line}", figure, 10e-3)
     yield from _rounds(results)
     yield from _first_texts(results)
+    yield _second_worker(results)
 
 
 def _against(results: Results, promise: str, peer: str, limit: float) -> Verdict:
@@ -111,6 +112,18 @@ def _later(promise: str, figure: Figure | None, other: Figure | None, limit: flo
     found = f"{seconds(statistics.median(later))} ({ratio})"
     kept = statistics.median(later) <= limit and not figure.failures
     return Verdict("X4", promise, found, kept, _narrow(later, limit))
+
+
+def _second_worker(results: Results) -> Verdict:
+    promise = "two workers serve at least 1.7 × the streams of one"
+    one, two = [results.find(workers.NAME, workers.wall(count), US) for count in workers.COUNTS]
+    if one is None or two is None:
+        return Verdict("D4", promise, "not measured", None)
+    ratio, cores = one.median / two.median, results.machine.cores
+    if cores < workers.CORES:
+        found = f"{times(ratio)}, on {cores} cores that the load generator and the mock use, too: too few to tell"
+        return Verdict("D4", promise, found, None)
+    return Verdict("D4", promise, times(ratio), ratio >= 1.7)
 
 
 def _linear(results: Results) -> Iterator[Verdict]:

@@ -21,9 +21,10 @@ class Toolgate:
     name = "toolgate"
     title = "Toolgate"
 
-    def __init__(self, services: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+    def __init__(self, services: Mapping[str, Mapping[str, Any]] | None = None, workers: int = 1) -> None:
         """`services` are OpenAPI documents by name, whose operations are server tools; the mock answers for them."""
         self.services = services or {}
+        self.workers = workers
 
     def prepare(self) -> None:
         """Looks for the program beside the interpreter that runs the benchmark."""
@@ -45,7 +46,7 @@ class Toolgate:
         config = folder / "toolgate.yaml"
         config.write_text(json.dumps(settings, indent=1))
         command = [str(PROGRAM), "serve", "--config", str(config), "--host", "127.0.0.1", "--port", str(port)]
-        return Start(command)
+        return Start([*command, "--workers", str(self.workers)])
 
     def target(self, route: Route, model: str, upstream: int) -> Target | None:
         """Every route, by the model's name."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from bench.field import Field
 from bench.figures import Figure
-from bench.topics import cpu, footprint, growth, latency, tools
+from bench.topics import cpu, footprint, growth, latency, tools, workers
 
 
 class Topic(NamedTuple):
@@ -26,4 +26,5 @@ TOPICS: Mapping[str, Topic] = {
     growth.NAME: Topic(growth.TITLE, growth.measure),
     latency.NAME: Topic(latency.TITLE, latency.measure),
     tools.NAME: Topic(tools.TITLE, tools.measure),
+    workers.NAME: Topic(workers.TITLE, workers.measure),
 }
