@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from toolgate.config import Config
 from toolgate.config.settings import Key
+from toolgate.conversation.errors import Overloaded
 from toolgate.engine.limits import Price
 from toolgate.limits import Budget, Budgets, Counters, KeyLimits, LocalCounters, Purse, Vault
 from toolgate.runs.nodes import is_gone, this_node
@@ -25,6 +26,7 @@ class Accounts:
     """The accounts of all keys."""
 
     def __init__(self, config: Config, database: Database, traced: Traced, foreman: Foreman | None = None) -> None:
+        self._log = traced.log
         self._counters = _counters(config, traced, foreman)
         self.purse = _purse(config, database, foreman)
         self._idempotency = Idempotency(IdempotencyStore(database, is_gone=is_gone), name=this_node)
@@ -58,8 +60,11 @@ class Accounts:
         return limits.around(self._idempotency.around(endpoints))
 
     async def aclose(self) -> None:
-        """Write down what is not yet."""
-        await self.purse.aclose()
+        """Write down what is not yet; what cannot be is lost, and the log says so."""
+        try:
+            await self.purse.aclose()
+        except Overloaded as error:
+            self._log.error("spending", problem=f"what was spent last could not be written down: {error.message}")
         await self._counters.aclose()
 
 
