@@ -12,6 +12,7 @@ from typing import Protocol, TypeAlias
 
 from msgspec import Struct
 
+from toolgate.conversation import ids
 from toolgate.conversation.errors import Overloaded
 from toolgate.limits.policy import Budget, Period
 
@@ -32,7 +33,7 @@ class Spendings(Protocol):
 
 
 class Held(Struct):
-    """What one request may spend, held back until it is over."""
+    """What one request may spend, held back until it is over; `id` is what it is known by, here or on all nodes."""
 
     key: str
     budget: Budget
@@ -54,6 +55,7 @@ class Purse:
         self._sums: Sums = {}
         self._unwritten: Sums = {}
         self._held: dict[str, tuple[int, float]] = {}
+        self._ids: set[str] = set()
         self._largest: dict[str, float] = {}
         self._opening = asyncio.Lock()
         self._flushing = asyncio.Lock()
@@ -89,17 +91,24 @@ class Purse:
         if spent >= budget.amount or (running and spent + held + cost > budget.amount):
             return None
         self._held[key] = (running + 1, held + cost)
-        return Held(key, budget, cost)
+        taken = Held(key, budget, cost, id=ids.mint(24))
+        self._ids.add(taken.id)
+        return taken
 
     def settle(self, held: Held, cost: float) -> None:
         """The request is over and has cost so much; a second time does nothing."""
         if held.settled:
             return
         held.settled = True
+        if held.id in self._ids:  # one that an earlier process took is paid, but holds nothing here
+            self._ids.remove(held.id)
+            self._let_go(held)
+        self.spend(held.key, cost)
+
+    def _let_go(self, held: Held) -> None:
         running, amount = self._held[held.key]
         # With nobody under way nothing is held: what rounding left behind goes, too.
         self._held[held.key] = (running - 1, max(0.0, amount - held.amount) if running > 1 else 0.0)
-        self.spend(held.key, cost)
 
     def spend(self, key: str, cost: float) -> None:
         """Add what a key has spent."""

@@ -87,7 +87,7 @@ class Site:
         endpoints += records.endpoints()
         endpoints += workshop.endpoints() if workshop else []
         limits = accounts.limits(config)
-        state.background.charge = limits.charge
+        state.background.goes_on, state.background.charge = limits.goes_on, limits.charge
         endpoints = accounts.around(endpoints, limits)
         endpoints += KeyTable(config, access, accounts.purse, traced.log).endpoints()
         self.system.document = document(endpoints)

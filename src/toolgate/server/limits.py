@@ -32,13 +32,19 @@ _SAID = {
 class Permit:
     """What one request has taken; it must be settled, whatever becomes of the request."""
 
-    __slots__ = ("_counters", "_held", "_hold", "_purse")
+    __slots__ = ("_counters", "_held", "_hold", "_parted", "_purse")
 
     def __init__(self, counters: Counters, purse: Budgets, hold: Hold, held: Held | None) -> None:
         self._counters = counters
         self._purse = purse
         self._hold = hold
         self._held = held
+        self._parted = False
+
+    def part_with(self) -> Held | None:
+        """What is held of a budget, for whoever makes the answer later; the request itself then costs nothing."""
+        held, self._held, self._parted = self._held, None, True
+        return held
 
     def settle(self, usage: Usage | None, cost: float) -> None:
         """The request is over: what it used is counted and the rest given back; a second time does nothing."""
@@ -47,7 +53,7 @@ class Permit:
         self._counters.settle(self._hold, usage.input + usage.output if usage else 0)
         if self._held is not None:
             self._purse.settle(self._held, cost)
-        else:
+        elif not self._parted:
             self._purse.spend(self._hold.key, cost)
 
 
@@ -68,6 +74,7 @@ class Limits:
         self._purse = purse
         self._price_of = price_of
         self._dearest = dearest
+        self._permits: dict[str, Permit] = {}
 
     def renew(self, limits: Mapping[str, KeyLimits]) -> None:
         """From now on these are the limits, by the names of keys; what was counted stays."""
@@ -92,14 +99,23 @@ class Limits:
             raise
         return Permit(self._counters, self._purse, taken.hold, held)
 
-    def charge(self, record: RequestRecord) -> None:
-        """Count what went on after its request was over, such as a response in the background."""
+    def goes_on(self, request_id: str) -> Held | None:
+        """This request's answer is made in the background: what it holds of a budget, to be kept until it is charged."""
+        permit = self._permits.get(request_id)
+        return permit.part_with() if permit else None
+
+    def charge(self, record: RequestRecord, held: Held | None = None) -> None:
+        """Count what went on after its request was over, such as a response in the background, and what it held."""
         usage, limits = record.usage, self._limits.get(record.caller)
+        cost = self._price_of(record.model).of(usage) if usage else 0.0
+        if held is not None:
+            self._purse.settle(held, cost)
         if usage is None or limits is None:
             return
         if limits.tokens_per_minute:
             self._counters.charge(record.caller, usage.input + usage.output)
-        self._purse.spend(record.caller, self._price_of(record.model).of(usage))
+        if held is None:
+            self._purse.spend(record.caller, cost)
 
     def _around(self, endpoint: Endpoint) -> Endpoint:
         handler = endpoint.handler
@@ -114,9 +130,11 @@ class Limits:
         limits = self._limits[call.caller.name]
         asked = await read_asked(call.exchange, whole=bool(limits.tokens_per_minute or limits.budget))
         permit = await self.admit(call.caller.name, asked, call.exchange)
+        self._permits[call.record.request_id] = permit
         try:
             await handler(call)
         finally:
+            del self._permits[call.record.request_id]
             usage = _used(call, asked.estimate)
             permit.settle(usage, self._price_of(call.record.model).of(usage) if usage else 0.0)
 

@@ -10,6 +10,7 @@ from typing import Any, cast
 import msgspec
 from msgspec import Struct
 
+from toolgate.limits.purse import Held
 from toolgate.server.app import Call
 from toolgate.server.auth import Caller
 from toolgate.server.exchange import Exchange, Header
@@ -20,7 +21,10 @@ _OWN = b"x-toolgate-"
 
 
 class Accepted(Struct, frozen=True):
-    """What was asked; `streamed` if the client wanted events, `headers` are those that the answer depends on."""
+    """What was asked; `streamed` if the client wanted events, `headers` are those that the answer depends on.
+
+    `held` is what it holds back of its key's budget until it is over, whichever node it is over on.
+    """
 
     id: str
     created: int
@@ -29,6 +33,7 @@ class Accepted(Struct, frozen=True):
     request_id: str = ""
     path: str = "/v1/responses"
     headers: tuple[tuple[str, str], ...] = ()
+    held: Held | None = None
 
     def call(self, caller: Caller) -> Call:
         """The request as if it came now."""

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from toolgate.conversation.errors import Conflict, GatewayFault, InvalidRequest, Overloaded, RateLimited, ToolgateError
 from toolgate.conversation.events import StepStart
 from toolgate.dialects.openai_responses.answer import DONE, UNFINISHED, describe
+from toolgate.limits.purse import Held
 from toolgate.runs.host import Attempt, Runs, Stop
 from toolgate.server.endpoints import Question
 from toolgate.server.fanout import Fanout, LocalFanout, pause
@@ -73,7 +74,8 @@ class Background:
         self.runs = runs
         self._store = store
         self._traced = traced
-        self.charge: Callable[[RequestRecord], None] = _free
+        self.goes_on: Callable[[str], Held | None] = _holding_nothing
+        self.charge: Callable[[RequestRecord, Held | None], None] = _free
         self.making: Making | None = None
         self._terms = terms
         self._recordings: dict[str, Recording] = {}
@@ -92,12 +94,14 @@ class Background:
         making, most = self._made_by(), self._terms.per_caller
         queued = {**describe(question.request, question.reply), **UNFINISHED, "status": "queued"}
         stored = making.keeper(accepted.turn, _nothing).record(queued)
+        accepted = replace(accepted, held=self.goes_on(accepted.request_id))
         opening = self.runs.store.opening(stored.id, stored.owner, write(accepted), most)
         self._releases[stored.id] = release
         try:
             await self._store.save(stored, self.streams.opening(stored.id, accepted.streamed), opening)
         except BaseException as error:
             del self._releases[stored.id]
+            self.charge(RequestRecord(accepted.request_id), accepted.held)
             if isinstance(error, TooMany):
                 raise _too_many(most) from None
             raise
@@ -124,7 +128,7 @@ class Background:
             self._release(id)
             if recording.ended:
                 self._traced.finish(record)
-                self.charge(record)
+                self.charge(record, accepted.held)
 
     async def stop(self, attempt: Attempt, how: Stop) -> None:
         """End a response that nobody makes any more."""
@@ -136,6 +140,7 @@ class Background:
             await recording.close("failed", failure(_PARKED), "parked")
         self._tell_begun(attempt.run.id)
         self._release(attempt.run.id)
+        self.charge(RequestRecord(accepted.request_id), accepted.held)
 
     async def _resumption(self, attempt: Attempt, accepted: Accepted) -> Resumption:
         frames = await self.streams.all(accepted.id) if accepted.streamed else []
@@ -361,5 +366,9 @@ def _nothing() -> None:
     """Nobody has to be told."""
 
 
-def _free(record: RequestRecord) -> None:
+def _holding_nothing(request_id: str) -> None:
+    """Nobody has a budget."""
+
+
+def _free(record: RequestRecord, held: Held | None) -> None:
     """Nobody pays."""

@@ -1,0 +1,79 @@
+"""Many clients in one conversation, through two processes: turns follow each other and never mix (D4; fault: M5)."""
+
+import asyncio
+import random
+from typing import Any
+
+from tests.races.pair import RUN, Pair, obeying
+
+CLIENTS, TURNS = 8, 5
+
+
+class Client:
+    """Adds turns of its own, each under a word that nobody else has; remembers those that were acknowledged."""
+
+    def __init__(self, pair: Pair, conversation: str, number: int) -> None:
+        self._pair = pair
+        self._conversation = conversation
+        self._number = number
+        self._chance = random.Random(number)
+        self.acknowledged: list[str] = []
+        self.refused = 0
+
+    async def talk(self) -> None:
+        for turn in range(TURNS):
+            word = f"c{self._number}t{turn}"
+            while not await self._turn(word):  # noqa: ASYNC110 - nobody tells when the conversation is free
+                await asyncio.sleep(self._chance.uniform(0, 0.05))
+
+    async def _turn(self, word: str) -> bool:
+        body: dict[str, Any]
+        node, adds = self._chance.randrange(2), self._chance.random() < 0.6
+        if adds:
+            call = {"type": "function_call", "call_id": word, "name": "mine", "arguments": "{}"}
+            output = {"type": "function_call_output", "call_id": word, "output": word}
+            path, body = f"/v1/conversations/{self._conversation}/items", {"items": [call, output]}
+        else:
+            asked = {"model": "m", "input": f"look_up {word}", "conversation": self._conversation}
+            path, body = "/v1/responses", {**asked, **RUN}
+        heard = await self._pair.request(node, "POST", path, body)
+        if heard.status == 200:
+            self.acknowledged.append(word)
+            return True
+        assert (heard.status, heard.json["error"]["code"]) == (409, "conversation_locked"), heard.body
+        self.refused += 1
+        return False
+
+
+def words(items: list[dict[str, Any]], known: set[str]) -> list[str]:
+    """Whose each item is."""
+    return [next(word for word in known if f"{word}" in str(_spoken(item)).split('"')) for item in items]
+
+
+def _spoken(item: dict[str, Any]) -> str:
+    text = str({name: value for name, value in item.items() if name != "id"})
+    return '"'.join(text.replace("'", " ").replace("\\", " ").replace('"', " ").split())
+
+
+async def test_turns_of_many_clients_stand_together_each_whole_and_once(pair: Pair) -> None:
+    """fault: M5"""
+    pair.play(obeying)
+    id = str((await pair.request(0, "POST", "/v1/conversations", {})).json["id"])
+    clients = [Client(pair, id, number) for number in range(CLIENTS)]
+    await asyncio.gather(*[client.talk() for client in clients])
+    items: list[dict[str, Any]] = []
+    while True:
+        after = f"&after={items[-1]['id']}" if items else ""
+        page = (await pair.request(1, "GET", f"/v1/conversations/{id}/items?order=asc&limit=100{after}")).json
+        items += page["data"]
+        if not page["has_more"]:
+            break
+    known = {word for client in clients for word in client.acknowledged}
+    owners = words(items, known)
+    turns = [word for number, word in enumerate(owners) if number == 0 or owners[number - 1] != word]
+    assert len(known) == CLIENTS * TURNS
+    assert sorted(turns) == sorted(known), "a turn is lost, stands twice, or another's stands in its middle"
+    assert all(2 <= owners.count(word) <= 4 for word in known)
+    calls = [number for number, item in enumerate(items) if item["type"] == "function_call"]
+    assert all(items[number + 1].get("call_id") == items[number]["call_id"] for number in calls)
+    assert sum(client.refused for client in clients) > 0, "nobody was ever in anybody's way"
