@@ -1,15 +1,18 @@
 """What every request must satisfy whatever its dialect: sane numbers of sane tools, and a history that fits together."""
 
 import re
+from collections import OrderedDict
 
 from toolgate.conversation.errors import InvalidRequest
 from toolgate.conversation.history import settle
 from toolgate.conversation.request import ModelRequest, ToolChoice, ToolDef
 from toolgate.tools.schema import SchemaCheck
 from toolgate.upstreams.router import Route
+from toolgate.wire.jsontext import encode
 
 MAX_MESSAGES = 10_000
 MAX_NAME = 128
+_REMEMBERED, _REMEMBERED_BYTES = 64, 64 * 1024
 _NAME = re.compile(rf"[^\s\x00-\x1f\x7f]{{1,{MAX_NAME}}}")
 
 
@@ -18,6 +21,9 @@ class RequestCheck:
 
     def __init__(self) -> None:
         self._schemas = SchemaCheck()
+        self._good: OrderedDict[bytes, None] = (
+            OrderedDict()
+        )  # what tools say of themselves: clients always send the same
 
     def check(self, request: ModelRequest, route: Route, ours: frozenset[str] | None = None) -> ModelRequest:
         """The request, ready to be asked of this route's model; `ours` are the server's tools, if it has any part in it."""
@@ -37,6 +43,15 @@ class RequestCheck:
                 param="tools",
                 code="too_many_tools",
             )
+        said = encode([(tool.kind, tool.namespace, tool.name, tool.input_schema) for tool in tools])
+        if said not in self._good:
+            self._check_each(tools)
+            if len(said) <= _REMEMBERED_BYTES:
+                self._good[said] = None
+            if len(self._good) > _REMEMBERED:
+                self._good.popitem(last=False)
+
+    def _check_each(self, tools: tuple[ToolDef, ...]) -> None:
         seen: set[tuple[str | None, str]] = set()
         for number, tool in enumerate(tools):
             if tool.kind == "hosted":

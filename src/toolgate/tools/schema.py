@@ -34,7 +34,10 @@ class SchemaCheck:
 
     def complaint(self, schema: Mapping[str, Any]) -> str | None:
         """What is wrong, in words that complete "the schema …", or None."""
-        key = msgspec.json.encode(schema)
+        try:
+            key = msgspec.json.encode(schema)
+        except UnicodeEncodeError:
+            return "holds half of a surrogate pair, which is no character"
         if key not in self._seen:
             if len(key) > MAX_BYTES:
                 return f"is larger than {MAX_BYTES} bytes"
