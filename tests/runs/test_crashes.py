@@ -165,3 +165,22 @@ def test_a_run_is_cancelled_from_another_node(tmp_path: Path) -> None:
         with other.client() as client:
             assert client.responses.cancel(id).status == "cancelled"
         assert one.ended(id).status == "cancelled"
+
+
+def test_a_run_whose_steps_are_lost_fails_rather_than_do_anything_twice(tmp_path: Path) -> None:
+    """requirement D3"""
+    with server(tmp_path, f"sqlite:///{tmp_path}/t.db") as killed:
+        killed.play(calling("look_up", "put"))
+        killed.hold("put")
+        killed.start()
+        id = accepted(killed)
+        until(lambda: len(killed.ran) == 2)
+        killed.kill()
+        for file in tmp_path.glob("t-runs.db*"):
+            file.unlink()
+        killed.start()
+        response = killed.ended(id)
+    assert response.status == "failed"
+    assert response.error is not None
+    assert "lost" in response.error.message
+    assert len(killed.ran) == 2

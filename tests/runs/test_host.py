@@ -34,7 +34,7 @@ class Player:
 
     async def stop(self, attempt: Attempt, how: Stop) -> None:
         self.stopped.append(how)
-        await self._end(attempt, how)
+        await self._end(attempt, "failed" if how == "lost" else how)
 
     async def _end(self, attempt: Attempt, how: End) -> None:
         await self._database.change(self._store.ending(attempt.run.id, attempt.run.token, how))

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from toolgate.conversation.errors import GatewayFault
+from toolgate.runs.execution import StepsLost
 from toolgate.runs.steps import Steps
 from toolgate.runs.workflows import Workflows
 from toolgate.server.runs import system_database
@@ -117,6 +118,20 @@ async def test_a_run_that_has_ended_is_not_carried_out_again_and_can_be_forgotte
         await asyncio.sleep(0.01)
     await workflows.aclose()
     assert count == [2]
+
+
+async def test_a_run_that_was_begun_and_is_not_known_is_not_begun_anew(tmp_path: Path) -> None:
+    """requirement D3: the file with the steps was lost, and nobody knows what was done."""
+    begun: list[str] = []
+
+    async def work(id: str, steps: Steps) -> None:
+        begun.append(id)
+
+    workflows = await opened(f"sqlite:///{tmp_path}/t.db", work)
+    with pytest.raises(StepsLost):
+        await workflows.resume("run", begun=True)
+    await workflows.aclose()
+    assert begun == []
 
 
 async def test_one_process_has_one_engine(tmp_path: Path) -> None:

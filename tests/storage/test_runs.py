@@ -6,7 +6,7 @@ import pytest
 
 from toolgate.conversation.errors import ToolgateError
 from toolgate.storage.database import Database
-from toolgate.storage.runs import LeaseLost, RunStore, TooMany
+from toolgate.storage.runs import Freed, LeaseLost, RunStore, TooMany
 
 
 class Nodes:
@@ -61,7 +61,7 @@ async def test_a_node_that_is_not_heard_of_loses_its_runs_and_can_write_nothing(
     nodes.now += 5
     assert await other.free() == []
     nodes.now += 2
-    assert await other.free() == ["run"]
+    assert await other.free() == [Freed("run", True)]
     new = await other.claim("run")
     assert new is not None
     assert new.token > old.token
@@ -81,7 +81,7 @@ async def test_nobody_waits_for_the_lease_of_a_node_that_is_certainly_dead(stora
     await nodes.stores[0].claim("run")
     assert await nodes.stores[1].free() == []
     nodes.dead.add("n0")
-    assert await nodes.stores[1].free() == ["run"]
+    assert await nodes.stores[1].free() == [Freed("run", True)]
     assert await nodes.stores[1].free() == []  # given a while to be begun
     await database.aclose()
 
@@ -93,7 +93,7 @@ async def test_a_run_that_is_given_back_can_be_taken_at_once_and_nothing_is_held
     claim = await first.claim("run")
     assert claim is not None
     assert await first.release("run", claim.token)
-    assert await second.free() == ["run"]
+    assert await second.free() == [Freed("run", False)]
     again = await second.claim("run")
     assert again is not None
     assert again.attempts == 1

@@ -10,6 +10,10 @@ Work: TypeAlias = Callable[[str, Steps], Awaitable[None]]
 """Carries out the run of this id; returns when it has ended. Whatever it raises leaves the run to be begun again."""
 
 
+class StepsLost(Exception):
+    """Steps that were written are not there: nobody knows any more what the run has done."""
+
+
 class Execution(Protocol):
     """Carries out runs, each by its id."""
 
@@ -19,8 +23,11 @@ class Execution(Protocol):
     async def begin(self, id: str) -> None:
         """Have a run carried out that was never begun."""
 
-    async def resume(self, id: str) -> None:
-        """Have a run carried out, by any node, that another node has left; whoever still works at it is shut out."""
+    async def resume(self, id: str, begun: bool = False) -> None:
+        """Have a run carried out, by any node, that another node has left; whoever still works at it is shut out.
+
+        StepsLost if it was `begun`, but nothing is known of that.
+        """
 
     async def known(self) -> Sequence[str]:
         """The runs of which there are steps, ended or not."""
@@ -49,9 +56,9 @@ class Deferred:
         """Have a run carried out that was never begun."""
         await self._there().begin(id)
 
-    async def resume(self, id: str) -> None:
+    async def resume(self, id: str, begun: bool = False) -> None:
         """Have a run carried out that another node has left."""
-        await self._there().resume(id)
+        await self._there().resume(id, begun)
 
     async def known(self) -> Sequence[str]:
         """The runs of which there are steps."""
@@ -97,7 +104,7 @@ class InProcess:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def resume(self, id: str) -> None:
+    async def resume(self, id: str, begun: bool = False) -> None:
         """Begin it again from its beginning."""
         await self.begin(id)
 

@@ -12,11 +12,11 @@ from typing import Literal, Protocol, TypeAlias
 from msgspec import Struct
 
 from toolgate.conversation.errors import ToolgateError
-from toolgate.runs.execution import Execution, NoSteps
+from toolgate.runs.execution import Execution, NoSteps, StepsLost
 from toolgate.runs.steps import Steps
-from toolgate.storage.runs import LeaseLost, RunStore, StoredRun
+from toolgate.storage.runs import Freed, LeaseLost, RunStore, StoredRun
 
-Stop: TypeAlias = Literal["cancelled", "parked"]
+Stop: TypeAlias = Literal["cancelled", "parked", "lost"]
 
 _CANCEL_PATIENCE = 0.1
 _TIDY_SECONDS = 3600.0
@@ -163,6 +163,7 @@ class Runs:
 
     async def _work(self, id: str, steps: Steps) -> None:
         """One attempt at a run; returning ends it, and raising leaves it to another attempt."""
+        known = await self.store.load(id)
         run = None if self._closed else await self.store.claim(id, len(steps.recorded))
         self._expected.discard(id)
         if run is None:
@@ -172,7 +173,7 @@ class Runs:
             return
         attempt = self._attempts[id] = Attempt(run, steps)
         try:
-            await self._attempted(attempt)
+            await self._attempted(attempt, known.steps if known is not None else 0)
         except asyncio.CancelledError:
             if attempt.released:
                 await self.store.release(id, run.token)
@@ -185,10 +186,13 @@ class Runs:
             self._changed.set()
         self._over.append(id)
 
-    async def _attempted(self, attempt: Attempt) -> None:
+    async def _attempted(self, attempt: Attempt, steps: int) -> None:
+        """Carry it out, unless there is a reason not to; so many `steps` were finished when it was claimed before."""
         assert self._performer is not None  # nothing is claimed before
         if attempt.run.cancel:
             await self._stop(attempt, "cancelled")
+        elif len(attempt.steps.recorded) < steps:
+            await self._stop(attempt, "lost")
         elif attempt.run.attempts > self._terms.crashes:
             await self._stop(attempt, "parked")
         else:
@@ -219,12 +223,19 @@ class Runs:
         """Keep what this node has, take note of what it has lost, and see to what nobody has."""
         if self._attempts:
             await self._beat()
-        for id in await self.store.free():
+        for freed in await self.store.free():
             await self._open_execution()
-            await self._execution.resume(id)
+            await self._resume(freed)
         if self._over:
             over, self._over = self._over, []
             await self._execution.forget(over)
+
+    async def _resume(self, freed: Freed) -> None:
+        try:
+            await self._execution.resume(freed.id, freed.begun)
+        except StepsLost:
+            if (claimed := await self.store.claim(freed.id)) is not None:
+                await self._stop(Attempt(claimed, NoSteps()), "lost")
 
     async def _beat(self) -> None:
         attempts = dict(self._attempts)

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from dbos import DBOS, DBOSConfig, DBOSPortableJSONSerializer, SetWorkflowID, error
 
 from toolgate.conversation.errors import GatewayFault
-from toolgate.runs.execution import Work
+from toolgate.runs.execution import StepsLost, Work
 from toolgate.storage.runs import LeaseLost
 
 _T = TypeVar("_T")
@@ -74,9 +74,9 @@ class Workflows:
         """Start the workflow of this id here."""
         await self._there(lambda: _begin(id))
 
-    async def resume(self, id: str) -> None:
+    async def resume(self, id: str, begun: bool = False) -> None:
         """Queue the workflow for any node; from now on nobody else's steps are taken."""
-        await self._there(lambda: _resume(id))
+        await self._there(lambda: _resume(id, begun))
 
     async def known(self) -> Sequence[str]:
         """The ids of the workflows that are there, the oldest many of them."""
@@ -174,11 +174,13 @@ async def _begin(id: str) -> None:
         await DBOS.start_workflow_async(_run, id)
 
 
-async def _resume(id: str) -> None:
+async def _resume(id: str, begun: bool) -> None:
     try:
         await DBOS.resume_workflow_async(id)
-    except error.DBOSNonExistentWorkflowError:  # the process ended between accepting the run and beginning it
-        await _begin(id)
+    except error.DBOSNonExistentWorkflowError:
+        if begun:
+            raise StepsLost from None
+        await _begin(id)  # the process ended between accepting the run and beginning it
 
 
 async def _replayed(id: str) -> list[str]:

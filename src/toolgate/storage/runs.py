@@ -49,7 +49,9 @@ _RELEASE = """
 UPDATE runs SET state = 'queued', node = '', token = token + 1, lease = 0, updated = ?, attempts = attempts - 1
 WHERE id = ? AND token = ? AND state IN ('running', 'waiting')
 """
-_LAPSING = "SELECT id, node, token, lease FROM runs WHERE state IN ('queued', 'running', 'waiting') ORDER BY created"
+_LAPSING = (
+    "SELECT id, node, token, lease, state FROM runs WHERE state IN ('queued', 'running', 'waiting') ORDER BY created"
+)
 _CANCEL = """
 UPDATE runs SET cancel = 1, updated = ? WHERE id = ? AND state IN ('queued', 'running', 'waiting')
 RETURNING id, owner, state, node, token, lease, attempts, steps, cancel, asked, created, updated
@@ -105,6 +107,13 @@ class Held(Struct, frozen=True):
     id: str
     token: int
     cancel: bool
+
+
+class Freed(Struct, frozen=True):
+    """A run that was taken from a node, and whether that had begun with it."""
+
+    id: str
+    begun: bool
 
 
 class RunStore:
@@ -181,18 +190,23 @@ class RunStore:
         rows = await self._database.change(lambda db: db.execute(beat, values).fetchall())
         return [Held(id, token, bool(cancel)) for id, token, cancel in rows]
 
-    async def free(self) -> list[str]:
+    async def free(self) -> list[Freed]:
         """Take runs from nodes that are gone and from nobody, so that they can be claimed; which."""
         now = self._clock()
         found = await self._database.do(lambda db: db.execute(_LAPSING).fetchall())
         gone = {node for node in {row[1] for row in found if row[1]} if self._is_gone(node)}
-        lapsed = [(id, token) for id, node, token, lease in found if lease <= now or node in gone]
+        lapsed = [
+            (Freed(id, state != "queued"), token)
+            for id, node, token, lease, state in found
+            if lease <= now or node in gone
+        ]
         if not lapsed:
             return []
         lease = now + self.lease_seconds
 
-        def take(db: Connection) -> list[str]:
-            return [id for id, token in lapsed if db.execute(_FREE, (self.node, lease, now, id, token)).rowcount]
+        def take(db: Connection) -> list[Freed]:
+            values = [(one, (self.node, lease, now, one.id, token)) for one, token in lapsed]
+            return [one for one, row in values if db.execute(_FREE, row).rowcount]
 
         return await self._database.change(take)
 

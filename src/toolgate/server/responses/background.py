@@ -32,7 +32,10 @@ from toolgate.telemetry.traced import RequestRecord, Traced
 _PING = b": ping\n"
 _TOO_LONG = "This stream grew too long to be kept; GET the response without stream until it has ended."
 _STOPPED = "The server stopped while this response was running."
-_PARKED = "The server stopped again and again while it made this response, so that it was given up."
+_GIVEN_UP = {
+    "parked": "The server stopped again and again while it made this response, so that it was given up.",
+    "lost": "What this response had done so far is lost, so that it was not gone on with: nothing is done twice.",
+}
 
 
 class Terms(Struct, frozen=True):
@@ -137,7 +140,7 @@ class Background:
         if how == "cancelled":
             await recording.close("cancelled")
         else:
-            await recording.close("failed", failure(_PARKED), "parked")
+            await recording.close("failed", failure(_GIVEN_UP[how]), "parked" if how == "parked" else "failed")
         self._tell_begun(attempt.run.id)
         self._release(attempt.run.id)
         self.charge(RequestRecord(accepted.request_id), accepted.held)
