@@ -57,9 +57,11 @@ def serve(
     _say(f"Using {path}" if path else f"No {CONFIG_FILE} here: serving the models in the box")
     if reload and path:
         watch(path)
-    from toolgate.server.supervisor.supervise import how_many, supervise
+    from toolgate.server.supervisor import how_many
 
     if how_many(loaded) > 1:
+        from toolgate.server.supervisor.supervise import supervise
+
         raise typer.Exit(supervise(loaded, config_path=path))
     from toolgate.server.build import serve as run
 

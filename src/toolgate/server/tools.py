@@ -3,7 +3,7 @@
 There is no path that runs a tool. The headers of a registration are told to nobody.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -28,9 +28,10 @@ _REMEMBERED = 20_000
 class ToolList:
     """The endpoints over one registry."""
 
-    def __init__(self, registry: Registry, registered: ApiSource) -> None:
-        """`registered` is one of the sources of the registry."""
+    def __init__(self, registry: Registry, registered: ApiSource, on_accept: Callable[[], None] = lambda: None) -> None:
+        """`registered` is one of the sources of the registry; `on_accept` is called when a tool was accepted."""
         self._registry = registry
+        self._on_accept = on_accept
         self._registered = registered
         self._schemas = SchemaCheck()
         self._written: dict[str, tuple[ToolSpec, msgspec.Raw]] = {}
@@ -86,6 +87,7 @@ class ToolList:
         body = await call.exchange.body()
         seen = Fields(decode_body(body)).text("digest") if body else None
         await self._registry.accept(call.arguments[0], seen)
+        self._on_accept()
         await call.exchange.respond(200, encode({"object": "tool", "name": call.arguments[0], "accepted": True}))
 
     def _find(self, call: Call) -> Tool:

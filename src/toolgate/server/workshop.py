@@ -45,7 +45,7 @@ from toolgate.tools.tool import ToolFailure, ToolSource, ToolSpec
 _LOOKS = (2.0, 15.0)
 """Seconds after the start at which troubles are told: by then most sources, and even slow ones, have had their chance."""
 
-_REGISTRATIONS = "registrations"
+_TOOLS = "tools"
 _LOOK_SECONDS = 5.0
 """Between two looks for what was registered with another process, unless there is news of it."""
 
@@ -74,7 +74,7 @@ class Workshop:
         sources = Sources(config, database, traced.let_out)
         self._fanout = fanout or Waiting()
         store = RegistrationStore(database)
-        self._registered = ApiSource(store, sources.registered, lambda: self._fanout.announce(_REGISTRATIONS))
+        self._registered = ApiSource(store, sources.registered, self._tell_others)
         self.registry = Registry([*sources.configured(), *extra, self._registered])
         self._webhook = _webhook(tools, traced)
         self.desk = Desk(
@@ -100,7 +100,8 @@ class Workshop:
             Endpoint("GET", "/mcp", self.mcp.get, words, scope="tools"),
             Endpoint("DELETE", "/mcp", self.mcp.delete, words, scope="tools"),
         ]
-        return [*ToolList(self.registry, self._registered).endpoints(), *ApprovalInbox(self.desk).endpoints(), *mcp]
+        tools = ToolList(self.registry, self._registered, self._tell_others).endpoints()
+        return [*tools, *ApprovalInbox(self.desk).endpoints(), *mcp]
 
     def renew(self, config: Config) -> None:
         """From now on the policy, limits and defaults of this configuration hold; its sources need a restart."""
@@ -132,7 +133,7 @@ class Workshop:
         timers = [loop.call_later(seconds, self._tell_troubles) for seconds in _LOOKS]
         unsubscribe = self.registry.subscribe(self._tell_troubles)
         self._watches = [unsubscribe, *[timer.cancel for timer in timers]]
-        self._watching = loop.create_task(self._watch_registrations())
+        self._watching = loop.create_task(self._watch_tools())
 
     async def aclose(self) -> None:
         """Let go of all sources."""
@@ -145,12 +146,17 @@ class Workshop:
         if self._webhook is not None:
             await self._webhook.aclose()
 
-    async def _watch_registrations(self) -> None:
-        """Have what was registered with another process, told or not."""
-        async with self._fanout.heard(_REGISTRATIONS) as event:
+    def _tell_others(self) -> None:
+        self._fanout.announce(_TOOLS)
+
+    async def _watch_tools(self) -> None:
+        """Have what was registered with another process or accepted there; registrations also when nobody told of them."""
+        async with self._fanout.heard(_TOOLS) as event:
             while True:
                 await heard(event, _LOOK_SECONDS)
-                event.clear()
+                if event.is_set():
+                    event.clear()
+                    self.registry.look_again()
                 with suppress(Overloaded):  # the storage is away: it is looked again
                     await self._registered.refresh()
 

@@ -71,6 +71,14 @@ class Quarantine(Protocol):
         """Use the definition whose digest was `seen`, by default the present one; NotFound if no such tool waits."""
 
 
+@runtime_checkable
+class Relisting(Protocol):
+    """A source that can look again at what is offered and what was accepted."""
+
+    def look_again(self) -> None:
+        """Something has changed elsewhere: look soon."""
+
+
 class Registry:
     """The tools of these sources, as they are now; reading it costs nothing until a source changes."""
 
@@ -162,6 +170,12 @@ class Registry:
                 with suppress(NotFound):
                     return await stock.source.accept(name, seen)
         raise NotFound(f"There is no tool {name[:80]!r} that waits to be accepted.", code="tool_not_found")
+
+    def look_again(self) -> None:
+        """Have all sources that can look again at what was accepted, perhaps by another process."""
+        for stock in self._stocks:
+            if isinstance(stock.source, Relisting):
+                stock.source.look_again()
 
     def subscribe(self, on_change: OnChange) -> Callable[[], None]:
         """Be told when the listed tools have changed, until the returned function is called."""

@@ -8,8 +8,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+from typer.testing import CliRunner
+
+from toolgate.cli.commands import app
+from toolgate.config import Config
+from toolgate.config.settings import Server
 from toolgate.limits import KeyLimits
-from toolgate.server.supervisor import words
+from toolgate.server.supervisor import how_many, words
 from toolgate.server.supervisor.board import Board
 from toolgate.server.supervisor.crew import BAD_CONFIG, GAVE_UP, Crew, Terms
 from toolgate.server.supervisor.hand import Hand
@@ -56,6 +62,18 @@ def logged(path: Path) -> list[str]:
 
 def log_to(path: Path) -> Log:
     return Log(fd=os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND))
+
+
+@pytest.mark.parametrize("said", ["0", "-1", "many", "257", "1.5"])
+def test_a_number_of_workers_that_makes_no_sense_is_refused(said: str) -> None:
+    result = CliRunner().invoke(app, ["serve", f"--workers={said}"])
+    assert result.exit_code == BAD_CONFIG
+    assert "takes a number from 1 to 256, or auto" in result.output
+
+
+def test_one_worker_for_each_processor_is_as_many_as_we_may_use() -> None:
+    assert how_many(Config(server=Server(workers=0))) == len(os.sched_getaffinity(0))
+    assert how_many(Config()) == 1
 
 
 async def test_workers_that_die_at_once_again_and_again_are_given_up(tmp_path: Path) -> None:

@@ -103,6 +103,20 @@ async def test_accepting_what_has_changed_again_or_does_not_wait_is_refused(tmp_
             await source.accept("sub")
 
 
+async def test_what_another_process_accepts_is_used_here_when_it_is_told(tmp_path: Path) -> None:
+    pins = PinStore(Database(None))
+    offering(tmp_path, add="Adds numbers.")
+    async with opened(source_of(mock("plain", tmp_path), pins=pins)):
+        pass
+    offering(tmp_path, add=POISON)
+    async with opened(source_of(mock("plain", tmp_path), pins=pins)) as source:
+        [offer] = source._offers
+        await pins.save(source.name, {offer.name: offer.definition})  # as another process does
+        assert names(source.tools) == []
+        source.look_again()
+        await eventually(lambda: names(source.tools) == ["add"])
+
+
 async def test_a_source_without_tools_is_remembered_and_one_can_be_forgotten() -> None:
     pins = PinStore(Database(None))
     assert await pins.load("mcp/a") is None

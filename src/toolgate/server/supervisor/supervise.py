@@ -15,6 +15,7 @@ from toolgate.config.settings import Server
 from toolgate.server.local import engine_room
 from toolgate.server.sockets import bind, url_of
 from toolgate.server.startup import announce, log_of
+from toolgate.server.supervisor import how_many
 from toolgate.server.supervisor.board import Board
 from toolgate.server.supervisor.crew import Crew, Terms
 from toolgate.server.supervisor.hand import Hand, Post
@@ -27,13 +28,6 @@ _BEYOND_DRAIN = 15.0
 """Seconds that a worker may take to end after its time to drain."""
 
 IN_MEMORY = "storage: several workers need a storage that they can share, such as sqlite:///toolgate.db"
-
-
-def how_many(config: Config) -> int:
-    """The workers that a configuration wants; 0 stands for one for each processor that we may use."""
-    if config.server.workers:
-        return config.server.workers
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def supervise(config: Config, *, config_path: Path | None) -> int:

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from toolgate.conversation.errors import Conflict, NotFound, ToolgateError
-from toolgate.tools.registry import Quarantine, Waiting
+from toolgate.tools.registry import Quarantine, Relisting, Waiting
 from toolgate.tools.tool import NO_INPUT, Annotations, OnChange, Tool, ToolSource
 
 NAME = "api"
@@ -162,6 +162,12 @@ class ApiSource:
             if isinstance(source, Quarantine) and await _accepted(source, name, seen):
                 return
         raise NotFound(f"There is no tool {name[:80]!r} that waits to be accepted.", code="tool_not_found")
+
+    def look_again(self) -> None:
+        """Have registered MCP servers look again at what was accepted."""
+        for source in self._sources.values():
+            if isinstance(source, Relisting):
+                source.look_again()
 
     async def _restore(self, name: str, text: bytes) -> None:
         self._texts[name] = text

@@ -149,6 +149,11 @@ class McpSource:
         await self._pins.save(self.name, {offer.name: offer.definition})
         await self._apply(self._offers)
 
+    def look_again(self) -> None:
+        """List anew soon: another process may have accepted what waits here."""
+        if self._waiting:
+            self._changed.set()
+
     async def call(self, offer: Offer, invocation: Invocation) -> Output:
         """Run a tool; ToolFailure says why it could not."""
         session = self._session
