@@ -6,7 +6,7 @@ from tests.chaos.points import POINTS
 from tests.chaos.rounds import Round
 from tests.chaos.world import Violation
 
-KINDS = ("lost", "doubled", "twice", "stuck", "wrong")
+KINDS = ("lost", "doubled", "twice", "stuck", "slow", "wrong")
 
 
 def table(rounds: Sequence[Round], late: Sequence[Violation]) -> str:
@@ -23,14 +23,14 @@ def table(rounds: Sequence[Round], late: Sequence[Violation]) -> str:
 
 
 def _heads() -> str:
-    return "".join([f"{kind:>9}" for kind in KINDS])
+    return "".join([f"{kind:>8}" for kind in KINDS])
 
 
 def _row(rounds: Sequence[Round]) -> str:
     counts = [sum(found.kind == kind for one in rounds for found in one.violations) for kind in KINDS]
     worst = max([one.recovery_seconds for one in rounds], default=0.0)
     reached = sum(one.killed for one in rounds)
-    return f"{len(rounds):>7}{reached:>7}{''.join([f'{count:>9}' for count in counts])}{worst:>8.2f} s"
+    return f"{len(rounds):>7}{reached:>7}{''.join([f'{count:>8}' for count in counts])}{worst:>8.2f} s"
 
 
 def _told(violation: Violation) -> str:

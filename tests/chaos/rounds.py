@@ -14,7 +14,9 @@ from tests.chaos.sessions import KINDS, Session
 from tests.chaos.world import Violation, World
 
 RECOVERY_SECONDS = 10.0
-PATIENCE = 60.0
+"""So long a recovery may take; more than that is slow."""
+PATIENCE = 25.0
+"""After which whoever is not done is stuck."""
 MOST = {
     "accepted": 8,
     "response-kept": 6,
@@ -60,10 +62,16 @@ class Ordeal:
         self._numbers = count(1)
         self._done: list[Session] = []
 
-    async def begin(self) -> None:
+    async def begin(self, **environment: str) -> None:
         """Start the server for the first time."""
-        await self.server.start()
+        await self.server.start(**environment)
         self.world.up.set()
+
+    async def work(self) -> list[Violation]:
+        """Have all kinds of clients at work, and nobody killed."""
+        sessions = self._new_sessions()
+        working = {asyncio.create_task(session.run()): session for session in sessions}
+        return [*await self._settled(working, time.monotonic()), *await self._verified(sessions)]
 
     async def round(self, point: str) -> Round:
         """Kill it once at this point, while all kinds of clients are at work."""
@@ -76,6 +84,8 @@ class Ordeal:
         self.world.up.set()
         wrong = await self._settled(working, began)
         recovered = time.monotonic() - began
+        if recovered > RECOVERY_SECONDS:
+            wrong.append(Violation("slow", f"all was well again after {recovered:.1f} s, {start:.1f} s of it to start"))
         wrong += await self._verified(sessions)
         return Round(self.database, point, killed, start, recovered, tuple(wrong))
 
@@ -100,13 +110,13 @@ class Ordeal:
         return killed
 
     async def _settled(self, working: "dict[asyncio.Task[None], Session]", began: float) -> list[Violation]:
-        """Wait until all clients have what they wanted, but no longer than a recovery may take."""
-        await asyncio.wait(working, timeout=max(0.1, began + RECOVERY_SECONDS - time.monotonic()))
+        """Wait until all clients have what they wanted, but not for ever."""
+        await asyncio.wait(working, timeout=max(0.1, began + PATIENCE - time.monotonic()))
         wrong: list[Violation] = []
         for task, session in working.items():
             if not task.done():
                 task.cancel()
-                wrong.append(Violation("stuck", f"{session.id} was not done after {RECOVERY_SECONDS:g} s"))
+                wrong.append(Violation("stuck", f"{session.id} was not done after {PATIENCE:g} s: {session}"))
             elif (error := task.exception()) is not None:
                 wrong.append(Violation("wrong", f"{session.id}: {type(error).__name__}: {error}"))
             else:

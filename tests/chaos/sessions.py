@@ -29,6 +29,10 @@ class Session:
         self.id = id
         self.rng = rng
 
+    def __str__(self) -> str:
+        known = {name: value for name, value in vars(self).items() if name not in ("world", "oracle", "rng")}
+        return str(known)[:1000]
+
     @abstractmethod
     async def run(self) -> None:
         """Do it, through all crashes."""

@@ -15,7 +15,8 @@ UNKNOWN = frozenset((500, 502, 503, 504))
 
 
 class Violation(Struct, frozen=True):
-    """Something that must never happen: lost, doubled, twice (a harmful call), stuck, or wrong in any other way."""
+    """Something that must never happen: lost, doubled, twice (a harmful call), stuck, slow, or wrong in any
+    other way."""
 
     kind: str
     what: str
