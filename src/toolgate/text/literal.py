@@ -15,9 +15,10 @@ from typing import TypeAlias
 from toolgate.text.source import Out, Source, Steps, words
 from toolgate.text.strings import escaped
 
+# A possessive group, `(?:…)*+`, keeps half of an iteration that failed before Python 3.11.4: hence atomic ones.
 _PAIR_OF_HALVES = r"u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _ESCAPE = rf'(?:["\\/bfnrt]|u(?![dD][89a-fA-F])[0-9a-fA-F]{{4}}|{_PAIR_OF_HALVES})'
-_CLEAN = rf'[^"\\\x00-\x1f]*+(?:\\{_ESCAPE}[^"\\\x00-\x1f]*+)*+'
+_CLEAN = rf'[^"\\\x00-\x1f]*+(?>(?:\\{_ESCAPE}[^"\\\x00-\x1f]*+)*)'
 _NUMBER = r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?"
 _BLANK = r"[ \t\r\n]*+"
 _PAIR = rf'"{_CLEAN}"{_BLANK}:{_BLANK}'
@@ -25,16 +26,16 @@ _PAIR = rf'"{_CLEAN}"{_BLANK}:{_BLANK}'
 
 def _around(value: str) -> str:
     """The pattern of a scalar, or of a container of such values."""
-    members = rf"(?:{_PAIR}{value}{_BLANK}(?:,{_BLANK}(?=\")|(?=\}})))*+"
-    items = rf"(?:{value}{_BLANK}(?:,{_BLANK}(?=[^\]])|(?=\])))*+"
+    members = rf"(?>(?:{_PAIR}{value}{_BLANK}(?:,{_BLANK}(?=\")|(?=\}})))*)"
+    items = rf"(?>(?:{value}{_BLANK}(?:,{_BLANK}(?=[^\]])|(?=\])))*)"
     return rf"(?:{_SCALAR}|\{{{_BLANK}{members}\}}|\[{_BLANK}{items}\])"
 
 
 _SCALAR = rf'(?:"{_CLEAN}"|{_NUMBER}|true|false|null)'
 _SIMPLE = _around(_around(_SCALAR))  # deeper ones go token by token at their outer levels
 _CONTAINER = re.compile(rf"(?=[\[{{]){_around(_SIMPLE)}")
-_ITEMS = re.compile(rf"(?:{_BLANK}{_SIMPLE}{_BLANK},(?={_BLANK}[^ \t\r\n\])}}]))++")
-_MEMBERS = re.compile(rf"(?:{_BLANK}{_PAIR}{_SIMPLE}{_BLANK},(?={_BLANK}[^ \t\r\n\])}}]))++")
+_ITEMS = re.compile(rf"(?>(?:{_BLANK}{_SIMPLE}{_BLANK},(?={_BLANK}[^ \t\r\n\])}}]))+)")
+_MEMBERS = re.compile(rf"(?>(?:{_BLANK}{_PAIR}{_SIMPLE}{_BLANK},(?={_BLANK}[^ \t\r\n\])}}]))+)")
 _INSIDE = {'"': re.compile(_CLEAN), "'": re.compile(r"[^'\"\\\x00-\x1f]*+")}
 _TOKEN = re.compile(r"[-+.\w]*")
 _BARE_KEY = re.compile(r"[^\s:,{}\[\]()\"'<>]*")

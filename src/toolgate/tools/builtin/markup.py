@@ -13,7 +13,7 @@ from urllib.parse import urljoin, urlsplit
 from msgspec import Struct
 
 _NAME = re.compile(r"</?([A-Za-z][A-Za-z0-9:-]*+)")
-_QUOTED_END = re.compile(r"""[^>"']*+(?:(?:"[^"]*+"|'[^']*+')[^>"']*+)*+>""")
+_QUOTED_END = re.compile(r"""[^>"']*+(?>(?:(?:"[^"]*+"|'[^']*+')[^>"']*+)*)>""")
 _ATTRIBUTE = re.compile(r"""([^\s=/>"']++)(?:\s*+=\s*+(?:"([^"]*+)"|'([^']*+)'|([^\s>"']++)))?""")
 _SPACES = re.compile(r"[ \t\r\n\f\u00a0]+")
 _BLANK_LINES = re.compile(r"\n{3,}")
