@@ -170,6 +170,8 @@ def test_asked_to_end_all_drain_at_once_and_open_streams_finish(tmp_path: Path) 
             one.request("POST", "/v1/chat/completions", body, {"content-type": "application/json"})
             answers.append(one.getresponse())
             assert b"begun" in answers[-1].read1(4096)
+        for worker in crew.workers():  # as whoever ends all processes of a service does
+            os.kill(worker, signal.SIGTERM)
         crew.signal(signal.SIGTERM)
         until(lambda: refuses(crew))
         Slow.enough.set()

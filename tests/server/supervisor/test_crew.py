@@ -108,6 +108,24 @@ async def test_a_first_worker_that_cannot_start_is_the_end(tmp_path: Path) -> No
         assert len(agency.hired) == 1
 
 
+async def test_when_there_can_be_no_process_it_is_tried_again(tmp_path: Path) -> None:
+    agency, refusals = Agency(SERVES), [False, True, False]
+
+    async def hire(place: int) -> Hand:
+        if refusals.pop(0):
+            raise BlockingIOError("Resource temporarily unavailable")
+        return await agency.hire(place)
+
+    crew = Crew(1, hire, Board(), log_to(tmp_path / "log"), QUICK)
+    assert await crew.open()
+    agency.hired[0].kill()
+    async with asyncio.timeout(20):
+        await until(lambda: len(agency.hired) == 2 and agency.hired[1].serving)
+        crew.drain()
+        assert await crew.ended() == 0
+    assert logged(tmp_path / "log") == ["worker ended", "worker not started"]
+
+
 async def test_a_worker_that_does_not_end_is_ended(tmp_path: Path) -> None:
     deaf = SERVES.partition("while")[0] + "time.sleep(60)"
     crew = Crew(1, (agency := Agency(deaf)).hire, Board(), log_to(tmp_path / "log"), QUICK)

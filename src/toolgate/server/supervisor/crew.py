@@ -60,9 +60,7 @@ class Crew:
 
     async def open(self) -> bool:
         """Whether all serve; the first is started alone, so that what is wrong with all is told once."""
-        first = await self._start(0)
-        self._posts[0] = first
-        if not await first.serves(self._terms.start):
+        if not await self._man(0):
             return False
         self._opening = False
         async with self._changing:
@@ -103,13 +101,20 @@ class Crew:
     async def _man(self, place: int) -> bool:
         """Put a new worker in a place; whether it serves."""
         hand = self._posts[place] = await self._start(place)
+        if hand is None:
+            self._failed(place, GAVE_UP)
+            return False
         serves = await hand.serves(self._terms.start)
         if serves:
             self._uncover(place)
         return serves
 
-    async def _start(self, place: int) -> Hand:
-        hand = await self._hire(place)
+    async def _start(self, place: int) -> Hand | None:
+        try:
+            hand = await self._hire(place)
+        except OSError as error:  # no process, no file: there may be one in a moment
+            self._log.error("worker not started", place=place, problem=str(error))
+            return None
         self._hands.add(hand)
         self._board.joined(hand)
         self._begin(self._attend(hand))
@@ -140,6 +145,15 @@ class Crew:
         if not self._opening or code != BAD_CONFIG:
             self._log.error("worker ended", place=place, pid=hand.pid, status=code, seconds=round(lived, 3))
         self._cover(place)
+        self._try_again(place, code)
+
+    def _failed(self, place: int, code: int) -> None:
+        """There could be no worker for a place."""
+        if not self._asked:
+            self._failures[place] += 1
+            self._try_again(place, code)
+
+    def _try_again(self, place: int, code: int) -> None:
         serving = any(one.serving for one in self._hands)
         if not serving and (self._opening or self._failures[place] >= self._terms.attempts):
             self._give_up(code)
@@ -171,7 +185,7 @@ class Crew:
     async def _relieve(self, place: int) -> bool:
         """Put a new worker in a place, then let the old one go; false if the new one does not serve."""
         new = await self._start(place)
-        if not await new.serves(self._terms.start):
+        if new is None or not await new.serves(self._terms.start):
             self._log.error("workers not renewed", place=place, problem="the new worker did not start; the old stays")
             return False
         old, self._posts[place] = self._posts[place], new

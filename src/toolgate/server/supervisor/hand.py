@@ -57,8 +57,8 @@ class Hand:
     async def start(cls, post: Post) -> "Hand":
         """A process that begins to serve; OSError if there can be none."""
         ours, its = socket.socketpair()
-        with its:
-            told = msgspec.json.encode(msgspec.structs.replace(post, line=its.fileno())).decode()
+        told = msgspec.json.encode(msgspec.structs.replace(post, line=its.fileno())).decode()
+        try:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-P",
@@ -68,6 +68,11 @@ class Hand:
                 pass_fds=(*dict.fromkeys(post.sockets), its.fileno(), post.lifeline),
                 start_new_session=True,  # a Ctrl-C is for the supervisor, which ends us in order
             )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            its.close()
         return cls(post.place, process, *await asyncio.open_unix_connection(sock=ours))
 
     @property

@@ -69,7 +69,7 @@ class Worker:
         options = edge(gate)
         options |= {"limits": with_files(options["limits"]), "sock": self._sockets[post.place].dup()}
         self._listener = Listener(gate, **options)
-        self._told_to_end = False
+        self._told_to_end = self._drained = False
         self._covering: asyncio.Task[None] | None = None
 
     async def serve(self) -> None:
@@ -88,16 +88,17 @@ class Worker:
         await foreman.aclose()
 
     def _end(self) -> None:
-        """End in order; whoever sends a signal to all of us sends one to the supervisor, which does not count twice."""
+        """End in order, once: whoever sends a signal to all of us sends it to the supervisor, too, which tells us again."""
         if not self._told_to_end:
             self._told_to_end = True
             self._listener.drain()
 
     def _obey(self, order: words.ToWorker) -> None:
         match order:
-            case words.Drain() if self._told_to_end:
+            case words.Drain() if self._drained:
                 self._listener.drain()
             case words.Drain():
+                self._drained = True
                 self._end()
             case words.Retire(seconds):
                 self._listener.retire(seconds)
