@@ -15,7 +15,7 @@ from tests.chaos.world import Violation, World
 
 RECOVERY_SECONDS = 10.0
 """So long a recovery may take; more than that is slow."""
-PATIENCE = 25.0
+PATIENCE = 60.0
 """After which whoever is not done is stuck."""
 MOST = {
     "accepted": 8,
@@ -127,7 +127,7 @@ class Ordeal:
     def _new_sessions(self) -> list[Session]:
         number = next(self._numbers)
         name = self.database[:2]
-        return [kind(self.world, self.oracle, f"{name}{number}{kind.__name__}", self._rng) for kind in KINDS]
+        return [kind(self.world, self.oracle, f"{name}{number}{kind.__name__}") for kind in KINDS]
 
     async def _verified(self, sessions: Sequence[Session]) -> list[Violation]:
         done = [session for session in sessions if session in self._done]

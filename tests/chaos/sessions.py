@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import random
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -23,14 +22,13 @@ class Session:
     rounds: Sequence[Sequence[str]] = ()
     durable = True
 
-    def __init__(self, world: World, oracle: Oracle, id: str, rng: random.Random) -> None:
+    def __init__(self, world: World, oracle: Oracle, id: str) -> None:
         self.world = world
         self.oracle = oracle
         self.id = id
-        self.rng = rng
 
     def __str__(self) -> str:
-        known = {name: value for name, value in vars(self).items() if name not in ("world", "oracle", "rng")}
+        known = {name: value for name, value in vars(self).items() if name not in ("world", "oracle")}
         return str(known)[:1000]
 
     @abstractmethod
