@@ -241,3 +241,6 @@ def test_what_is_wrong_with_all_workers_is_told_once(tmp_path: Path, config: str
 def test_one_worker_needs_no_supervisor(tmp_path: Path) -> None:
     with service(tmp_path, MODELS + LOG, "--workers", "1") as crew:
         assert children(crew.announced().process.pid) == []
+        crew.signal(signal.SIGUSR2)
+        until(lambda: any('"not renewed"' in line for line in crew.said))
+        assert crew.ask() == 200

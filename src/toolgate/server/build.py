@@ -193,6 +193,10 @@ class Toolgate:
         if self._workshop is not None:
             self._workshop.mcp.close()
 
+    def stay(self) -> None:
+        """Say that a process alone cannot be renewed while it serves, rather than end as the signal would have it."""
+        self._traced.log.warning("not renewed", problem="only a server of several workers is renewed while it serves")
+
     def reload(self, path: Path) -> None:
         """Read the configuration again; what can change at run time does, and a bad file changes nothing."""
         log = self._traced.log
@@ -298,8 +302,10 @@ def serve(config: Config, *, config_path: Path | None) -> int:
         return 2
 
     def ready(url: str) -> None:
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGUSR2, gate.stay)
         if config_path is not None:
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, gate.reload, config_path)
+            loop.add_signal_handler(signal.SIGHUP, gate.reload, config_path)
         announce(url, config)
         spare_the_collector()
 
