@@ -1,7 +1,7 @@
 """Runs as workflows of DBOS: their steps are written to its system database, and any node goes on with them.
 
-DBOS has a loop and threads of its own here, because its database calls block; what a run does happens in the server's loop.
-Between them go the run's id in one direction and finished steps in the other. Importing this file imports DBOS, which takes
+DBOS has a loop and threads of its own here, because its database calls block; what a run does happens in the server's loop,
+and its steps are written in threads. Importing this file imports DBOS, which takes
 most of a second and 60 MB: only whoever has runs to carry out does.
 
 A workflow of DBOS belongs to whoever was given it last: a step of anybody else is refused in the same transaction.
@@ -13,7 +13,7 @@ import logging
 import sqlite3
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import closing
 from typing import Any, TypeVar
 
@@ -29,6 +29,7 @@ FORMAT = "1"
 """Of the steps: DBOS gives a run only to nodes that write them in the same way."""
 
 _MANY = 1000
+_WRITERS = 4
 
 _in_force: list["Workflows"] = []  # DBOS is one to a process and finds its workflows by name, so this is, too
 
@@ -51,6 +52,7 @@ class Workflows:
         self._home: asyncio.AbstractEventLoop | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._threads = ThreadPoolExecutor(_WRITERS, thread_name_prefix="toolgate-steps")
         self._work: Work | None = None
 
     async def open(self, work: Work) -> None:
@@ -93,7 +95,7 @@ class Workflows:
         assert self._work is not None
         assert self._loop is not None
         recorded = await _replayed(id)
-        steps = WorkflowSteps(self._loop, contextvars.copy_context(), recorded)
+        steps = WorkflowSteps(self._threads, contextvars.copy_context(), recorded)
         try:
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_awaited(self._work(id, steps)), self._home))
         except Exception as failure:
@@ -108,6 +110,7 @@ class Workflows:
             await asyncio.to_thread(DBOS.destroy)
             self._loop.call_soon_threadsafe(self._loop.stop)
             await asyncio.to_thread(self._thread.join)
+            self._threads.shutdown(wait=False)
             self._loop = None
 
     async def _launch(self) -> None:
@@ -136,22 +139,32 @@ class Workflows:
 
 
 class WorkflowSteps:
-    """The steps of one workflow, written from the server's loop."""
+    """The steps of one workflow, written from the server's loop, one at a time."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, context: contextvars.Context, recorded: Sequence[str]) -> None:
+    def __init__(self, threads: Executor, context: contextvars.Context, recorded: Sequence[str]) -> None:
         self.recorded = recorded
-        self._loop = loop
+        self._threads = threads
         self._context = context
+        self._turn = asyncio.Lock()
 
     async def keep(self, name: str, value: str) -> None:
         """Write a step, unless the workflow was given to somebody else."""
-        kept: Future[str] = asyncio.run_coroutine_threadsafe(
-            _within(self._context, lambda: DBOS.run_step_async({"name": name}, lambda: value)), self._loop
-        )
-        try:
-            await asyncio.wrap_future(kept)
-        except error.DBOSWorkflowConflictIDError:
-            raise LeaseLost from None
+        loop = asyncio.get_running_loop()
+        async with self._turn:
+            writing = loop.run_in_executor(self._threads, self._context.run, _keep, name, value)
+            try:
+                await asyncio.shield(writing)
+            except asyncio.CancelledError:
+                await asyncio.gather(writing, return_exceptions=True)  # a context is entered by one thread at a time
+                raise
+
+
+def _keep(name: str, value: str) -> None:
+    """In the context of a workflow, by which DBOS knows which it is."""
+    try:
+        DBOS.run_step({"name": name}, lambda: value)
+    except error.DBOSWorkflowConflictIDError:
+        raise LeaseLost from None
 
 
 def _keep_running(loop: asyncio.AbstractEventLoop) -> None:
@@ -188,7 +201,7 @@ async def _replayed(id: str) -> list[str]:
     written = await _within(contextvars.Context(), lambda: DBOS.list_workflow_steps_async(id))
     known = {step["function_id"]: step["function_name"] for step in written}
     last = max(known, default=0)
-    # Of two steps written side by side the later may be there alone: the other's place is filled.
+    # A step that was not written leaves its place, which is filled.
     return [await DBOS.run_step_async({"name": known.get(number, "nothing")}, str) for number in range(1, last + 1)]
 
 
