@@ -1,0 +1,57 @@
+"""A process that slept through its lease while a model was thinking, and wakes up to a call of a tool (D3; fault: M6)."""
+
+import asyncio
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.databases import Postgres
+from tests.runs.processes import WANTS, calling, server, until
+from toolgate.conversation.message import Part
+from toolgate.conversation.request import ModelRequest
+
+SETTINGS: dict[str, Any] = {
+    "runs": {"lease_seconds": 1, "look_seconds": 0.2},
+    "tools": {"approvals": {"default": "allow"}, "python": ["tools"]},
+}
+
+
+def test_who_wakes_up_late_with_a_call_in_hand_runs_it_no_more(tmp_path: Path, postgres: Postgres) -> None:
+    """fault: M6: the other is in the middle of that very call, so that only the number of its claim tells them apart."""
+    places = [tmp_path / name for name in ("frozen", "other")]
+    for place in places:
+        place.mkdir()
+    thinks = tmp_path / "thinks"
+    thinks.touch()
+
+    async def slowly(request: ModelRequest) -> Sequence[Part | Exception] | str:
+        while thinks.exists():  # noqa: ASYNC110 - it is looked at from another loop
+            await asyncio.sleep(0.01)
+        return calling("book")(request)
+
+    with (
+        postgres.database() as storage,
+        server(places[0], storage, **SETTINGS) as frozen,
+        server(places[1], storage, **SETTINGS) as other,
+    ):
+        asked = frozen.play(slowly)
+        other.play(calling("book"))
+        other.hold("book")
+        frozen.start()
+        with frozen.client() as client:
+            id = client.responses.create(model="m", input="Go.", background=True, extra_body=WANTS).id
+        until(lambda: asked.requests)
+        frozen.signal(signal.SIGSTOP)
+        other.start()
+        until(lambda: other.ran)
+        thinks.unlink()
+        until(lambda: asked.answers and asked.answers[0].complete)
+        frozen.signal(signal.SIGCONT)
+        frozen.stop()  # it drains: whatever it would still do is done now
+        other.let_go("book")
+        response = other.ended(id)
+    assert frozen.ran == []
+    assert other.ran == ["book"]
+    assert response.output_text == "Step 1.So: Paris is booked"
+    assert len(asked.requests) == 1
