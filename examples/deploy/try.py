@@ -93,6 +93,11 @@ class Node:
         self.process.send_signal(number)
         self.process.wait(60)
 
+    def end(self) -> None:
+        """Stop it, if it runs."""
+        if self.process.poll() is None:
+            self.stop(signal.SIGTERM)
+
 
 @contextmanager
 def balancer(name: str, ports: list[int], folder: Path) -> Iterator[int]:
@@ -220,7 +225,7 @@ def main() -> None:
         for name in ("one", "two"):
             (folder / name).mkdir()
             node = Node(folder / name, f"http://127.0.0.1:{model.server_port}/v1")
-            stack.callback(lambda node=node: node.process.poll() is None and node.stop(signal.SIGTERM))
+            stack.callback(node.end)
             nodes.append(node)
         for name in found:
             (folder / name).mkdir()
