@@ -83,8 +83,8 @@ class Cluster:
         now(self.stores[node].free())
 
     def release(self, node: int) -> None:
-        if (claim := self.believed[node]) is not None:
-            now(self.stores[node].release("run", claim.token))
+        if (claim := self.believed[node]) is not None and now(self.stores[node].release("run", claim.token)):
+            self.is_held_by(node, claim)
 
     def turn(self, node: int, waits: bool) -> None:
         if (claim := self.believed[node]) is not None:
@@ -92,6 +92,12 @@ class Cluster:
                 now(self.stores[node].turn("run", claim.token, "waiting" if waits else "running"))
             except LeaseLost:
                 assert claim.token != self.seen.token or self.seen.state in ("queued", *ENDS)
+                return
+            self.is_held_by(node, claim)
+
+    def is_held_by(self, node: int, claim: StoredRun) -> None:
+        """Whoever could write must have been the last to claim the run."""
+        assert (self.seen.token, self.seen.node) == (claim.token, f"n{node}")
 
     def end(self, node: int, how: End) -> None:
         if (claim := self.believed[node]) is not None:
@@ -99,6 +105,7 @@ class Cluster:
                 now(self.instant.change(self.stores[node].ending("run", claim.token, how)))
             except LeaseLost:
                 return
+            self.is_held_by(node, claim)
             self.ends.append(how)
 
     def cancel(self, node: int) -> None:
