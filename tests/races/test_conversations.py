@@ -2,11 +2,18 @@
 
 import asyncio
 import random
+import re
+from pathlib import Path
 from typing import Any
 
 from tests.races.pair import RUN, Pair, obeying
+from tests.server.nodes import nodes
+from toolgate.storage.database import Database
 
 CLIENTS, TURNS = 8, 5
+ROBBED = """
+CREATE TRIGGER robbed AFTER INSERT ON conversation_locks BEGIN UPDATE conversation_locks SET holder = 'b/1'; END
+"""
 
 
 class Client:
@@ -57,7 +64,7 @@ def _spoken(item: dict[str, Any]) -> str:
 
 async def test_turns_of_many_clients_stand_together_each_whole_and_once(pair: Pair) -> None:
     """fault: M5"""
-    pair.play(obeying)
+    script = pair.play(obeying)
     id = str((await pair.request(0, "POST", "/v1/conversations", {})).json["id"])
     clients = [Client(pair, id, number) for number in range(CLIENTS)]
     await asyncio.gather(*[client.talk() for client in clients])
@@ -74,6 +81,24 @@ async def test_turns_of_many_clients_stand_together_each_whole_and_once(pair: Pa
     assert len(known) == CLIENTS * TURNS
     assert sorted(turns) == sorted(known), "a turn is lost, stands twice, or another's stands in its middle"
     assert all(2 <= owners.count(word) <= 4 for word in known)
+    for request in script.requests:
+        seen = set(re.findall(r"c\dt\d", str(request.messages)))
+        asked = re.findall(r"look_up (c\dt\d)", str(request.messages))[-1]
+        assert seen == set(turns[: turns.index(asked) + 1]), "an answer was made without what stands before it"
     calls = [number for number, item in enumerate(items) if item["type"] == "function_call"]
     assert all(items[number + 1].get("call_id") == items[number]["call_id"] for number in calls)
     assert sum(client.refused for client in clients) > 0, "nobody was ever in anybody's way"
+
+
+async def test_items_that_were_not_added_are_not_acknowledged(tmp_path: Path) -> None:
+    """fault: M5: another node takes the conversation over in the very moment in which it was taken here."""
+    storage = f"sqlite:///{tmp_path}/t.db"
+    async with nodes(1, storage, None) as [node]:
+        id = str((await node.request("POST", "/v1/conversations", {})).json["id"])
+        database = Database(storage)
+        await database.change(lambda db: db.execute(ROBBED) and None)
+        await database.aclose()
+        items = {"items": [{"role": "user", "content": "Hello"}]}
+        heard = await node.request("POST", f"/v1/conversations/{id}/items", items)
+        kept = (await node.request("GET", f"/v1/conversations/{id}/items")).json["data"]
+    assert (heard.status, heard.json["error"]["code"], kept) == (409, "conversation_locked", [])

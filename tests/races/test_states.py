@@ -72,7 +72,8 @@ class Races(RuleBasedStateMachine):
         self.won: dict[str, list[State]] = {}
         self.used = Counter[str]()
         self._run(self.databases[0].change(self.nodes[0].runs.opening(self.id, "ann", b"{}", 1_000_000)))
-        self.run, self.approvals = self._stored(), {}
+        self.run = self._stored()
+        self.approvals: Mapping[str, Approval] = {}
         self._run(self._do(self.nodes[0], "claim"))
         self._run(self._do(self.nodes[0], "call"))
         self.run, self.approvals = self._stored(), self._approvals()
@@ -144,7 +145,7 @@ class Races(RuleBasedStateMachine):
         assert [self.run.state] == self.ends if self.run.is_over else not self.ends
         known, self.approvals = self.approvals, self._approvals()
         for id, one in self.approvals.items():
-            was = known[id].state if id in known else "pending"
+            was: State = known[id].state if id in known else "pending"
             assert one.state == was or one.state in _reachable(was), f"{was} became {one.state}"
             assert len(self.won.get(id, [])) <= 1, "it was answered twice"
             assert self.used[id] == (one.state == "consumed"), "it was used twice, or without consent"
