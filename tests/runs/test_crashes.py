@@ -184,3 +184,15 @@ def test_a_run_whose_steps_are_lost_fails_rather_than_do_anything_twice(tmp_path
     assert response.error is not None
     assert "lost" in response.error.message
     assert len(killed.ran) == 2
+
+
+def test_a_cancelled_run_asks_nobody_any_more(tmp_path: Path) -> None:
+    with server(tmp_path, f"sqlite:///{tmp_path}/t.db") as running:
+        running.play(calling("book"))
+        running.start()
+        id = accepted(running)
+        asked = running.pending()
+        with running.client() as client:
+            assert client.responses.cancel(id).status == "cancelled"
+        assert running.approval(asked)["state"] == "denied"
+    assert running.ran == []

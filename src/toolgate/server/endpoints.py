@@ -205,6 +205,11 @@ class Conversations:
         request = replace(request, warnings=(*asked.warnings, *outfit.selection.warnings))
         return request, equipment.request, equipment.model, equipment.told
 
+    async def dismiss(self, run: str) -> None:
+        """Close what a cancelled run has asked people."""
+        if self._tooling is not None:
+            await self._tooling.dismiss(run)
+
     def answer(self, question: Question, keeper: Keeper | None = None) -> Awaitable[None]:
         """Ask the model and tell the client, whole or streamed as it wants."""
         question.exchange.cancel_when_client_leaves()

@@ -46,6 +46,11 @@ class Desk(LastingDesk, Protocol):
     async def answer(self, id: str, approve: bool, *, by: str, reason: str | None = None) -> object:
         """Approve or deny, once and for all."""
 
+    async def deny_all(
+        self, *, by: str, caller: str | None = None, run: str | None = None, reason: str | None = None
+    ) -> object:
+        """Deny everything that waits, of one run or of all."""
+
 
 class Terms(Struct, frozen=True):
     """How runs go unless a request or the model's row says otherwise."""
@@ -97,6 +102,10 @@ class Tooling:
     async def restored(self, caller: Caller, request: ModelRequest, dialect: Dialect) -> ModelRequest:
         """The request with what its client did not see of earlier turns."""
         return await self._memory.restored(caller.name, request, dialect.native, has_ids=dialect.framing == "sse")
+
+    async def dismiss(self, run: str) -> None:
+        """Close the questions of a run that was cancelled: nobody needs to answer them."""
+        await self._desk.deny_all(by=OWN_LABEL, run=run, reason="The response was cancelled.")
 
     async def brought(self, messages: Sequence[Message]) -> None:
         """Wait a while until the tools that the last answer calls are here: after a start some sources take their time."""

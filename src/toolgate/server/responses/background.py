@@ -57,6 +57,7 @@ class Making(Struct, frozen=True):
     keeper: Callable[[Turn, Callable[[], None]], Keeper]
     prepare: Callable[[Accepted, Lasting], Awaitable[Question]]
     answer: Callable[[Question], Awaitable[None]]
+    dismiss: Callable[[str], Awaitable[None]]
 
 
 class Background:
@@ -139,6 +140,7 @@ class Background:
         recording = await self._recording(attempt, accepted, await self._resumption(attempt, accepted))
         if how == "cancelled":
             await recording.close("cancelled")
+            await self._made_by().dismiss(accepted.id)
         else:
             await recording.close("failed", failure(_GIVEN_UP[how]), "parked" if how == "parked" else "failed")
         self._tell_begun(attempt.run.id)
@@ -182,6 +184,7 @@ class Background:
             if not attempt.cancelled:
                 raise
             await recording.close("cancelled")
+            await making.dismiss(accepted.id)
         except Exception as error:  # noqa: BLE001  # nobody above would hear of it: the client does, the log has the story
             self._traced.crashed(record, error)
             failed = GatewayFault("An internal error occurred; the server's log has it.")

@@ -220,7 +220,7 @@ class Responses:
             """Another may have begun there while nobody made this one: it speaks first."""
             return await state.take(turn.owner, turn.conversation, wait=True) if turn.conversation else _nothing
 
-        return Making(take, keeper, self._prepare, self._conversations.answer)
+        return Making(take, keeper, self._prepare, self._conversations.answer, self._conversations.dismiss)
 
     async def _follow(self, call: Call, kept: StoredResponse, after: int, headers: list[Header] | None = None) -> None:
         assert self._state is not None  # whoever follows has seen it
