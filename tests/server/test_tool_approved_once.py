@@ -22,6 +22,7 @@ from tests.server.toolwork import (
 from toolgate.config.settings import Approvals, Tools
 from toolgate.conversation.errors import Unavailable
 from toolgate.engine.rounds import INTERRUPTED
+from toolgate.server.journal import RunJournal
 from toolgate.tools.tool import Annotations
 
 ASKING = Tools(approvals=Approvals(hold_seconds=5))
@@ -138,3 +139,27 @@ async def test_the_same_approving_request_after_its_run_is_over_finds_the_result
         assert results(script.requests[2]) == ["written"]
         assert (await work.decide(id)).status == 409
         assert len(oracle.runs) == 1
+
+
+@pytest.mark.parametrize("client", ["openai_chat", "anthropic", "ollama"])
+async def test_consent_that_was_used_up_for_a_call_that_never_began_is_not_asked_for_again(
+    oracle: Oracle, client: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A3; fault: K-D: the server was killed between the two."""
+    async with at_work(oracle, tools=ASKING) as work:
+        script = work.play([call()], "Done.")
+        with monkeypatch.context() as patched:
+            patched.setattr(RunJournal, "starting", _killed)
+            asking = asyncio.ensure_future(work.ask(client))
+            id = (await work.waiting())["id"]
+            assert (await work.decide(id)).status == 200
+            assert (await asking).status == 500
+        assert (await work.get(f"/v1/approvals/{id}")).json["state"] == "consumed"
+        assert said(client, await work.ask(client)) == "Done."
+        assert (await work.get("/v1/approvals")).json["data"][0]["id"] == id
+        assert results(script.requests[1]) == ["written"]
+        assert len(oracle.runs) == 1
+
+
+async def _killed(journal: RunJournal, call: Any, repeatable: bool) -> None:
+    raise RuntimeError("the process ends here")

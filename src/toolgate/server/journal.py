@@ -40,17 +40,21 @@ class Memory:
         self._store = store
         self._live: dict[tuple[str, str], RunJournal] = {}
 
-    async def begin(self, owner: str, key: str, request: ModelRequest, native: bool) -> tuple["RunJournal", Past]:
+    async def begin(
+        self, owner: str, key: str, request: ModelRequest, native: bool, run: str = ""
+    ) -> tuple["RunJournal", Past]:
         """A journal for the run of this key, and what an earlier attempt did, if there was one.
 
+        `run` is the name by which a new run asks for consent; one that goes on has that of its first attempt.
         A run of this key that is live is left alone: this one is another.
         """
         if (earlier := self._live.get((owner, key))) is not None:
             await earlier.overtaken()
         if (owner, key) in self._live:
-            return RunJournal(self._store, self._live, owner, f"{key}+{mint()}", request.messages, native), Past()
+            key = f"{key}+{mint()}"
+            return RunJournal(self._store, self._live, owner, key, request.messages, native, run), Past()
         # The key is taken before anything is awaited: of two that come back, one goes on.
-        journal = RunJournal(self._store, self._live, owner, key, request.messages, native)
+        journal = RunJournal(self._store, self._live, owner, key, request.messages, native, run)
         try:
             pending = {_began_key(call): call.id for call in unanswered(request.messages)}
             kept = await self._store.find(owner, [key, *pending], within=RESUMABLE_SECONDS)
@@ -60,6 +64,7 @@ class Memory:
             raise
         journal.resumed = journal._kept = key in kept
         attempt = kept.pop(key, KeptRounds(()))
+        journal.run = attempt.run or run
         started = attempt.started | {pending[began] for began in kept}
         return journal, Past(attempt.messages, started, strange - started)
 
@@ -91,7 +96,10 @@ class RunJournal:
         key: str,
         asked: Sequence[Message],
         native: bool,
+        run: str = "",
     ) -> None:
+        self.run = run
+        """The name by which it asks for consent."""
         self.resumed = False
         """Whether it goes on with what an earlier attempt had begun."""
         self._asked = asked
@@ -117,7 +125,7 @@ class RunJournal:
     async def progressed(self, messages: Sequence[Message]) -> None:
         """Keep what the run did so far, for the same request to go on from."""
         self._kept = True
-        await self._store.keep(self._owner, [self._key], messages)
+        await self._store.keep(self._owner, [self._key], messages, run=self.run)
 
     async def answered(self, message: Message, usage: Usage | None) -> None:
         """Nothing is lost yet: the same request would get another answer."""

@@ -87,7 +87,7 @@ class Lasting(Struct, frozen=True):
 class LastingApprovals:
     """The desk in the hands of a run that outlives its process (`toolgate.tools.tool.Approvals`)."""
 
-    def __init__(self, desk: Desk, pending: set[str], turn: Callable[[bool], Awaitable[None]]) -> None:
+    def __init__(self, desk: Desk, pending: set[str], turn: Callable[[bool], Awaitable[None]] | None = None) -> None:
         """`pending` calls may have used up their consent in an earlier attempt without having begun."""
         self._desk = desk
         self._pending = pending
@@ -113,6 +113,8 @@ class LastingApprovals:
         """Whether the approval was answered; the row of the run says meanwhile that it waits."""
         if approval in self._theirs:
             return False
+        if self._turn is None:
+            return await self._desk.wait(approval, seconds)
         await self._turn(True)
         answered = await self._desk.wait(approval, seconds)
         await self._turn(False)

@@ -20,7 +20,7 @@ from toolgate.engine.rounds import Past, WithTools
 from toolgate.engine.teller import Manner
 from toolgate.server.auth import Caller, Keys
 from toolgate.server.journal import Memory, RunJournal, request_key
-from toolgate.server.lasting import HOLD_SECONDS, Lasting
+from toolgate.server.lasting import HOLD_SECONDS, Lasting, LastingApprovals
 from toolgate.server.lasting import Desk as LastingDesk
 from toolgate.server.wanted import Wanted
 from toolgate.tools.references import referenced
@@ -173,14 +173,15 @@ class Tooling:
         manner = Manner(dialect.native, dialect.asking, dialect.pausing, wanted.status == "text")
 
         async def begin() -> tuple[WithTools, RunJournal]:
-            journal, past = await self._memory.begin(caller.name, key, request, dialect.native)
+            journal, past = await self._memory.begin(caller.name, key, request, dialect.native, run)
             try:
                 await self._take_decisions(caller, request, journal, past, lasting)
                 approvals, past, notes = await self._lasting(lasting, past, journal, outfit, behalf)
             except BaseException:
                 journal.close()
                 raise
-            known = replace(behalf, tainted=_is_tainted((*request.messages, *past.messages), self.registry))
+            tainted = _is_tainted((*request.messages, *past.messages), self.registry)
+            known = replace(behalf, run=journal.run, tainted=tainted)
             toolbox = RunToolbox(outfit.shelf, outfit.selection, self._runner, approvals, known)
             gear = WithTools(
                 self._while_welcome(caller, route), toolbox, notes, manner, self._budget(wanted, request), route.price
@@ -194,8 +195,11 @@ class Tooling:
         self, lasting: Lasting | None, past: Past, journal: RunJournal, outfit: "Outfit", behalf: Behalf
     ) -> tuple[Approvals, Past, Journal]:
         """What the run asks for consent, goes on from and writes to."""
-        if lasting is None:
+        if lasting is None and not journal.resumed:
             return self._desk, past, journal
+        if lasting is None:  # consent that was used up for a call that never began is still good for it
+            pending = {call.id for call in unanswered(past.messages)} - past.started
+            return LastingApprovals(self._desk, pending), past, journal
         approvals = lasting.approvals(self._desk)
         outfit.shelf.recall(lasting.past.messages)
         past = await lasting.settled(

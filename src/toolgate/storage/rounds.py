@@ -26,11 +26,16 @@ _messages = msgspec.json.Decoder(tuple[Message, ...])
 _started = msgspec.json.Decoder(list[str])
 
 
+_NAME = "\0"
+"""Stands before the name of the run, which is kept among the calls that had begun; no call's id begins so."""
+
+
 class KeptRounds(Struct, frozen=True):
-    """The messages that were said and done, and the calls that had begun."""
+    """The messages that were said and done, the calls that had begun, and the name by which the run asked for consent."""
 
     messages: tuple[Message, ...]
     started: frozenset[str] = frozenset()
+    run: str = ""
 
 
 class RoundStore:
@@ -48,14 +53,18 @@ class RoundStore:
         query = _SELECT % ", ".join("?" * len(asked))
         oldest = time.time() - within
         rows = await self._database.do(lambda db: db.execute(query, (owner, oldest, *asked)).fetchall())
-        return {key: KeptRounds(_messages.decode(said), frozenset(_started.decode(begun))) for key, said, begun in rows}
+        return {key: _kept(said, _started.decode(begun)) for key, said, begun in rows}
 
     async def keep(
-        self, owner: str, keys: Sequence[str], messages: Sequence[Message], forget: Sequence[str] = ()
+        self, owner: str, keys: Sequence[str], messages: Sequence[Message], forget: Sequence[str] = (), run: str = ""
     ) -> None:
-        """Keep these messages under every key, and nothing any more under those to forget."""
+        """Keep these messages under every key, and nothing any more under those to forget.
+
+        The name of the `run` is that under which the messages of a key were kept first.
+        """
         now, written = time.time(), msgspec.json.encode(messages)
-        kept = [(owner, key, now, written, b"[]") for key in keys]
+        begun = msgspec.json.encode([_NAME + run] if run else [])
+        kept = [(owner, key, now, written, begun) for key in keys]
         prune = self._kept % _PRUNE_EVERY == 0
         self._kept += 1
         dropped = [(owner, key) for key in forget]
@@ -78,3 +87,8 @@ class RoundStore:
                 db.execute("UPDATE rounds SET started = ? WHERE owner = ? AND key = ?", (begun, owner, key))
 
         await self._database.change(write)
+
+
+def _kept(said: bytes, begun: Sequence[str]) -> KeptRounds:
+    run = next((one[1:] for one in begun if one.startswith(_NAME)), "")
+    return KeptRounds(_messages.decode(said), frozenset([one for one in begun if not one.startswith(_NAME)]), run)
