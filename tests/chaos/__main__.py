@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.chaos.model import planning
+from tests.chaos.model import Planner, planning
 from tests.chaos.points import NAMES
 from tests.chaos.report import table
 from tests.chaos.rounds import Ordeal, Round
@@ -20,10 +20,10 @@ from tests.databases import ENGINES, running_postgres
 
 
 async def ordeal(
-    database: str, storage: str, place: Path, upstream: str, points: list[str], seed: int, told: bool = False
+    database: str, server: Server, planner: Planner, points: list[str], seed: int, told: bool = False
 ) -> tuple[list[Round], list[Violation]]:
     """One crash at each of the points, in their order, over one storage."""
-    it = Ordeal(database, Server(place, storage, upstream), seed)
+    it = Ordeal(database, server, planner, seed)
     rounds: list[Round] = []
     try:
         await it.begin()
@@ -59,7 +59,7 @@ async def _all(
     late: list[Violation] = []
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tg-chaos-")))
-        async with planning() as (_, upstream), asyncio.TaskGroup() as group:
+        async with planning() as (planner, upstream), asyncio.TaskGroup() as group:
             tasks = []
             for database in databases:
                 place = folder / database
@@ -68,7 +68,8 @@ async def _all(
                 if database != "sqlite":
                     storage = stack.enter_context(stack.enter_context(running_postgres()).database())
                 points = shuffled(-(-rounds // len(databases)), seed, names)
-                tasks.append(group.create_task(ordeal(database, storage, place, upstream, points, seed, told=True)))
+                server = Server(place, storage, upstream)
+                tasks.append(group.create_task(ordeal(database, server, planner, points, seed, told=True)))
     for task in tasks:
         found += task.result()[0]
         late += task.result()[1]

@@ -21,6 +21,10 @@ from toolgate.server.listen import listening
 from toolgate.testing import ScriptedAnswer, ScriptedModel
 
 USAGE = Usage(input=1000, output=1000)
+PRICE = 1.0
+"""Of a million tokens."""
+COST = PRICE * (USAGE.input + USAGE.output) / 1_000_000
+"""Of an answer."""
 
 
 class Planner:
@@ -29,6 +33,10 @@ class Planner:
     def __init__(self) -> None:
         self.answered: Counter[str] = Counter()
         self._calls = 0
+
+    def answers(self, name: str) -> int:
+        """How often it was asked about plans whose ids begin so."""
+        return sum(count for plan, count in self.answered.items() if plan.startswith(name))
 
     async def ask(self, request: ModelRequest) -> ScriptedAnswer:
         """The next round of the plan, or its end."""

@@ -11,7 +11,9 @@ KINDS = ("lost", "doubled", "twice", "stuck", "slow", "wrong")
 
 def table(rounds: Sequence[Round], late: Sequence[Violation]) -> str:
     """A row for each point and database, and the sums; `late` was found when all rounds were over."""
-    lines = [f"{'point':<18}{'fault':<7}{'database':<12}{'rounds':>7}{'there':>7}{_heads()}{'recovery':>10}"]
+    lines = [
+        f"{'point':<18}{'fault':<7}{'database':<12}{'rounds':>7}{'there':>7}{_heads()}{'start':>9}{'recovery':>10}"
+    ]
     for database in dict.fromkeys([one.database for one in rounds]):
         for point in POINTS:
             mine = [one for one in rounds if (one.point, one.database) == (point.name, database)]
@@ -28,9 +30,10 @@ def _heads() -> str:
 
 def _row(rounds: Sequence[Round]) -> str:
     counts = [sum(found.kind == kind for one in rounds for found in one.violations) for kind in KINDS]
+    start = max([one.start_seconds for one in rounds], default=0.0)
     worst = max([one.recovery_seconds for one in rounds], default=0.0)
     reached = sum(one.killed for one in rounds)
-    return f"{len(rounds):>7}{reached:>7}{''.join([f'{count:>8}' for count in counts])}{worst:>8.2f} s"
+    return f"{len(rounds):>7}{reached:>7}{''.join([f'{count:>8}' for count in counts])}{start:>7.2f} s{worst:>8.2f} s"
 
 
 def _told(violation: Violation) -> str:

@@ -8,10 +8,14 @@ from itertools import count
 
 from msgspec import Struct
 
+from tests.chaos.model import COST, Planner
 from tests.chaos.oracle import Oracle
 from tests.chaos.server import Server
 from tests.chaos.sessions import KINDS, Session
 from tests.chaos.world import Violation, World
+from toolgate.limits.purse import EVER
+from toolgate.storage.database import Database
+from toolgate.storage.spending import SpendingStore
 
 RECOVERY_SECONDS = 10.0
 """So long a recovery may take; more than that is slow."""
@@ -53,8 +57,11 @@ class Round(Struct, frozen=True):
 class Ordeal:
     """One storage, and a server over it that is killed again and again."""
 
-    def __init__(self, database: str, server: Server, seed: int) -> None:
+    def __init__(self, database: str, server: Server, planner: Planner, seed: int) -> None:
         self.database = database
+        self.name = database[:2]
+        """With which all that clients make here begins."""
+        self._planner = planner
         self.server = server
         self.world = World(server)
         self.oracle = Oracle(server.place)
@@ -95,7 +102,18 @@ class Ordeal:
         wrong += [Violation("twice", call) for call in self.oracle.twice()]
         await self.server.stop()
         await self.world.client.aclose()
-        return wrong
+        return [*wrong, *await self._overspent()]
+
+    async def _overspent(self) -> list[Violation]:
+        """Whether more was put down to the key than the model has answered: what a crash interrupts may be lost to the
+        books, but nothing may be counted twice."""
+        database = Database(self.server.storage)
+        sums = await SpendingStore(database).sums([EVER])
+        await database.aclose()
+        spent, answers = sum(sums.values()), self._planner.answers(self.name)
+        if not 0 < spent <= answers * COST * 1.000001:
+            return [Violation("doubled", f"{spent} was spent on {answers} answers of {COST} each")]
+        return []
 
     async def _killed(self, working: "set[asyncio.Task[None]]") -> bool:
         """Wait for the death of the server, and see to it when all is done; whether it had died by itself."""
@@ -126,8 +144,7 @@ class Ordeal:
 
     def _new_sessions(self) -> list[Session]:
         number = next(self._numbers)
-        name = self.database[:2]
-        return [kind(self.world, self.oracle, f"{name}{number}{kind.__name__}") for kind in KINDS]
+        return [kind(self.world, self.oracle, f"{self.name}{number}{kind.__name__}") for kind in KINDS]
 
     async def _verified(self, sessions: Sequence[Session]) -> list[Violation]:
         done = [session for session in sessions if session in self._done]

@@ -13,11 +13,11 @@ from typing import Any
 
 import httpx
 
+from tests.chaos.model import PRICE
 from tests.chaos.oracle import NAMES
 
 ROOT = Path(__file__).parents[2]
 KEY = "chaos-key-0123456789"
-PRICE = 1.0
 START_SECONDS = 30.0
 
 
@@ -56,6 +56,7 @@ class Server:
 
     def __init__(self, place: Path, storage: str, upstream: str, **changes: Any) -> None:
         self.place = place
+        self.storage = storage
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.said: deque[str] = deque(maxlen=50)

@@ -182,7 +182,7 @@ class Behind(Session):
         body = {"model": "m", "background": True, "stream": True, "store": True, **AUTO}
         self.response, self.last = "", ""
         while not self.response:  # one whose id was never heard may run all the same: the next is another
-            self.id, self.numbers = f"{self.id}+", []
+            self.id, self.numbers = f"{self.id}+", list[int]()
             await self._hear("POST", "/v1/responses", {**body, "input": self.plan()})
         while self.last not in OVER:
             after = self.numbers[-1] if self.numbers else -1

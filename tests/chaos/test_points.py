@@ -34,8 +34,8 @@ def test_a_point_that_does_not_exist_is_an_error() -> None:
 async def test_all_points_are_passed_while_clients_are_at_work(tmp_path: Path) -> None:
     """fault: K-A"""
     notes = tmp_path / "notes"
-    async with planning() as (_, upstream):
-        ordeal = Ordeal("sqlite", Server(tmp_path, f"sqlite:///{tmp_path}/toolgate.db", upstream), seed=1)
+    async with planning() as (planner, upstream):
+        ordeal = Ordeal("sqlite", Server(tmp_path, f"sqlite:///{tmp_path}/toolgate.db", upstream), planner, seed=1)
         try:
             await ordeal.begin(FAULT_NOTES=str(notes))
             assert await ordeal.work() == []

@@ -16,10 +16,10 @@ from toolgate.config import Secret
 
 async def test_a_recovery_that_is_killed_is_begun_again(tmp_path: Path) -> None:
     """fault: K-F: the server dies in the middle of a run, then while it takes the run up again, then while it goes on."""
-    async with planning() as (_, upstream):
+    async with planning() as (planner, upstream):
         server = Server(tmp_path, f"sqlite:///{tmp_path}/toolgate.db", upstream)
-        ordeal = Ordeal("sqlite", server, seed=1)
-        session = Behind(ordeal.world, ordeal.oracle, "kf")
+        ordeal = Ordeal("sqlite", server, planner, seed=1)
+        session = Behind(ordeal.world, ordeal.oracle, "sq0")
         try:
             await ordeal.begin()
             server.arm("step-intended:1")

@@ -2,21 +2,19 @@
 
 from pathlib import Path
 
-import pytest
-
 from tests.chaos.__main__ import ordeal
 from tests.chaos.model import planning
 from tests.chaos.report import table
+from tests.chaos.server import Server
 
 POINTS = ["keeping-answer", "step-intended", "decided"]
 
 
-@pytest.mark.parametrize("database", ["sqlite"])
-async def test_a_killed_server_loses_nothing_and_does_nothing_twice(tmp_path: Path, database: str) -> None:
+async def test_a_killed_server_loses_nothing_and_does_nothing_twice(tmp_path: Path) -> None:
     """fault: K-A, K-B, K-C, K-D, K-E"""
-    async with planning() as (_, upstream):
-        storage = f"sqlite:///{tmp_path}/toolgate.db"
-        rounds, late = await ordeal(database, storage, tmp_path, upstream, POINTS, seed=1)
+    async with planning() as (planner, upstream):
+        server = Server(tmp_path, f"sqlite:///{tmp_path}/toolgate.db", upstream)
+        rounds, late = await ordeal("sqlite", server, planner, POINTS, seed=1)
     assert all(one.killed for one in rounds), table(rounds, late)
     violations = [found for one in rounds for found in one.violations if found.kind != "slow"]  # other tests run beside
     assert [*late, *violations] == [], table(rounds, late)
