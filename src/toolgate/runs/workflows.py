@@ -123,6 +123,7 @@ class Workflows:
             "executor_id": self._node,  # nobody was ever called so: DBOS by itself finds nothing to recover
             "serializer": DBOSPortableJSONSerializer(),
             "sys_db_pool_size": 5,
+            "sys_db_idle_transaction_timeout_sec": 5.0,  # a frozen node must not hold up the others
             "db_engine_kwargs": {"pool_pre_ping": False},  # a lost connection is noticed and made again in any case
             "use_listen_notify": False,  # nobody waits for its messages, and the listener leaves its connection open
             "enable_otlp": False,
