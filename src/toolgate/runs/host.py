@@ -179,7 +179,9 @@ class Runs:
                 await self.store.release(id, run.token)
             known = await self.store.load(id)
             if known is not None and not known.is_over:
-                raise
+                if not attempt.cancelled:
+                    raise
+                await self._stop(attempt, "cancelled")  # before it was begun in earnest
         finally:
             del self._attempts[id]
             attempt.over.set()
