@@ -18,7 +18,7 @@ from toolgate.config.settings import Log, Server
 from toolgate.conversation.request import ModelRequest
 from toolgate.engine.ports import Answer
 from toolgate.server.build import Toolgate
-from toolgate.server.listen import listening
+from toolgate.server.edge.listen import listening
 from toolgate.testing import Entry, ScriptedModel
 from toolgate.tools.tool import ToolSource
 

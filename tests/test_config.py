@@ -13,7 +13,7 @@ from toolgate.config import BUILTIN, Config, ConfigError, Secret, Timeouts, diff
 from toolgate.config.addresses import base_url, is_loopback
 from toolgate.config.settings import ECHO, LOCAL, Embedded, File, Limits
 from toolgate.conversation.request import Settings, Thinking
-from toolgate.server.head import Limits as EdgeLimits
+from toolgate.server.edge.head import Limits as EdgeLimits
 from toolgate.upstreams.catalog import catalog
 from toolgate.upstreams.transport import Timeouts as TransportTimeouts
 

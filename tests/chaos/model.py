@@ -17,7 +17,7 @@ from toolgate.conversation.events import FinishReason, ModelResponse, Usage
 from toolgate.conversation.message import Message, Part, Text, ToolCall, ToolResult, plain_text
 from toolgate.conversation.request import ModelRequest
 from toolgate.server.build import Toolgate
-from toolgate.server.listen import listening
+from toolgate.server.edge.listen import listening
 from toolgate.testing import ScriptedAnswer, ScriptedModel
 
 USAGE = Usage(input=1000, output=1000)

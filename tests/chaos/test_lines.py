@@ -17,7 +17,7 @@ from tests.server.toolwork import Work, soon
 from tests.stage import Player, gateway_config, upstream_config
 from toolgate.config import Key, Secret
 from toolgate.server.build import Toolgate
-from toolgate.server.listen import listening
+from toolgate.server.edge.listen import listening
 
 CONVERSATIONS = "/v1/conversations"
 

@@ -15,7 +15,7 @@ from tests.server.tenants import Tenants, tenants
 from toolgate.cli.keys import app
 from toolgate.config import load
 from toolgate.limits import Budget, KeyLimits
-from toolgate.server.auth import Keys
+from toolgate.server.callers.auth import Keys
 
 LIMITS = {"ann": KeyLimits(requests_per_minute=5, concurrency=2, budget=Budget(10.0, "total"))}
 

@@ -13,7 +13,7 @@ import pytest_asyncio
 from toolgate.config import BUILTIN, Config, Model, Secret, Target
 from toolgate.config.settings import Log, Server
 from toolgate.server.build import Toolgate
-from toolgate.server.listen import listening
+from toolgate.server.edge.listen import listening
 from toolgate.upstreams.embedded.keeper import Options
 from toolgate.upstreams.embedded.model import EmbeddedModel
 

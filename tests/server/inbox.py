@@ -10,10 +10,10 @@ from tests.tools.approvals.asking import call, open_store
 from toolgate.config import Config, Key, Secret
 from toolgate.dialects.openai_chat import DIALECT
 from toolgate.server.app import App
-from toolgate.server.approvals import ApprovalInbox
-from toolgate.server.auth import Keys
-from toolgate.server.listen import listening
+from toolgate.server.callers.auth import Keys
+from toolgate.server.edge.listen import listening
 from toolgate.server.origins import Origins
+from toolgate.server.workshop.approvals import ApprovalInbox
 from toolgate.telemetry.logs import Log
 from toolgate.telemetry.metrics import Metrics
 from toolgate.telemetry.traced import Traced

@@ -19,13 +19,13 @@ from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
 from toolgate.dialects.openai_responses import DIALECT as OPENAI_RESPONSES
 from toolgate.engine.limits import Price
 from toolgate.limits import Hold, KeyLimits, LocalCounters, Purse
-from toolgate.server.access import Access
 from toolgate.server.app import App, Endpoint
+from toolgate.server.callers.access import Access
+from toolgate.server.callers.idempotency import Idempotency, Terms
+from toolgate.server.callers.keys import KeyTable
+from toolgate.server.callers.limits import Limits
+from toolgate.server.edge.listen import listening
 from toolgate.server.endpoints import Conversations, Pace
-from toolgate.server.idempotency import Idempotency, Terms
-from toolgate.server.keys import KeyTable
-from toolgate.server.limits import Limits
-from toolgate.server.listen import listening
 from toolgate.server.origins import Origins
 from toolgate.storage.database import Database
 from toolgate.storage.idempotency import IdempotencyStore

@@ -13,7 +13,7 @@ from tests.stage import QUIET, Player
 from toolgate.config import BUILTIN, Config, Key, Model, Secret, Target
 from toolgate.config.settings import Price, Server
 from toolgate.server.build import Toolgate
-from toolgate.server.listen import listening
+from toolgate.server.edge.listen import listening
 from toolgate.testing import Entry, ScriptedModel
 from toolgate.tools.tool import ToolSource
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import uvloop
 
-from toolgate.server.head import Limits
-from toolgate.server.listen import Listener
+from toolgate.server.edge.head import Limits
+from toolgate.server.edge.listen import Listener
 
 Scope = dict[str, Any]
 

@@ -11,8 +11,8 @@ from websockets.asyncio.client import ClientConnection, connect
 from tests.stage import QUIET, Player, upstream_config
 from toolgate.config import Config
 from toolgate.server.build import Toolgate
-from toolgate.server.head import Limits
-from toolgate.server.listen import Listener
+from toolgate.server.edge.head import Limits
+from toolgate.server.edge.listen import Listener
 from toolgate.testing import Entry, ScriptedModel
 from toolgate.tools.tool import ToolSource
 

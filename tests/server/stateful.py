@@ -19,14 +19,14 @@ from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
 from toolgate.dialects.openai_responses import DIALECT as OPENAI_RESPONSES
 from toolgate.runs.host import Terms as RunTerms
 from toolgate.server.app import App
-from toolgate.server.auth import Keys
-from toolgate.server.conversations import ConversationObjects
+from toolgate.server.callers.auth import Keys
+from toolgate.server.edge.listen import listening
 from toolgate.server.endpoints import Conversations, Pace
-from toolgate.server.listen import listening
 from toolgate.server.origins import Origins
 from toolgate.server.responses import Responses, State, Terms
+from toolgate.server.responses.objects import ConversationObjects
 from toolgate.server.runs import make_runs
-from toolgate.server.workshop import Workshop
+from toolgate.server.workshop.shop import Workshop
 from toolgate.storage.database import Database
 from toolgate.storage.responses import ResponseStore
 from toolgate.telemetry.logs import Log

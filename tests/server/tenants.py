@@ -17,7 +17,7 @@ from toolgate.config import BUILTIN, Config, Key, Model, Secret, Target
 from toolgate.config.settings import Server
 from toolgate.server.app import Endpoint
 from toolgate.server.build import Toolgate
-from toolgate.server.listen import listening
+from toolgate.server.edge.listen import listening
 from toolgate.testing import FakeTool, ScriptedModel
 
 SCOPES = ("chat", "tools", "admin")

@@ -8,7 +8,7 @@ import pytest
 
 from toolgate.config import Key, Model, Secret, Target
 from toolgate.conversation.errors import Forbidden, InvalidRequest, NotFound, ToolgateError, Unauthenticated
-from toolgate.server.auth import Keys
+from toolgate.server.callers.auth import Keys
 from toolgate.upstreams.router import no_such_model
 
 TEXT = "tg-0123456789abcdef"

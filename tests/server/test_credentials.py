@@ -14,8 +14,8 @@ from tests.server.tenants import Tenants, tenants
 from tests.server.toolwork import quiet
 from toolgate.config import Key, Secret
 from toolgate.conversation.errors import RateLimited
-from toolgate.server.auth import Keys, guess
-from toolgate.server.guesses import MOST, SECONDS, Guesses
+from toolgate.server.callers.auth import Keys, guess
+from toolgate.server.callers.guesses import MOST, SECONDS, Guesses
 
 FORMS = ("authorization: Bearer %s", "x-api-key: %s", "api-key: %s", "x-goog-api-key: %s")
 SUBPROTOCOL = "sec-websocket-protocol: realtime, openai-insecure-api-key.%s"

@@ -16,7 +16,7 @@ from tests.upstreams.faulty import Faulty, Peer, Script, answering, chunk, chunk
 from toolgate.config import Config, Model, Target, Upstream
 from toolgate.config.settings import Breaker, Server, Timeouts
 from toolgate.server.build import Toolgate
-from toolgate.server.listen import listening
+from toolgate.server.edge.listen import listening
 
 EVENTS = "content-type: text/event-stream"
 GOOD_STREAM = chunked(sse(ROLE, HELLO, STOP))

@@ -17,10 +17,10 @@ from tests.server.talk import CLIENTS, PATHS, Caller, ask, body
 from tests.stage import MEMORY, UPSTREAMS, Player, Stage, gateway_config, upstream_config
 from toolgate.config import Config, ConfigError, Key, Log, Secret, Server, load
 from toolgate.conversation.message import Text
-from toolgate.server.answer import Answer
 from toolgate.server.build import Toolgate
+from toolgate.server.edge.answer import Answer
+from toolgate.server.edge.listen import listening
 from toolgate.server.exchange import Exchange
-from toolgate.server.listen import listening
 from toolgate.testing import Entry, ScriptedModel
 
 every_client = pytest.mark.parametrize("client", CLIENTS)

@@ -16,8 +16,8 @@ import pytest
 
 from tests.server.raw import Client, TrivialApp, request, served, until
 from toolgate.conversation.errors import GatewayFault
-from toolgate.server.listen import listening
-from toolgate.server.reader import HEAD
+from toolgate.server.edge.listen import listening
+from toolgate.server.edge.reader import HEAD
 
 
 def refuses(port: int) -> bool:
@@ -154,7 +154,7 @@ def test_an_application_that_does_not_stop_is_left_behind_when_asked_twice() -> 
 PROGRAM = """
 import sys
 from tests.server.raw import TrivialApp
-from toolgate.server.listen import run
+from toolgate.server.edge.listen import run
 
 def say(word):
     print(word, flush=True)

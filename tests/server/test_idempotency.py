@@ -18,7 +18,7 @@ from toolgate.conversation.request import ModelRequest
 from toolgate.dialects.openai_chat import DIALECT
 from toolgate.limits import KeyLimits
 from toolgate.server.app import Call, Endpoint
-from toolgate.server.idempotency import Terms
+from toolgate.server.callers.idempotency import Terms
 from toolgate.storage.database import Database
 from toolgate.storage.idempotency import Busy, Claimed, IdempotencyStore, KeptAnswer
 

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from tests.server.toolwork import soon
 from toolgate.config import Config, Key, Secret
 from toolgate.conversation.errors import Overloaded, Unauthenticated
-from toolgate.server.access import Access
-from toolgate.server.keyring import Keyring
+from toolgate.server.callers.access import Access
+from toolgate.server.callers.keyring import Keyring
 from toolgate.storage.database import Database
 from toolgate.storage.keys import KeyStore, StoredKey
 from toolgate.telemetry.logs import Log

@@ -481,7 +481,7 @@ async def test_a_background_run_whose_key_is_revoked_runs_no_tool_and_asks_no_mo
 
 
 def test_a_digest_in_the_database_is_a_sha256_and_nothing_else_of_the_key_is_there() -> None:
-    from toolgate.server.keys import _minted
+    from toolgate.server.callers.keys import _minted
 
     secret, (digest, shown) = _minted()
     assert re.fullmatch(r"[0-9a-f]{64}", digest)

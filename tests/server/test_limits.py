@@ -16,8 +16,8 @@ from toolgate.conversation.events import ModelResponse, Usage
 from toolgate.conversation.message import Text
 from toolgate.conversation.request import ModelRequest
 from toolgate.limits import Budget, KeyLimits, LocalCounters, Purse
-from toolgate.server.answer import ANSWER as ANSWER_OF_THE_EDGE
-from toolgate.server.limits import Limits
+from toolgate.server.callers.limits import Limits
+from toolgate.server.edge.answer import ANSWER as ANSWER_OF_THE_EDGE
 from toolgate.telemetry.traced import RequestRecord
 
 CHAT = PATHS["openai_chat"]

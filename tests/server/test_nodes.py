@@ -234,7 +234,7 @@ async def test_a_tool_registered_with_one_node_is_there_on_all_and_so_is_its_end
     storage_url: str, redis: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Looking is put off, so that only the news can be what brings it."""
-    monkeypatch.setattr("toolgate.server.workshop._LOOK_SECONDS", 60.0)
+    monkeypatch.setattr("toolgate.server.workshop.shop._LOOK_SECONDS", 60.0)
     registration = {"type": "http", "name": "far", "url": "https://tools.example.org/far", "description": "Far away."}
     async with nodes(2, storage_url, redis.url) as (one, two):
         await listened_to(redis, 2)

@@ -13,7 +13,7 @@ from toolgate.config import BUILTIN, Config, Key, Model, Secret, Target
 from toolgate.config.settings import Log, Server
 from toolgate.conversation.errors import GatewayFault
 from toolgate.server.build import Toolgate
-from toolgate.server.listen import listening
+from toolgate.server.edge.listen import listening
 from toolgate.storage.database import Database
 from toolgate.testing import ScriptedModel
 

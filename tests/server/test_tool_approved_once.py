@@ -22,7 +22,7 @@ from tests.server.toolwork import (
 from toolgate.config.settings import Approvals, Tools
 from toolgate.conversation.errors import Unavailable
 from toolgate.engine.rounds import INTERRUPTED
-from toolgate.server.journal import RunJournal
+from toolgate.server.workshop.journal import RunJournal
 from toolgate.tools.tool import Annotations
 
 ASKING = Tools(approvals=Approvals(hold_seconds=5))

@@ -27,7 +27,7 @@ from toolgate.config.settings import RunLimits, Tools
 from toolgate.conversation.errors import Unavailable
 from toolgate.conversation.message import Text
 from toolgate.engine.rounds import INTERRUPTED
-from toolgate.server.journal import RunJournal
+from toolgate.server.workshop.journal import RunJournal
 from toolgate.tools.tool import Annotations
 
 DIALECTS = pytest.mark.parametrize("client", CLIENTS)

@@ -22,7 +22,7 @@ from tests.server.toolwork import (
 from tests.stage import Player, upstream_config
 from toolgate.engine.rounds import INTERRUPTED
 from toolgate.server.build import Toolgate
-from toolgate.server.listen import listening
+from toolgate.server.edge.listen import listening
 from toolgate.testing import ScriptedModel
 
 

@@ -8,8 +8,8 @@ import pytest
 from tests.server.toolserver import ToolServer, tool_server
 from tests.tools.brought import many, tool
 from tests.tools.test_registry import quickest
-from toolgate.server.registration import read_registration
-from toolgate.server.tools import ToolList
+from toolgate.server.workshop.registration import read_registration
+from toolgate.server.workshop.tools import ToolList
 from toolgate.storage.database import Database
 from toolgate.storage.registrations import RegistrationStore
 from toolgate.tools.sources.api import ApiSource

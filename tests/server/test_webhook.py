@@ -10,7 +10,7 @@ import pytest
 
 from tests.tools.approvals.asking import Clock, call, open_desk
 from toolgate.conversation.errors import Unavailable
-from toolgate.server.webhook import MOST_WAITING, PAUSES, Webhook
+from toolgate.server.workshop.webhook import MOST_WAITING, PAUSES, Webhook
 from toolgate.tools.approvals import Approval
 
 SECRET = "whsec_" + base64.b64encode(b"0123456789abcdef").decode()

@@ -12,7 +12,7 @@ from tests.server.sockets import HANDSHAKE, Place, speaking, text_of, with_keys
 from tests.server.stateful import until
 from tests.server.talk import Caller
 from toolgate.config import Key, Secret
-from toolgate.server.websocket import Patience
+from toolgate.server.edge.websocket import Patience
 
 CREATE = b'{"type":"response.create","model":"played","input":"Hi","store":false}'
 TEXT, BINARY, CLOSE, PING, PONG, MORE = 0x81, 0x82, 0x88, 0x89, 0x8A, 0x80

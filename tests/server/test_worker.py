@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from tests.server.talk import Caller
-from toolgate.server.listen import listening
+from toolgate.server.edge.listen import listening
 
 
 class Noting:

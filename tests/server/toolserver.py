@@ -15,10 +15,10 @@ from toolgate.config import Config, Key, Secret
 from toolgate.conversation.errors import Conflict, InvalidRequest, NotFound
 from toolgate.dialects.openai_chat import DIALECT
 from toolgate.server.app import App
-from toolgate.server.auth import Keys
-from toolgate.server.listen import listening
+from toolgate.server.callers.auth import Keys
+from toolgate.server.edge.listen import listening
 from toolgate.server.origins import Origins
-from toolgate.server.tools import ToolList
+from toolgate.server.workshop.tools import ToolList
 from toolgate.storage.database import Database
 from toolgate.storage.registrations import RegistrationStore
 from toolgate.telemetry.logs import Log

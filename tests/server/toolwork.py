@@ -22,7 +22,7 @@ from toolgate.config.settings import Approvals, Log, Tools
 from toolgate.conversation.message import Media, Message, Text, ToolCall, ToolResult, plain_text
 from toolgate.conversation.request import ModelRequest
 from toolgate.server.build import Toolgate
-from toolgate.server.listen import listening
+from toolgate.server.edge.listen import listening
 from toolgate.testing import Entry, FakeTool, ScriptedModel
 from toolgate.tools.tool import Annotations, Invocation, Output, Preparation, ToolSource, ToolSpec
 

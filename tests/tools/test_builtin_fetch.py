@@ -8,7 +8,7 @@ import pytest
 
 from tests.tools.calling import call, run, said
 from tests.upstreams.faulty import Faulty, answering, whole
-from toolgate.server.egress import guarded_http
+from toolgate.server.workshop.egress import guarded_http
 from toolgate.tools.builtin.fetch import Fetch
 from toolgate.tools.builtin.markup import readable
 from toolgate.tools.egress import HttpAnswer, HttpRequest, Refused

@@ -9,7 +9,7 @@ import pytest
 from tests.tools.calling import call, run, said
 from tests.upstreams.faulty import Faulty, Peer, answering, whole
 from toolgate.conversation.message import Media, Text
-from toolgate.server.egress import guarded_http
+from toolgate.server.workshop.egress import guarded_http
 from toolgate.tools.egress import Refused, Unanswered
 from toolgate.tools.sources.callback import CallbackTool, signature
 from toolgate.tools.tool import ToolSpec

@@ -7,7 +7,7 @@ import pytest
 import trustme
 
 from tests.upstreams.faulty import Faulty, Peer, answering, chunk, client_tls, head, server_tls, whole
-from toolgate.server.egress import DirectCarrier, GuardedStreams, guarded_http, guarded_streams
+from toolgate.server.workshop.egress import DirectCarrier, GuardedStreams, guarded_http, guarded_streams
 from toolgate.tools.egress import (
     Allowance,
     GuardedHttp,

@@ -13,7 +13,7 @@ import pytest
 from tests.tools.calling import call, run, said
 from tests.upstreams.faulty import Faulty, answering, whole
 from toolgate.conversation.message import Media
-from toolgate.server.egress import guarded_http
+from toolgate.server.workshop.egress import guarded_http
 from toolgate.tools.schema import SchemaCheck
 from toolgate.tools.sources.openapi import OpenApiSource
 from toolgate.tools.sources.openapi.document import DocumentError, read_document

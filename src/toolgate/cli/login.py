@@ -6,7 +6,7 @@ import webbrowser
 import typer
 
 from toolgate.config import Config
-from toolgate.server.sources import remote
+from toolgate.server.workshop.sources import remote
 from toolgate.tools.tool import ToolFailure
 
 

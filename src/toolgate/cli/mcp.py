@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import cast
 
-from toolgate.server.auth import Caller
+from toolgate.server.callers.auth import Caller
 from toolgate.server.mcp.door import Door
 from toolgate.server.mcp.service import Crashed
 from toolgate.server.mcp.stdio import LOCAL, LONGEST_LINE, Stdio

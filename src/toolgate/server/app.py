@@ -16,11 +16,11 @@ from toolgate.conversation.errors import (
     ToolgateError,
     Unauthenticated,
 )
-from toolgate.server.auth import Caller, Keys, guess
+from toolgate.server.callers.auth import Caller, Keys, guess
+from toolgate.server.callers.guesses import Guesses
+from toolgate.server.callers.present import Present
 from toolgate.server.exchange import ClientLeft, Exchange, Header, Receive, Scope, Send
-from toolgate.server.guesses import Guesses
 from toolgate.server.origins import Origins
-from toolgate.server.present import Present
 from toolgate.telemetry.traced import RequestRecord, Traced
 
 _LASTING = frozenset({"invalid_api_key", "too_many_wrong_keys", "upstream_auth"})

@@ -18,33 +18,33 @@ from toolgate.dialects.ollama import DIALECT as OLLAMA
 from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
 from toolgate.dialects.openai_responses import DIALECT as OPENAI_RESPONSES
 from toolgate.engine import ports
-from toolgate.server.access import Access
-from toolgate.server.accounts import Accounts
 from toolgate.server.app import App, Endpoint
-from toolgate.server.conversations import ConversationObjects
-from toolgate.server.counting import TokenCounts
+from toolgate.server.callers.access import Access
+from toolgate.server.callers.accounts import Accounts
+from toolgate.server.callers.keys import KeyTable
+from toolgate.server.edge.head import Limits
+from toolgate.server.edge.listen import run
 from toolgate.server.endpoints import Conversations, Pace
 from toolgate.server.exchange import Receive, Scope, Send
-from toolgate.server.head import Limits
-from toolgate.server.keys import KeyTable
-from toolgate.server.listen import run
-from toolgate.server.local import Absent, embedded_model
 from toolgate.server.mcp import words
 from toolgate.server.mcp.door import Door
-from toolgate.server.models import ModelLists
+from toolgate.server.models.counting import TokenCounts
+from toolgate.server.models.lists import ModelLists
+from toolgate.server.models.local import Absent, embedded_model
+from toolgate.server.models.peers import Peers
+from toolgate.server.models.upstreams import Models
 from toolgate.server.news import open_fanout
 from toolgate.server.ollama import Ollama
 from toolgate.server.openapi import document
 from toolgate.server.origins import Origins
-from toolgate.server.peers import Peers
 from toolgate.server.records import Records
 from toolgate.server.responses import Responses, Sockets, State
+from toolgate.server.responses.objects import ConversationObjects
 from toolgate.server.runs import make_state
 from toolgate.server.startup import announce, log_of, open_storage, spare_the_collector
 from toolgate.server.supervisor.foreman import Foreman
 from toolgate.server.system import System
-from toolgate.server.upstreams import Models
-from toolgate.server.workshop import Workshop
+from toolgate.server.workshop.shop import Workshop
 from toolgate.storage.database import Database
 from toolgate.storage.responses import ResponseStore
 from toolgate.telemetry.metrics import Metrics

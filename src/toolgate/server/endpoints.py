@@ -20,9 +20,9 @@ from toolgate.engine.ports import Answer, Heard, Model, Relayable, Retold
 from toolgate.server.app import Call, Handler
 from toolgate.server.checks import RequestCheck
 from toolgate.server.exchange import Exchange, Header
-from toolgate.server.lasting import Lasting
-from toolgate.server.tooling import Tooling, untold
-from toolgate.server.wanted import Wanted, read_wanted
+from toolgate.server.workshop.lasting import Lasting
+from toolgate.server.workshop.tooling import Tooling, untold
+from toolgate.server.workshop.wanted import Wanted, read_wanted
 from toolgate.telemetry.traced import RequestRecord, Traced
 from toolgate.upstreams.router import Route, Router
 from toolgate.upstreams.tokens import estimate

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, TypeAlias
 
 from toolgate.conversation.errors import InvalidRequest, WrongMediaType
-from toolgate.server.answer import ANSWER, Answer
+from toolgate.server.edge.answer import ANSWER, Answer
 from toolgate.wire.jsontext import decode_body
 
 Scope: TypeAlias = MutableMapping[str, Any]

@@ -12,9 +12,9 @@ from toolgate.config.settings import Server
 from toolgate.conversation.errors import NotFound
 from toolgate.conversation.message import Text
 from toolgate.server.app import App, Endpoint
-from toolgate.server.auth import Caller, Keys
+from toolgate.server.callers.auth import Caller, Keys
+from toolgate.server.edge.listen import listening
 from toolgate.server.endpoints import Pace
-from toolgate.server.listen import listening
 from toolgate.server.mcp import words
 from toolgate.server.mcp.http import Mcp
 from toolgate.server.mcp.sessions import Sessions

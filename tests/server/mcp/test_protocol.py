@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.server.mcp.conformance import AUDIO, IMAGE
 from tests.server.mcp.doors import FakeDoor, says, tool
 from toolgate.conversation.message import Media, Text
-from toolgate.server.auth import Caller
+from toolgate.server.callers.auth import Caller
 from toolgate.server.mcp.changes import Changes
 from toolgate.server.mcp.jsonrpc import Request, RpcError
 from toolgate.server.mcp.listing import describe, page

@@ -8,7 +8,7 @@ from openai import AsyncOpenAI
 from tests.upstreams.peers.talking import reference
 from toolgate.config import load
 from toolgate.server.build import Toolgate
-from toolgate.server.listen import listening
+from toolgate.server.edge.listen import listening
 
 CONFIG = """
 server: {port: 0}

@@ -6,7 +6,7 @@ Whoever stands behind the door decides what a caller may see, checks arguments, 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from toolgate.server.auth import Caller
+from toolgate.server.callers.auth import Caller
 from toolgate.tools.tool import OnChange, Output, Tell, ToolSpec
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from toolgate.server.auth import Caller
+from toolgate.server.callers.auth import Caller
 from toolgate.server.mcp.jsonrpc import INVALID_REQUEST, Id, Request, RpcError
 from toolgate.server.mcp.revisions import LATEST_LEGACY, Level
 

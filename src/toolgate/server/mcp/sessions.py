@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from toolgate.conversation.errors import NotFound, RateLimited
-from toolgate.server.auth import Caller
+from toolgate.server.callers.auth import Caller
 from toolgate.server.mcp.peer import Peer
 
 Clock = Callable[[], float]

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from toolgate.conversation.errors import InvalidRequest
 from toolgate.conversation.ids import mint
-from toolgate.server.auth import Caller
+from toolgate.server.callers.auth import Caller
 from toolgate.server.mcp import envelope, jsonrpc
 from toolgate.server.mcp.changes import Changes
 from toolgate.server.mcp.door import Door

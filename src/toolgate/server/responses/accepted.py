@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from toolgate.limits.purse import Held
 from toolgate.server.app import Call
-from toolgate.server.auth import Caller
+from toolgate.server.callers.auth import Caller
 from toolgate.server.exchange import Exchange, Header
 from toolgate.server.responses.keeper import Turn
 from toolgate.telemetry.traced import RequestRecord

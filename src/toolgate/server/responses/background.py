@@ -18,12 +18,12 @@ from toolgate.limits.purse import Held
 from toolgate.runs.host import Attempt, Runs, Stop
 from toolgate.server.endpoints import Question
 from toolgate.server.fanout import Fanout, LocalFanout, pause
-from toolgate.server.lasting import Lasting
 from toolgate.server.responses.accepted import Accepted, failure, read, write
 from toolgate.server.responses.keeper import Keeper, Turn
 from toolgate.server.responses.recording import Claim, Recording
 from toolgate.server.responses.resuming import Resumption, resumption
 from toolgate.server.responses.telling import closing, error_frame
+from toolgate.server.workshop.lasting import Lasting
 from toolgate.storage.responses import ResponseStore, StoredResponse, Write
 from toolgate.storage.runs import TooMany
 from toolgate.storage.streams import StreamStore

@@ -15,10 +15,9 @@ from toolgate.conversation.errors import InvalidRequest, NotFound, Overloaded, U
 from toolgate.dialects.dialect import Dialect
 from toolgate.dialects.openai_responses.answer import DONE
 from toolgate.server.app import Call, Endpoint
-from toolgate.server.auth import ANONYMOUS, Caller
+from toolgate.server.callers.auth import ANONYMOUS, Caller
 from toolgate.server.endpoints import Conversations, Question, warning_header
 from toolgate.server.exchange import Header
-from toolgate.server.lasting import Lasting
 from toolgate.server.responses.accepted import Accepted, said
 from toolgate.server.responses.background import Making
 from toolgate.server.responses.compaction import Whole, compacted, opened, split
@@ -30,6 +29,7 @@ from toolgate.server.responses.spoken import SOCKET, Lane, Remembering, WarmUp, 
 from toolgate.server.responses.state import State
 from toolgate.server.responses.telling import error_frame
 from toolgate.server.responses.turns import Past, conversation_of
+from toolgate.server.workshop.lasting import Lasting
 from toolgate.storage.responses import ResponseStore, StoredResponse
 from toolgate.wire.fields import Fields
 from toolgate.wire.jsontext import encode

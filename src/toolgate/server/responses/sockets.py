@@ -21,13 +21,9 @@ from msgspec import Struct
 from toolgate.conversation.errors import InvalidRequest, Overloaded, RateLimited, ToolgateError
 from toolgate.dialects.openai_responses import DIALECT as OPENAI_RESPONSES
 from toolgate.dialects.openai_responses.answer import error_object
-from toolgate.server.answer import ANSWER
 from toolgate.server.app import Call, Endpoint
-from toolgate.server.exchange import Header, Receive, Scope, Send
-from toolgate.server.exchange import Message as AsgiMessage
-from toolgate.server.responses.memory import Memory, Shelf
-from toolgate.server.responses.spoken import SOCKET, Lane, Spoken, error_event
-from toolgate.server.websocket import (
+from toolgate.server.edge.answer import ANSWER
+from toolgate.server.edge.websocket import (
     BROKE_RULES,
     GOING_AWAY,
     NORMAL,
@@ -37,6 +33,10 @@ from toolgate.server.websocket import (
     accept,
     upgrade_required,
 )
+from toolgate.server.exchange import Header, Receive, Scope, Send
+from toolgate.server.exchange import Message as AsgiMessage
+from toolgate.server.responses.memory import Memory, Shelf
+from toolgate.server.responses.spoken import SOCKET, Lane, Spoken, error_event
 from toolgate.wire.jsontext import encode
 
 PATH = "/v1/responses"

@@ -16,11 +16,11 @@ from toolgate.conversation.errors import InvalidRequest
 from toolgate.conversation.events import StepEnd, StepEvent, StepStart, Usage
 from toolgate.conversation.request import ModelRequest
 from toolgate.engine.ports import Answer
+from toolgate.server.edge.websocket import WebSocket
 from toolgate.server.endpoints import Keeper
 from toolgate.server.exchange import Header, Message
 from toolgate.server.responses.keeper import Turn, last_response
 from toolgate.server.responses.memory import Memory
-from toolgate.server.websocket import WebSocket
 from toolgate.wire.jsontext import encode
 
 SOCKET = "toolgate.socket"

@@ -17,7 +17,7 @@ import uvloop
 
 from toolgate.config import Config, ConfigError, load
 from toolgate.server.build import Toolgate, edge
-from toolgate.server.listen import Listener, with_files
+from toolgate.server.edge.listen import Listener, with_files
 from toolgate.server.startup import spare_the_collector
 from toolgate.server.supervisor import words
 from toolgate.server.supervisor.crew import BAD_CONFIG

@@ -11,7 +11,7 @@ from typing import Protocol
 import httptools
 
 from toolgate.conversation.errors import InvalidRequest, ToolgateError
-from toolgate.server.head import (
+from toolgate.server.edge.head import (
     Headers,
     Limits,
     body_too_large,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from toolgate.conversation.errors import Forbidden, ToolgateError, Unauthenticated
-from toolgate.server.auth import Caller
+from toolgate.server.callers.auth import Caller
 from toolgate.server.exchange import Exchange
 from toolgate.telemetry.traced import RequestRecord
 from toolgate.upstreams.router import no_such_model

@@ -11,7 +11,7 @@ import msgspec
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from toolgate.conversation.errors import ToolgateError
-from toolgate.server.head import Headers
+from toolgate.server.edge.head import Headers
 
 Refuse = Callable[[str | None, ToolgateError], tuple[int, bytes]]
 """Words an error for a path, which is unknown when not even that could be read; returns status and JSON."""

@@ -20,12 +20,12 @@ from toolgate.conversation.errors import Conflict, InvalidRequest, NotFound
 from toolgate.conversation.ids import mint
 from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
 from toolgate.limits import Budgets
-from toolgate.server.access import Access, as_configured
 from toolgate.server.app import Call, Endpoint
-from toolgate.server.auth import ANONYMOUS
+from toolgate.server.callers.access import Access, as_configured
+from toolgate.server.callers.auth import ANONYMOUS
+from toolgate.server.callers.keyrights import KeyChange, KeyRights, no_more, read_change
+from toolgate.server.callers.keyring import is_in_force
 from toolgate.server.exchange import Header
-from toolgate.server.keyrights import KeyChange, KeyRights, no_more, read_change
-from toolgate.server.keyring import is_in_force
 from toolgate.storage.keys import StoredKey
 from toolgate.telemetry.logs import Log
 from toolgate.wire.fields import Fields

@@ -18,11 +18,11 @@ from toolgate.engine.limits import Budget
 from toolgate.engine.ports import Answer, Journal, Model
 from toolgate.engine.rounds import Past, WithTools
 from toolgate.engine.teller import Manner
-from toolgate.server.auth import Caller, Keys
-from toolgate.server.journal import Memory, RunJournal, request_key
-from toolgate.server.lasting import HOLD_SECONDS, Lasting, LastingApprovals
-from toolgate.server.lasting import Desk as LastingDesk
-from toolgate.server.wanted import Wanted
+from toolgate.server.callers.auth import Caller, Keys
+from toolgate.server.workshop.journal import Memory, RunJournal, request_key
+from toolgate.server.workshop.lasting import HOLD_SECONDS, Lasting, LastingApprovals
+from toolgate.server.workshop.lasting import Desk as LastingDesk
+from toolgate.server.workshop.wanted import Wanted
 from toolgate.tools.references import referenced
 from toolgate.tools.registry import Registry
 from toolgate.tools.runner import Runner

@@ -8,7 +8,7 @@ import asyncio
 
 from uvicorn._types import ASGI3Application
 
-from toolgate.server.answer import Answer
+from toolgate.server.edge.answer import Answer
 
 
 class Worker:

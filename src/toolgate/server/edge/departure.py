@@ -7,7 +7,7 @@ comes soon tells by itself; in place of one that is slow, bytes without meaning 
 import asyncio
 import select
 
-from toolgate.server.answer import CONTINUE, Answer
+from toolgate.server.edge.answer import CONTINUE, Answer
 
 EVERY = 0.1
 """How often, in seconds, to ask `gone`."""

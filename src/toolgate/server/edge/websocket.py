@@ -19,10 +19,10 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from toolgate.conversation.errors import ClientFault, InvalidRequest, Overloaded
-from toolgate.server.answer import Answer
-from toolgate.server.auth import KEY_OFFERED
+from toolgate.server.callers.auth import KEY_OFFERED
+from toolgate.server.edge.answer import Answer
+from toolgate.server.edge.guard import GuardedProtocol
 from toolgate.server.exchange import Exchange, Header
-from toolgate.server.guard import GuardedProtocol
 
 NORMAL, GOING_AWAY, UNSUPPORTED, NOT_TEXT, BROKE_RULES, RESTARTING = 1000, 1001, 1003, 1007, 1008, 1012
 """Why a WebSocket is closed, in RFC 6455's numbers."""

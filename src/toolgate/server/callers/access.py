@@ -10,10 +10,10 @@ from typing import TypeAlias
 import msgspec
 
 from toolgate.config import Config, Key, Secret
-from toolgate.server.auth import Keys
-from toolgate.server.keyrights import KeyRights
-from toolgate.server.keyring import Keyring
-from toolgate.server.present import Present
+from toolgate.server.callers.auth import Keys
+from toolgate.server.callers.keyrights import KeyRights
+from toolgate.server.callers.keyring import Keyring
+from toolgate.server.callers.present import Present
 from toolgate.storage.database import Database
 from toolgate.storage.keys import KeyStore, StoredKey
 from toolgate.telemetry.traced import Traced

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from toolgate.config import Config, Secret
 from toolgate.config.settings import HttpTools, McpLogin, McpServer
 from toolgate.conversation.errors import InvalidRequest
-from toolgate.server.egress import guarded_http, guarded_streams
+from toolgate.server.workshop.egress import guarded_http, guarded_streams
 from toolgate.storage.database import Database
 from toolgate.storage.pins import PinStore
 from toolgate.tools.builtin import BuiltinSource
@@ -21,7 +21,7 @@ from toolgate.tools.sources.api import Registration
 from toolgate.tools.tool import ToolSource, ToolSpec
 
 if TYPE_CHECKING:
-    from toolgate.server.egress import GuardedStreams
+    from toolgate.server.workshop.egress import GuardedStreams
     from toolgate.tools.sources.mcp import Remote
     from toolgate.tools.sources.mcp.oauth.tokens import TokenFile
 

@@ -12,8 +12,8 @@ import msgspec
 from toolgate.conversation.errors import Conflict, InvalidRequest, NotFound
 from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
 from toolgate.server.app import Call, Endpoint
-from toolgate.server.auth import Caller
-from toolgate.server.registration import ANNOTATIONS, read_registration
+from toolgate.server.callers.auth import Caller
+from toolgate.server.workshop.registration import ANNOTATIONS, read_registration
 from toolgate.tools.registry import Registry
 from toolgate.tools.schema import SchemaCheck
 from toolgate.tools.selection import Rights, permitted

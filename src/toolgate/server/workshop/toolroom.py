@@ -5,8 +5,8 @@ from typing import Any
 
 from toolgate.conversation.errors import NotFound
 from toolgate.conversation.ids import new_call_id
-from toolgate.server.auth import Caller
-from toolgate.server.tooling import Tooling
+from toolgate.server.callers.auth import Caller
+from toolgate.server.workshop.tooling import Tooling
 from toolgate.tools.registry import Registry
 from toolgate.tools.runner import Consent, Runner, Waiting, invocation
 from toolgate.tools.selection import EVERYTHING, NOTHING, Rights, Selection

@@ -24,13 +24,13 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from toolgate.conversation.errors import InvalidRequest, Overloaded, ToolgateError
-from toolgate.server.alarm import NEVER, Alarm
-from toolgate.server.answer import Answer
-from toolgate.server.departure import EVERY, HalfClosed
-from toolgate.server.head import Limits, body_limit, path_of, target_of
-from toolgate.server.reader import BODY, HEAD, IDLE, RequestReader
-from toolgate.server.refusal import Refuse, encode_refusal, plain_refusal
-from toolgate.server.worker import Worker
+from toolgate.server.edge.alarm import NEVER, Alarm
+from toolgate.server.edge.answer import Answer
+from toolgate.server.edge.departure import EVERY, HalfClosed
+from toolgate.server.edge.head import Limits, body_limit, path_of, target_of
+from toolgate.server.edge.reader import BODY, HEAD, IDLE, RequestReader
+from toolgate.server.edge.refusal import Refuse, encode_refusal, plain_refusal
+from toolgate.server.edge.worker import Worker
 
 _WRITE_HIGH, _WRITE_LOW = 64 * 1024, 16 * 1024
 _HELD_BYTES = 64 * 1024  # of requests sent ahead of their turn

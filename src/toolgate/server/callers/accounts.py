@@ -12,8 +12,8 @@ from toolgate.engine.limits import Price
 from toolgate.limits import Budget, Budgets, Counters, KeyLimits, LocalCounters, Purse, Vault
 from toolgate.runs.nodes import is_gone, this_node
 from toolgate.server.app import Endpoint
-from toolgate.server.idempotency import Idempotency
-from toolgate.server.limits import Limits
+from toolgate.server.callers.idempotency import Idempotency
+from toolgate.server.callers.limits import Limits
 from toolgate.server.supervisor.foreman import Foreman
 from toolgate.storage.database import Database
 from toolgate.storage.holds import BudgetHolds

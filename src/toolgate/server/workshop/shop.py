@@ -10,21 +10,21 @@ from toolgate.config import Config, Key
 from toolgate.config.settings import Tools
 from toolgate.conversation.errors import Overloaded
 from toolgate.engine.limits import Budget
-from toolgate.server.access import Access
 from toolgate.server.app import Endpoint
-from toolgate.server.approvals import ApprovalInbox
-from toolgate.server.egress import guarded_http
+from toolgate.server.callers.access import Access
 from toolgate.server.endpoints import Pace
-from toolgate.server.journal import Memory
 from toolgate.server.mcp import words
 from toolgate.server.mcp.http import Mcp
 from toolgate.server.mcp.sessions import Sessions
-from toolgate.server.sources import Sources
-from toolgate.server.tooling import Terms, Tooling
-from toolgate.server.toolroom import Toolroom
-from toolgate.server.tools import ToolList
-from toolgate.server.wanted import Wanted
-from toolgate.server.webhook import Webhook
+from toolgate.server.workshop.approvals import ApprovalInbox
+from toolgate.server.workshop.egress import guarded_http
+from toolgate.server.workshop.journal import Memory
+from toolgate.server.workshop.sources import Sources
+from toolgate.server.workshop.tooling import Terms, Tooling
+from toolgate.server.workshop.toolroom import Toolroom
+from toolgate.server.workshop.tools import ToolList
+from toolgate.server.workshop.wanted import Wanted
+from toolgate.server.workshop.webhook import Webhook
 from toolgate.storage.approvals import ApprovalStore
 from toolgate.storage.database import Database
 from toolgate.storage.registrations import RegistrationStore

@@ -13,8 +13,8 @@ from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
 from toolgate.dialects.openai_responses import DIALECT as OPENAI_RESPONSES
 from toolgate.engine import ports
 from toolgate.engine.limits import Price
-from toolgate.server.peers import Peers
-from toolgate.server.sources import base_of
+from toolgate.server.models.peers import Peers
+from toolgate.server.workshop.sources import base_of
 from toolgate.telemetry.traced import Traced
 from toolgate.upstreams.http_model import Endpoint, HttpModel
 from toolgate.upstreams.router import Route, Router

@@ -16,7 +16,7 @@ from toolgate.engine.limits import Price
 from toolgate.limits import Budget, Budgets, Counters, Hold, KeyLimits, Meter, Taken
 from toolgate.limits.purse import Held
 from toolgate.server.app import Call, Endpoint, Handler
-from toolgate.server.asked import Asked, read_asked
+from toolgate.server.callers.asked import Asked, read_asked
 from toolgate.server.exchange import Exchange, Header
 from toolgate.telemetry.traced import RequestRecord
 

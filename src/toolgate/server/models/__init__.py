@@ -1,0 +1,1 @@
+"""Whoever answers for a model, and the lists of them."""
