@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from tests.offspring import offspring
 from tests.server.talk import PATHS, Caller, Heard, ask, body
 from tests.stage import Player, gateway_config, upstream_config
 from toolgate.config.settings import Approvals, Log, Tools
@@ -191,7 +192,7 @@ async def at_work(
             assert time.perf_counter() - began < 1.0
             await work.rest()
     await soon(lambda: _open_files() <= files, "files are left open")
-    assert _children() == set()
+    assert offspring() == []
 
 
 def busy(before: set[asyncio.Task[Any]]) -> list[asyncio.Task[Any]]:
@@ -309,10 +310,3 @@ def quiet(level: Any = "info") -> Log:
 
 def _open_files() -> int:
     return len(os.listdir("/proc/self/fd"))
-
-
-def _children() -> set[str]:
-    found: set[str] = set()
-    for path in Path("/proc/self/task").glob("*/children"):
-        found |= set(path.read_text().split())
-    return found

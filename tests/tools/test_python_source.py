@@ -10,9 +10,9 @@ from textwrap import dedent
 from typing import Any
 
 import msgspec
-import psutil
 import pytest
 
+from tests.offspring import offspring
 from toolgate.conversation.message import Media, Text
 from toolgate.tools.sources.python import PythonSource
 from toolgate.tools.tool import Invocation, Preparation, Progress, Tool, ToolFailure, ToolSource
@@ -54,7 +54,7 @@ async def folder(tmp_path: Path) -> AsyncIterator[Folder]:
     yield folder
     for source in folder.opened:
         await source.aclose()
-    assert psutil.Process().children() == []
+    assert offspring() == []
     assert sys.path == path
     assert not [name for name in set(sys.modules) - modules if name.startswith("_toolgate")]
 

@@ -12,6 +12,7 @@ import msgspec
 import psutil
 import pytest
 
+from tests.offspring import offspring
 from toolgate.conversation.message import Text
 from toolgate.tools.authoring.loading import Place
 from toolgate.tools.authoring.parts import ToolInvocationToken
@@ -193,11 +194,7 @@ async def workers(place: Place) -> AsyncIterator[Workers]:
     workers = Workers(place)
     yield workers
     await workers.pool.aclose()
-    assert our_children() == []
-
-
-def our_children() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children(recursive=True) if child.status() != psutil.STATUS_ZOMBIE]
+    assert offspring() == []
 
 
 async def until(condition: Callable[[], object], seconds: float = PROMPT) -> None:
@@ -256,7 +253,7 @@ async def test_a_forked_copy_of_a_worker_cannot_answer_for_it(workers: Workers) 
 async def test_a_call_that_hangs_is_killed_when_it_is_cancelled(workers: Workers, how: str) -> None:
     """fault: T1"""
     call = await workers.begin("hang", how=how)
-    pids = [child.pid for child in our_children()]
+    pids = [child.pid for child in offspring()]
     start = time.monotonic()
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -305,7 +302,7 @@ async def test_closing_ends_running_calls_and_waiting_ones(place: Place) -> None
     for call in (running, waiting):
         with pytest.raises(ToolFailure):
             await call
-    assert our_children() == []
+    assert offspring() == []
 
 
 SERVER = """
@@ -341,7 +338,7 @@ async def test_no_more_processes_run_than_allowed_and_all_calls_are_answered(pla
     calls = [asyncio.create_task(workers.call("coroutine", seconds=0.02)) for _ in range(8)]
     most = 0
     while not all(call.done() for call in calls):
-        most = max(most, len(our_children()))
+        most = max(most, len(offspring()))
         await asyncio.sleep(0.005)
     assert [(await call).content for call in calls] == [(Text("slept"),)] * 8
     assert most == 2

@@ -9,8 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
-
+from tests.offspring import offspring
 from toolgate.storage.database import Database
 from toolgate.storage.pins import PinStore
 from toolgate.tools.sources.mcp import McpSource, Stdio
@@ -46,7 +45,7 @@ async def opened(source: McpSource) -> AsyncIterator[McpSource]:
         await source.aclose()
     await eventually(lambda: asyncio.all_tasks() <= tasks)
     await eventually(lambda: descriptors() <= files)  # servers in this process close their sides a little later
-    assert not [child for child in psutil.Process().children(recursive=True) if child.status() != "zombie"]
+    assert offspring() == []
 
 
 def descriptors() -> int:
