@@ -12,9 +12,9 @@ from tests.server.nodes import running_redis
 NOBODY = "redis://127.0.0.1:1"
 
 
-@pytest.fixture(scope="session", params=ENGINES)
+@pytest.fixture(scope="package", params=ENGINES)
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    """Two servers over one storage of each engine."""
+    """Two servers over one storage of each engine, until the last of these tests."""
     folder, redis = tmp_path_factory.mktemp("pair"), NOBODY
     with ExitStack() as stack:
         storage = stack.enter_context(storage_of(request.param, folder, lambda: request.getfixturevalue("postgres")))
