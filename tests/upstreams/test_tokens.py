@@ -9,7 +9,7 @@ import threading
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolgate.conversation.events import ModelResponse, Usage
+from toolgate.conversation.events import Usage
 from toolgate.conversation.message import Media, Message, Opaque, Reasoning, Text, ToolCall, ToolResult
 from toolgate.conversation.request import ModelRequest, OutputFormat, Settings, ToolDef
 from toolgate.upstreams import tokens
@@ -102,10 +102,10 @@ def test_pictures_sounds_and_files_count_by_rule_of_thumb_and_never_by_their_bas
     assert of(Media("file", file_id="f1")) == 765
 
 
-def test_a_response_counts_its_reasoning_and_its_calls():
-    said = ModelResponse((Reasoning("Let me look."), Text("One moment."), CALL), "tool_calls")
+async def test_an_answer_counts_its_reasoning_and_its_calls():
+    usage = await tokens.estimate(ask(QUESTION), [Reasoning("Let me look."), Text("One moment."), CALL])
     parts = ("Let me look.", "One moment.", CALL.name, CALL.arguments)
-    assert tokens.count_response(said) == sum(map(tokens.count, parts)) + 7
+    assert usage.output == sum(map(tokens.count, parts)) + 7
 
 
 async def test_an_estimate_says_that_it_is_one_and_keeps_reasoning_apart():

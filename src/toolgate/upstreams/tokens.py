@@ -20,7 +20,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from toolgate.conversation.events import ModelResponse, Usage
+from toolgate.conversation.events import Usage
 from toolgate.conversation.message import Media, Opaque, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
 from toolgate.conversation.request import ModelRequest, ToolDef
 from toolgate.wire.jsontext import encode
@@ -64,11 +64,6 @@ def count_request(request: ModelRequest) -> int:
     it is plain text; what is only referred to counts like a picture. Long texts count as in `count`, all taken together.
     """
     return _total(_request_bill(request))
-
-
-def count_response(response: ModelResponse) -> int:
-    """The tokens of an answer, reasoning included."""
-    return _total(_parts_bill(response.parts))
 
 
 async def count_request_aside(request: ModelRequest) -> int:
