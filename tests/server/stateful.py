@@ -24,7 +24,7 @@ from toolgate.server.edge.listen import listening
 from toolgate.server.endpoints import Conversations, Pace
 from toolgate.server.origins import Origins
 from toolgate.server.responses import Responses, State, Terms
-from toolgate.server.responses.objects import ConversationObjects
+from toolgate.server.responses.conversations import ConversationObjects
 from toolgate.server.runs import make_runs
 from toolgate.server.workshop.shop import Workshop
 from toolgate.storage.database import Database

@@ -39,7 +39,7 @@ from toolgate.server.openapi import document
 from toolgate.server.origins import Origins
 from toolgate.server.records import Records
 from toolgate.server.responses import Responses, Sockets, State
-from toolgate.server.responses.objects import ConversationObjects
+from toolgate.server.responses.conversations import ConversationObjects
 from toolgate.server.runs import make_state
 from toolgate.server.startup import announce, log_of, open_storage, spare_the_collector
 from toolgate.server.supervisor.foreman import Foreman

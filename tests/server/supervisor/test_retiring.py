@@ -4,7 +4,7 @@ import asyncio
 import time
 
 from tests.server.raw import Client, TrivialApp, served, until
-from toolgate.server.edge.sockets import bind
+from toolgate.server.edge.binding import bind
 
 
 def test_who_has_a_connection_may_ask_once_more_and_is_told_to_close() -> None:

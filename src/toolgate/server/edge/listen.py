@@ -22,10 +22,10 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from toolgate.conversation.errors import GatewayFault
+from toolgate.server.edge.binding import BACKLOG, bind, url_of
 from toolgate.server.edge.guard import guarded
 from toolgate.server.edge.head import Limits
 from toolgate.server.edge.refusal import Refuse, plain_refusal
-from toolgate.server.edge.sockets import BACKLOG, bind, url_of
 
 App = Callable[..., Any]
 

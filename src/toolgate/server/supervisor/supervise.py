@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from toolgate.config import Config
 from toolgate.config.settings import Server
-from toolgate.server.edge.sockets import bind, url_of
+from toolgate.server.edge.binding import bind, url_of
 from toolgate.server.models.local import engine_room
 from toolgate.server.startup import announce, log_of
 from toolgate.server.supervisor import how_many
