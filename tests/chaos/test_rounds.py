@@ -15,6 +15,6 @@ async def test_a_killed_server_loses_nothing_and_does_nothing_twice(tmp_path: Pa
     async with planning() as (planner, upstream):
         server = Server(tmp_path, f"sqlite:///{tmp_path}/toolgate.db", upstream)
         rounds, late = await ordeal("sqlite", server, planner, POINTS, seed=1)
-    assert all(one.killed for one in rounds), table(rounds, late)
     violations = [found for one in rounds for found in one.violations if found.kind != "slow"]  # other tests run beside
-    assert [*late, *violations] == [], table(rounds, late)
+    assert [*late, *violations] == [], f"{table(rounds, late)}\n{server.last_words}"
+    assert all(one.killed for one in rounds), table(rounds, late)

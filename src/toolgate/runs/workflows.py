@@ -10,17 +10,16 @@ A workflow of DBOS belongs to whoever was given it last: a step of anybody else 
 import asyncio
 import contextvars
 import logging
-import sqlite3
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import closing
 from typing import Any, TypeVar
 
 from dbos import DBOS, DBOSConfig, DBOSPortableJSONSerializer, SetWorkflowID, error
 
 from toolgate.conversation.errors import GatewayFault
 from toolgate.runs.execution import StepsLost, Work
+from toolgate.runs.sqlite import StepsFile
 from toolgate.storage.runs import LeaseLost
 
 _T = TypeVar("_T")
@@ -54,6 +53,7 @@ class Workflows:
         self._thread: threading.Thread | None = None
         self._threads = ThreadPoolExecutor(_WRITERS, thread_name_prefix="toolgate-steps")
         self._work: Work | None = None
+        self._file: StepsFile | None = None
 
     async def open(self, work: Work) -> None:
         """Start DBOS, which takes a moment, in threads of its own."""
@@ -108,17 +108,20 @@ class Workflows:
         if self._loop is not None and self._thread is not None:
             await self._there(_end_tasks)
             await asyncio.to_thread(DBOS.destroy)
+            if self._file is not None:
+                self._file.close()
             self._loop.call_soon_threadsafe(self._loop.stop)
             await asyncio.to_thread(self._thread.join)
             self._threads.shutdown(wait=False)
             self._loop = None
 
     async def _launch(self) -> None:
-        _write_ahead(self._url)
         _speak_through(self._complain)
+        file = self._file = StepsFile(self._url) if self._url.startswith("sqlite:") else None
         config: DBOSConfig = {
             "name": "toolgate",
             "system_database_url": self._url,
+            "system_database_engine": file.engine if file else None,
             "application_version": FORMAT,
             "executor_id": self._node,  # nobody was ever called so: DBOS by itself finds nothing to recover
             "serializer": DBOSPortableJSONSerializer(),
@@ -131,6 +134,8 @@ class Workflows:
         }
         DBOS(config=config)
         DBOS.launch()
+        if file is not None:
+            file.prepared()
 
     async def _there(self, work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
         """Have something done in the loop of DBOS."""
@@ -213,13 +218,6 @@ async def _within(context: contextvars.Context, work: Callable[[], Coroutine[Any
 
 async def _awaited(work: Awaitable[None]) -> None:
     await work
-
-
-def _write_ahead(url: str) -> None:
-    """Have SQLite write a log first, which halves the cost of a step; the file remembers it."""
-    if url.startswith("sqlite:///"):
-        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as db:
-            db.execute("PRAGMA journal_mode = WAL")
 
 
 class _Complaints(logging.Handler):
