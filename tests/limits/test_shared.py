@@ -254,3 +254,20 @@ async def test_a_slow_or_lost_redis_holds_nobody_up_and_is_used_again_by_itself(
     for task in tuple(wire._tasks):
         task.cancel()
     await listening.wait_closed()
+
+
+async def test_an_event_loop_that_is_busy_itself_does_not_take_redis_for_gone(url: str) -> None:
+    """Each pass of the loop takes longer than Redis may."""
+    troubles: list[str] = []
+    loop, over = asyncio.get_running_loop(), False
+
+    def busy() -> None:
+        if not over:
+            time.sleep(0.04)
+            loop.call_soon(busy)
+
+    async with nodes(url, patience=0.03, on_trouble=troubles.append) as [node]:
+        loop.call_soon(busy)
+        taken = await node.take("ann", KeyLimits(requests_per_minute=5), 0)
+        over = True
+    assert (taken.hold is not None, troubles) == (True, [])

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 MOST = 256
 """Scripts of one round trip."""
 
-_GLANCE = 0.03
-"""Seconds for an event loop that was busy itself to see an answer that has come."""
+_LOOKS = 16
+"""How often is looked for an answer within the patience: an event loop that is busy itself is late for each look, so that
+its own delay is not held against Redis."""
 
 
 class _Waiting(Struct, eq=False):
@@ -43,7 +44,7 @@ class Scripts:
         on_trouble: Callable[[str], None],
     ) -> None:
         """`on_trouble` hears once of each time that Redis is left alone; ValueError without the package `redis`."""
-        self._redis = _client(url, patience)
+        self._redis = _client(url)
         self._scripts = [self._redis.register_script(source) for source in sources]
         self._patience = patience
         self._apart = apart
@@ -88,10 +89,11 @@ class Scripts:
         if self.alone:
             return [None] * len(batch)
         running = asyncio.get_running_loop().create_task(self._execute(batch))
-        done, _ = await asyncio.wait({running}, timeout=self._patience)
-        if not done:
-            done, _ = await asyncio.wait({running}, timeout=_GLANCE)
-        if not done:
+        for _ in range(_LOOKS):
+            await asyncio.wait({running}, timeout=self._patience / _LOOKS)
+            if running.done():
+                break
+        else:
             running.cancel()
             await asyncio.wait({running})
             await self._redis.connection_pool.disconnect()  # what is still to come would answer somebody else
@@ -119,14 +121,14 @@ def _numbers(said: Any) -> list[int]:
     return said if isinstance(said, list) else [int(said)]
 
 
-def _client(url: str, patience: float) -> "Redis":
+def _client(url: str) -> "Redis":
     try:
         from redis.asyncio import Redis
         from redis.asyncio.retry import Retry
         from redis.backoff import NoBackoff
     except ImportError as error:
         raise ValueError("redis: limits shared by several nodes need the Python package `redis`") from error
-    return Redis.from_url(url, socket_connect_timeout=patience, retry=Retry(NoBackoff(), 0))
+    return Redis.from_url(url, retry=Retry(NoBackoff(), 0))
 
 
 def _failures() -> tuple[type[Exception], ...]:

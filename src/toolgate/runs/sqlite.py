@@ -1,7 +1,7 @@
 """The file in which DBOS keeps its steps where there is no PostgreSQL.
 
-DBOS would bring the file up to its schema statement by statement, and one that a crash leaves half way is never opened again.
-Here it has an engine whose statements are all of one transaction while it does so.
+DBOS would bring the file up to its schema statement by statement, and one that a crash leaves half way is never opened
+again. Here it has an engine whose statements are all of one transaction while it does so.
 """
 
 from typing import Any
