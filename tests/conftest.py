@@ -14,6 +14,14 @@ os.environ.setdefault("ENABLE_EMBEDDED_MODEL", "false")  # a server started by a
 settings.register_profile("project", deadline=None, derandomize=True, max_examples=100)
 settings.load_profile("project")
 
+PATIENT = ("runs", "chaos", "races")
+"""Folders whose tests wait for crashes and leases: begun first, they wait while others compute."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    items.sort(key=lambda item: item.path.relative_to(here).parts[0] not in PATIENT)
+
 
 @pytest.fixture(scope="session")
 def stage_of_the_session() -> Iterator[Stage]:
