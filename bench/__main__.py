@@ -14,6 +14,7 @@ from bench import figures, machine, plot, report
 from bench.field import FULL, QUICK, Field, Pace, mock
 from bench.figures import Figure, Results
 from bench.peers import PEERS, Missing, Peer
+from bench.peers.before import Before
 from bench.processes import WORK
 from bench.selfcheck import check
 from bench.targets import verdicts
@@ -28,11 +29,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     console = Console()
     WORK.mkdir(exist_ok=True)
+    if options.before:
+        PEERS["before"] = Before(options.before)
+        _print_change(_run(["toolgate", "before"], _filter(options.cases), _pace(options), console), console)
+        return 0
     if options.render:
         results = figures.read(RESULTS)
     else:
         names = options.only.split(",") if options.only else list(PEERS)
-        results = _run(names, _filter(options.cases), QUICK if options.quick else FULL, console)
+        results = _run(names, _filter(options.cases), _pace(options), console)
         figures.save(results, RESULTS)
     whole = not (options.quick or options.only or options.cases)
     if options.render or options.write or whole:
@@ -48,6 +53,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", default="", metavar="NAMES", help=f"some of {','.join(PEERS)}")
     lines = f"topics ({', '.join(TOPICS)}) or beginnings of table lines"
     parser.add_argument("--cases", nargs="+", default=[], metavar="TEXT", help=lines)
+    parser.add_argument(
+        "--before", default="", metavar="COMMIT", help="measure beside Toolgate as it was, and nobody else"
+    )
     parser.add_argument("--write", action="store_true", help="rewrite the page after a partial run, too")
     parser.add_argument("--render", action="store_true", help="measure nothing; rewrite the page from the last run")
     options = parser.parse_args(arguments)
@@ -55,6 +63,10 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         if name not in PEERS:
             parser.error(f"no peer is called {name!r}; there are {', '.join(PEERS)}")
     return options
+
+
+def _pace(options: argparse.Namespace) -> Pace:
+    return QUICK if options.quick else FULL
 
 
 def _filter(wanted: Sequence[str]) -> Callable[[str, str], bool]:
@@ -111,6 +123,15 @@ def _line(topic: str, figure: Figure) -> str:
     value = amount(figure) + spread(figure) if figure.samples else figure.absent
     wrong = f"  [red]{sum(figure.failures.values())} wrong[/red]" if figure.failures else ""
     return f"{topic:10} {PEERS[figure.peer].title:9} {figure.line:62} {value}{wrong}"
+
+
+def _print_change(results: Results, console: Console) -> None:
+    table = Table("", f"at {results.versions.get('before', '')}", "here", "here / before")
+    for now in results.figures:
+        before = results.find(now.topic, now.line, "before") if now.peer == "toolgate" else None
+        if before is not None and now.samples:
+            table.add_row(now.line, amount(before), amount(now), f"{now.median / before.median:.2f}")
+    console.print(table)
 
 
 def _print_promises(results: Results, console: Console) -> int:

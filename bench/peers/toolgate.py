@@ -46,7 +46,7 @@ class Toolgate:
         config = folder / "toolgate.yaml"
         config.write_text(json.dumps(settings, indent=1))
         command = [str(PROGRAM), "serve", "--config", str(config), "--host", "127.0.0.1", "--port", str(port)]
-        return Start([*command, "--workers", str(self.workers)])
+        return Start([*command, "--workers", str(self.workers)] if self.workers > 1 else command)
 
     def target(self, route: Route, model: str, upstream: int) -> Target | None:
         """Every route, by the model's name."""
