@@ -329,9 +329,11 @@ def _choice(choice: ToolChoice | None) -> dict[str, Any]:
 
 
 def _settings(settings: Settings, quirks: Quirks, dropped: list[str]) -> dict[str, Any]:
-    thinking = settings.thinking
+    limit, limit_name, thinking = settings.max_tokens, quirks.max_tokens_field or "max_tokens", settings.thinking
+    if settings == Settings(limit):  # as of most requests
+        return {} if limit is None else {limit_name: limit}
     fields = {
-        quirks.max_tokens_field or "max_tokens": settings.max_tokens,
+        limit_name: limit,
         "temperature": settings.temperature,
         "top_p": settings.top_p,
         "top_k": settings.top_k,

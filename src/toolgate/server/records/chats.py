@@ -38,7 +38,9 @@ class Chats:
         """The question, and whoever keeps its answer if it is to be kept."""
         extra, wish = question.request.extra, call.caller.keep_chats
         lasting = self.kept == "all" if wish is None else wish
-        asked = bool(extra) and extra.get(CHAT, {}).get("store") is True
+        if not lasting and not extra:
+            return question, None
+        asked = extra.get(CHAT, {}).get("store") is True
         if asked and not lasting and (wish is False or self.kept == "none"):
             request = replace(question.request, warnings=(*question.request.warnings, _NOT_STORED))
             return replace(question, request=request), None

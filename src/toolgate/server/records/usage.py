@@ -2,9 +2,10 @@
 
 import asyncio
 import re
-import time
+from collections import defaultdict
 from collections.abc import Callable
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import Any, cast
 
 from toolgate.conversation.errors import InvalidRequest
@@ -18,7 +19,7 @@ from toolgate.storage.usage import BY, By, UsageStore, Used
 from toolgate.telemetry.traced import RequestRecord
 from toolgate.wire.jsontext import encode
 
-_DAY = 86_400
+_COUNTED = ("input", "output", "cache_read", "reasoning", "estimated")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 
 
@@ -30,36 +31,32 @@ class Meter:
         self._store = store
         self._writer = writer
         self._seconds = seconds
-        self._used: dict[tuple[int, str, str], Used] = {}
+        self._answers: defaultdict[tuple[str, str], list[Usage | None]] = defaultdict(list)
         self._timer: asyncio.TimerHandle | None = None
 
     def answered(self, record: RequestRecord) -> None:
         """A model has answered a request."""
-        day = int(time.time()) // _DAY
-        key = (day, record.caller, record.model)
-        used = self._used.get(key)
-        if used is None:
-            used = self._used[key] = Used(_date(day), record.caller, record.model)
-        used.requests += 1
-        if (usage := record.usage) is not None:
-            used.input_tokens += usage.input
-            used.output_tokens += usage.output
-            used.cached_tokens += usage.cache_read
-            used.reasoning_tokens += usage.reasoning
-            used.estimated += usage.estimated
+        self._answers[record.caller, record.model].append(record.usage)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(self._seconds, self.flush)
 
     def flush(self) -> None:
-        """Hand over to the writer what was added up."""
+        """Add up, and hand over to the writer; what is written a moment after midnight counts for the new day."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._used:
-            rows, self._used = list(self._used.values()), {}
-            for used in rows:  # a price is the same for every token, so that sums can be priced
-                used.cost = self.price_of(used.model).of(Usage(used.input_tokens, used.output_tokens))
+        if self._answers:
+            today = f"{datetime.now(UTC):%Y-%m-%d}"
+            rows = [self._added_up(today, *names, usages) for names, usages in self._answers.items()]
+            self._answers.clear()
             self._writer.put("usage", self._store.adding(rows))
+
+    def _added_up(self, day: str, key: str, model: str, answers: list[Usage | None]) -> Used:
+        usages = [usage for usage in answers if usage is not None]
+        read, written, cached, reasoning, estimated = [sum(map(attrgetter(name), usages)) for name in _COUNTED]
+        # A price is the same for every token, so that sums can be priced.
+        cost = self.price_of(model).of(Usage(read, written))
+        return Used(day, key, model, len(answers), read, written, cached, reasoning, estimated, cost)
 
 
 class UsageReport:
@@ -85,10 +82,6 @@ class UsageReport:
         rows = await self._store.sums(by, key=key or None, since=since, until=until)
         told: list[dict[str, Any]] = [{"object": "usage", **row} for row in rows]
         await call.exchange.respond(200, encode({"object": "list", "data": told}))
-
-
-def _date(day: int) -> str:
-    return f"{datetime.fromtimestamp(day * _DAY, UTC):%Y-%m-%d}"
 
 
 def _read_by(text: str) -> list[By]:
