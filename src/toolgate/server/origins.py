@@ -42,9 +42,13 @@ class Origins:
         origin: bytes | None = None
         for name, value in headers:
             if name == b"host":
-                host = _only(host, value, "Host")
+                if host is not None:
+                    raise _twice("Host")
+                host = value
             elif name == b"origin":
-                origin = _only(origin, value, "Origin")
+                if origin is not None:
+                    raise _twice("Origin")
+                origin = value
         if host not in self._good_hosts:
             self._check_host(host)
         return () if origin is None else self._welcome(origin)
@@ -97,10 +101,8 @@ def _foreign() -> Forbidden:
     return Forbidden("Pages of this origin may not call us; name it in server.origins.", code="origin_not_allowed")
 
 
-def _only(before: bytes | None, value: bytes, name: str) -> bytes:
-    if before is not None:
-        raise InvalidRequest(f"The {name} header is given twice.", code=f"bad_{name.lower()}")
-    return value
+def _twice(name: str) -> InvalidRequest:
+    return InvalidRequest(f"The {name} header is given twice.", code=f"bad_{name.lower()}")
 
 
 def _remember(good: set[bytes], value: bytes) -> None:

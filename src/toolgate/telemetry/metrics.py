@@ -53,9 +53,10 @@ class Served:
         tokens = self.tokens
         tokens[0] += usage.input
         tokens[1] += usage.output
-        tokens[2] += usage.cache_read
-        tokens[3] += usage.cache_write
-        tokens[4] += usage.reasoning
+        if usage.cache_read or usage.cache_write or usage.reasoning:
+            tokens[2] += usage.cache_read
+            tokens[3] += usage.cache_write
+            tokens[4] += usage.reasoning
 
 
 class Metrics:
