@@ -3,11 +3,15 @@
 import asyncio
 import random
 import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.races.pair import RUN, Pair, obeying
-from tests.server.nodes import nodes
+from tests.server.nodes import Node, nodes
 from toolgate.storage.database import Database
 
 CLIENTS, TURNS = 8, 5
@@ -90,15 +94,51 @@ async def test_turns_of_many_clients_stand_together_each_whole_and_once(pair: Pa
     assert sum(client.refused for client in clients) > 0, "nobody was ever in anybody's way"
 
 
-async def test_items_that_were_not_added_are_not_acknowledged(tmp_path: Path) -> None:
-    """fault: M5: another node takes the conversation over in the very moment in which it was taken here."""
+@asynccontextmanager
+async def robbed(tmp_path: Path) -> AsyncIterator[tuple[Node, str]]:
+    """A conversation that another node takes over in the very moment in which it is taken here."""
     storage = f"sqlite:///{tmp_path}/t.db"
     async with nodes(1, storage, None) as [node]:
         id = str((await node.request("POST", "/v1/conversations", {})).json["id"])
         database = Database(storage)
         await database.change(lambda db: db.execute(ROBBED) and None)
         await database.aclose()
+        yield node, id
+        assert (await node.request("GET", f"/v1/conversations/{id}/items")).json["data"] == []
+
+
+async def test_items_that_were_not_added_are_not_acknowledged(tmp_path: Path) -> None:
+    """fault: M5"""
+    async with robbed(tmp_path) as (node, id):
         items = {"items": [{"role": "user", "content": "Hello"}]}
         heard = await node.request("POST", f"/v1/conversations/{id}/items", items)
-        kept = (await node.request("GET", f"/v1/conversations/{id}/items")).json["data"]
-    assert (heard.status, heard.json["error"]["code"], kept) == (409, "conversation_locked", [])
+    assert (heard.status, heard.json["error"]["code"]) == (409, "conversation_locked")
+
+
+@pytest.mark.parametrize("store", [True, False])
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_response_that_could_not_be_added_is_not_told_as_complete(
+    tmp_path: Path, stream: bool, store: bool
+) -> None:
+    """fault: M5: it would be missing from the conversation that it says it belongs to."""
+    async with robbed(tmp_path) as (node, id):
+        node.play("Hello.")
+        body = {"model": "m", "input": "Hi", "conversation": id, "stream": stream, "store": store}
+        heard = await node.request("POST", "/v1/responses", body)
+    assert heard.status == (200 if stream else 409)
+    assert b"conversation_locked" in heard.body
+    assert b"response.completed" not in heard.body
+    assert b"response.failed" in heard.body or not stream
+
+
+async def test_a_background_response_that_could_not_be_added_has_failed(tmp_path: Path) -> None:
+    """fault: M5"""
+    async with robbed(tmp_path) as (node, id):
+        node.play("Hello.")
+        body = {"model": "m", "input": "Hi", "conversation": id, "background": True}
+        response = (await node.request("POST", "/v1/responses", body)).json
+        while response["status"] in ("queued", "in_progress"):
+            await asyncio.sleep(0.02)
+            response = (await node.request("GET", f"/v1/responses/{response['id']}")).json
+    assert response["status"] == "failed"
+    assert "nothing was added" in response["error"]["message"]

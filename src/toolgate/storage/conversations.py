@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from msgspec import Struct
 
+from toolgate.conversation.errors import Conflict
 from toolgate.storage.database import Connection, Database
 from toolgate.storage.locks import ConversationLocks
 from toolgate.storage.responses import Write
@@ -98,19 +99,24 @@ class ConversationStore:
         return await self._database.change(forget)
 
     def appending(self, owner: str, id: str, items: Sequence[Item]) -> Write:
-        """Adds the items at the end and gives the conversation back; true unless it is gone by then, or another node's."""
+        """Adds the items at the end and gives the conversation back; true unless it is gone by then.
+
+        Conflict, and nothing of the whole change is written, if another node has or had it meanwhile.
+        """
         passed = self.locks.passing(id)
 
         def write(db: Connection) -> bool:
-            if db.execute(_OWNED, (id, owner)).fetchone() is None or not passed(db):
+            if db.execute(_OWNED, (id, owner)).fetchone() is None:
                 return False
+            if not passed(db):
+                raise _overtaken(id)
             _append(db, id, items)
             return True
 
         return write
 
     async def append(self, owner: str, id: str, items: Sequence[Item]) -> bool:
-        """Add items at the end; false if this owner has no such conversation, or another node has it."""
+        """Add items at the end; false if this owner has no such conversation, Conflict if another node has it."""
         return bool(await self._database.change(self.appending(owner, id, items)))
 
     async def items(self, owner: str, id: str) -> list[Item]:
@@ -140,6 +146,15 @@ class ConversationStore:
     async def remove(self, owner: str, id: str, item: str) -> bool:
         """Take one item out; false if it is not there."""
         return await self._database.change(lambda db: db.execute(_REMOVE, (item, id, owner)).rowcount == 1)
+
+
+def _overtaken(id: str) -> Conflict:
+    return Conflict(
+        f"Another node has added to the conversation {id!r} meanwhile, so that nothing was added; try again.",
+        param="conversation",
+        code="conversation_locked",
+        retry_after=1,
+    )
 
 
 def _append(db: Connection, id: str, items: Sequence[Item]) -> None:

@@ -7,7 +7,7 @@ dialect before it is kept, so that no later request stumbles over it.
 import time
 from typing import Any
 
-from toolgate.conversation.errors import Conflict, InvalidRequest, NotFound
+from toolgate.conversation.errors import InvalidRequest, NotFound
 from toolgate.conversation.ids import mint
 from toolgate.dialects.openai_responses import DIALECT
 from toolgate.dialects.openai_responses.items import InputReader
@@ -89,7 +89,7 @@ class ConversationObjects:
         finally:
             release()
         if not added:
-            raise _lost(await self._find(call))
+            raise unknown_conversation(found.id)
         await call.exchange.respond(200, encode(listed(items, MOST_ITEMS)))
 
     async def list_items(self, call: Call) -> None:
@@ -160,14 +160,6 @@ def _metadata(fields: Fields) -> dict[str, str]:
                 param=f"metadata.{name[:_LONGEST_NAME]}",
             )
     return metadata
-
-
-def _lost(conversation: StoredConversation) -> Conflict:
-    return Conflict(
-        f"Another node has taken the conversation {conversation.id!r} over; nothing was added, so try again.",
-        code="conversation_locked",
-        retry_after=1,
-    )
 
 
 def _unknown_item(id: str) -> NotFound:
