@@ -96,6 +96,10 @@ async def test_a_key_of_the_database_is_made_listed_rotated_and_revoked(tmp_path
             assert words in listed.stdout
         rotated = (await on(served, "rotate", "carl")).stdout.strip()
         assert (await status(key), await status(rotated)) == (401, 200)
+        again = await on(served, "rotate", "carl", "--grace", "1h")
+        key, rotated = rotated, again.stdout.strip()
+        assert "stays good until 2" in again.stderr
+        assert (await status(key), await status(rotated)) == (200, 200)
         revoked = await on(served, "revoke", "carl")
         assert "carl is revoked" in revoked.stderr
         assert await status(rotated) == 401
@@ -112,6 +116,7 @@ async def test_a_key_of_the_database_is_made_listed_rotated_and_revoked(tmp_path
         (("revoke", "nobody"), "There is no key"),
         (("revoke", "ann"), "in the configuration"),
         (("rotate", "a/../b?c"), "There is no key"),
+        (("rotate", "carl", "--grace", "long"), "such as 30m"),
     ],
 )
 async def test_what_cannot_be_done_is_said_and_nothing_is_printed(

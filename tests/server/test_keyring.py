@@ -140,6 +140,16 @@ async def test_a_key_expires_also_without_the_database(store: Flaky, ring: Ring)
     assert await ring.next() == set()
 
 
+async def test_a_former_secret_ends_also_without_the_database(store: Flaky, ring: Ring) -> None:
+    await store.change(KEY.id, lambda key: replace(key, digest="22" * 32, former=KEY.digest, former_until=1010))
+    assert await ring.next() == {"carl"}
+    assert ring.ring.in_force[KEY.id].former == KEY.digest
+    store.away = True
+    ring.now = 1010.0
+    assert await ring.next() == {"carl"}
+    assert ring.ring.in_force[KEY.id].former is None
+
+
 async def test_a_use_is_noted_at_most_once_a_minute_and_at_the_end(store: Flaky, ring: Ring) -> None:
     ring.used.add(KEY.id)
     await store.several_looks()

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -11,6 +12,8 @@ from toolgate.storage.database import Database
 from toolgate.storage.keys import KeyStore, StoredKey
 
 KEY = StoredKey("key_1", "carl", "Sales", "00" * 32, "tg-abc…wxyz", '{"scopes":["chat"]}', 1_800_000_000)
+
+CHANGES: dict[str, Any] = {"owner": "x", "digest": "11" * 32, "expires": 7, "former": "00" * 32, "former_until": 8}
 
 
 @pytest.fixture
@@ -38,7 +41,7 @@ async def test_a_name_is_taken_once_even_if_its_key_is_revoked(store: KeyStore) 
 
 async def test_every_change_is_counted_and_a_use_is_not(store: KeyStore) -> None:
     await store.create(KEY)
-    changed = await store.change(KEY.id, lambda key: replace(key, owner="x", digest="11" * 32, expires=7))
+    changed = await store.change(KEY.id, lambda key: replace(key, **CHANGES))
     assert await store.number() == 2
     await store.touch({KEY.id: 1_900_000_000, "key_unknown": 1})
     assert changed is not None

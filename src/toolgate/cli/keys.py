@@ -101,11 +101,23 @@ def create(
 @app.command()
 def rotate(
     name: Annotated[str, typer.Argument(help="Its name or id.")],
+    grace: Annotated[
+        str,
+        typer.Option(help="How long the old secret stays good, such as 30m, 1h or 7d at most; by default not at all."),
+    ] = "",
     url: Url = HERE,
     key: Key = None,
 ) -> None:
-    """Give a key of the database a new secret, printed once; the old one is dead, and so is what runs with it."""
-    _tell_once(ask(url, key, "POST", f"/v1/keys/{quote(name, safe='')}/rotate", {}))
+    """Give a key of the database a new secret, printed once; the old one is dead at once, or when its grace is over.
+
+    What runs with the old secret ends with it.
+    """
+    body = {"grace_seconds": _seconds(grace)} if grace else {}
+    answer = ask(url, key, "POST", f"/v1/keys/{quote(name, safe='')}/rotate", body)
+    _tell_once(answer)
+    if isinstance(until := answer.get("former_expires_at"), int):
+        moment = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(until))
+        typer.echo(f"The former secret stays good until {moment}.", err=True)
 
 
 @app.command()
@@ -158,10 +170,14 @@ def _budget(text: str) -> dict[str, Any]:
 
 
 def _moment(text: str) -> int:
+    return int(time.time()) + _seconds(text)
+
+
+def _seconds(text: str) -> int:
     found = _SPAN.fullmatch(text)
     if found is None:
-        stop("A time to live is a number and a unit, such as 30m, 12h or 90d.")
-    return int(time.time()) + int(found[1]) * _UNITS[found[2]]
+        stop("A span of time is a number and a unit, such as 30m, 12h or 90d.")
+    return int(found[1]) * _UNITS[found[2]]
 
 
 def _table(keys: Iterable[Mapping[str, Any]]) -> "Table":

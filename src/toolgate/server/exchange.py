@@ -118,6 +118,10 @@ class Exchange:
             raise InvalidRequest("The body is empty: a JSON object was expected.", code="invalid_json")
         return decode_body(body)
 
+    async def optional_json(self) -> Any:
+        """The body as JSON; an empty object where none was sent, because nothing particular is wanted."""
+        return await self.json() if await self.peek() else {}
+
     @property
     def client_left(self) -> bool:
         """Whether nobody waits for the answer any more."""

@@ -11,17 +11,23 @@ from msgspec.structs import astuple
 
 from toolgate.storage.database import Connection, Database
 
-_FIELDS = "id, name, owner, digest, shown, rights, created, expires, revoked, last_used"
+_FIELDS = "id, name, owner, digest, shown, rights, created, expires, revoked, last_used, former, former_until"
 _COUNT = """
 INSERT INTO api_key_changes VALUES (1, 1)
 ON CONFLICT (one) DO UPDATE SET number = api_key_changes.number + 1
 """
-_CREATE = f"INSERT INTO api_keys ({_FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (name) DO NOTHING"  # noqa: S608 - constants
-_UPDATE = "UPDATE api_keys SET owner = ?, digest = ?, shown = ?, rights = ?, expires = ?, revoked = ? WHERE id = ?"
+_CREATE = f"INSERT INTO api_keys ({_FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (name) DO NOTHING"  # noqa: S608 - constants
+_UPDATE = """
+UPDATE api_keys SET owner = ?, digest = ?, shown = ?, rights = ?, expires = ?, revoked = ?, former = ?, former_until = ?
+WHERE id = ?
+"""
 
 
 class StoredKey(Struct, frozen=True):
-    """A key as it is kept; moments are whole seconds, `shown` is what may be shown of the key itself."""
+    """A key as it is kept; moments are whole seconds, `shown` is what may be shown of the key itself.
+
+    `former` is the digest of the secret it had before, which opens the same until `former_until`.
+    """
 
     id: str
     name: str
@@ -33,6 +39,8 @@ class StoredKey(Struct, frozen=True):
     expires: int | None = None
     revoked: int | None = None
     last_used: int | None = None
+    former: str | None = None
+    former_until: int | None = None
 
 
 class KeyStore:
@@ -74,8 +82,8 @@ class KeyStore:
             if row is None:
                 return None
             new = edit(StoredKey(*row))
-            values = (new.owner, new.digest, new.shown, new.rights, new.expires, new.revoked, id)
-            db.execute(_UPDATE, values)
+            values = (new.owner, new.digest, new.shown, new.rights, new.expires, new.revoked)
+            db.execute(_UPDATE, (*values, new.former, new.former_until, id))
             db.execute(_COUNT)
             return new
 

@@ -61,7 +61,8 @@ class Access:
         if len(keys) < len(held):
             unread = [held[id].name for id in held.keys() - keys.keys()]
             self._log.error("keys", problem="what these may do was written by another version", names=unread)
-        self.keys.hold(keys)
+        former = {id: bytes.fromhex(digest) for id in keys if (digest := held[id].former)}
+        self.keys.hold(keys, former)
         for listener in self._listeners:
             listener(keys.values())
         self._review(sparing)

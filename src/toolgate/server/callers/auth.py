@@ -79,6 +79,7 @@ class Keys:
 
     def __init__(self, keys: Iterable[Key], models: Iterable[Model] = ()) -> None:
         self._held: Mapping[str, Key] = {}
+        self._former: Mapping[str, bytes] = {}
         self._secret = urandom(16)
         self.used: set[str] = set()
         self.unsure = False
@@ -88,14 +89,18 @@ class Keys:
         """From now on these are the keys and the models of the configuration; of the keys only digests are kept."""
         self._models = tuple(models)
         self._configured = [_caller(key, self._models, digest) for key in keys if (digest := _digest_of(key))]
-        self.hold(self._held)
+        self.hold(self._held, self._former)
 
-    def hold(self, held: Mapping[str, Key]) -> None:
-        """From now on these are the keys of the database, by id; one whose name the configuration has is not in force."""
-        self._held = held
+    def hold(self, held: Mapping[str, Key], former: Mapping[str, bytes] = {}) -> None:
+        """From now on these are the keys of the database, by id; one whose name the configuration has is not in force.
+
+        `former` has digests by which some of them are known as well.
+        """
+        self._held, self._former = held, former
         taken = {caller.name for caller in self._configured}
         added = [(id, key) for id, key in held.items() if key.name not in taken]
-        callers = [_caller(key, self._models, _digest_of(key), id) for id, key in added] + self._configured
+        again = [_caller(key, self._models, former[id], id) for id, key in added if id in former]
+        callers = again + [_caller(key, self._models, _digest_of(key), id) for id, key in added] + self._configured
         self._callers = {caller.credential: caller for caller in callers}
         self._seen: dict[bytes, Caller] = {}
         self._named = {caller.name: caller for caller in callers}

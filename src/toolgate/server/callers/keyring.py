@@ -1,13 +1,15 @@
 """The database's keys in this process: read at the start, again whenever a number says that they have changed.
 
-A change that is made here holds at once, one that another process makes within two seconds, and a key that expires ends
-as quickly. While the database is away the last keys that were read stay in force.
+A change that is made here holds at once, one that another process makes within two seconds, and a key or the former
+secret of one that expires ends as quickly. While the database is away the last keys that were read stay in force.
 It must not know headers, requests or what a key may do.
 """
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
+
+from msgspec.structs import replace
 
 from toolgate.conversation.errors import ToolgateError
 from toolgate.storage.keys import KeyStore, StoredKey
@@ -39,13 +41,13 @@ class Keyring:
         """
         self.store = store
         self.all: dict[str, StoredKey] = {}
+        self.in_force: dict[str, StoredKey] = {}
         self._on_change = on_change
         self._used = used
         self._log = log
         self._every = every
         self._clock = clock
         self._number: int | None = None
-        self._in_force: dict[str, StoredKey] = {}
         self._noted: dict[str, int] = {}
         self._trouble = False
         self._watching: asyncio.Task[None] | None = None
@@ -118,14 +120,23 @@ class Keyring:
             await self.store.touch(used)
 
     def _settle(self, sparing: str = "", first: bool = False) -> None:
-        """Put into force what is neither revoked nor expired."""
+        """Put into force what is neither revoked nor expired, without former secrets whose time is over."""
         now = self._clock()
-        good = {id: key for id, key in self.all.items() if is_in_force(key, now)}
-        if first or good != self._in_force:
-            self._in_force = good
+        good = {id: _without_past(key, now) for id, key in self.all.items() if is_in_force(key, now)}
+        if first or good != self.in_force:
+            self.in_force = good
             self._on_change(good, sparing)
 
 
 def is_in_force(key: StoredKey, now: float) -> bool:
     """Whether the key is neither revoked nor expired."""
     return key.revoked is None and (key.expires is None or key.expires > now)
+
+
+def _without_past(key: StoredKey, now: float) -> StoredKey:
+    return key if is_former_good(key, now) or key.former is None else replace(key, former=None, former_until=None)
+
+
+def is_former_good(key: StoredKey, now: float) -> bool:
+    """Whether the secret that the key had before still opens what the key does."""
+    return is_in_force(key, now) and key.former_until is not None and key.former_until > now

@@ -4,6 +4,7 @@ A key is told once, in the answer that makes it; kept is its digest. Keys of the
 there. A name stays taken when its key is revoked: what its holder owns must not pass to the next of that name.
 """
 
+import math
 import re
 import secrets
 import time
@@ -24,7 +25,7 @@ from toolgate.server.app import Call, Endpoint
 from toolgate.server.callers.access import Access, as_configured
 from toolgate.server.callers.auth import ANONYMOUS
 from toolgate.server.callers.keyrights import KeyChange, KeyRights, no_more, read_change
-from toolgate.server.callers.keyring import is_in_force
+from toolgate.server.callers.keyring import is_former_good, is_in_force
 from toolgate.server.exchange import Header
 from toolgate.storage.keys import StoredKey
 from toolgate.telemetry.logs import Log
@@ -37,6 +38,9 @@ ENTROPY = 32
 
 MOST = 20_000
 """Keys that a database may hold, the revoked ones included."""
+
+LONGEST_GRACE = 7 * 86400
+"""Seconds for which the former secret of a rotated key may stay good."""
 
 _ID = "key_"
 _NAME = re.compile(r"[\w.@-]{1,64}", re.ASCII)
@@ -108,17 +112,15 @@ class KeyTable:
         await self._edit(call, stored, edit, "key changed")
 
     async def rotate(self, call: Call) -> None:
-        """Give a key a new secret, told in this answer; the old one is dead."""
-        no_more(Fields(await _optional(call)))
-        stored, (secret, (digest, shown)) = await self._stored(call), _minted()
-        await self._edit(
-            call, stored, lambda key: replace(_living(key), digest=digest, shown=shown), "key rotated", secret
-        )
+        """Give a key a new secret, told in this answer; the old one is dead at once, or after `grace_seconds`."""
+        until = _grace_ends(Fields(await call.exchange.optional_json()))
+        stored, (secret, made) = await self._stored(call), _minted()
+        await self._edit(call, stored, lambda key: _rotated(_living(key), made, until), "key rotated", secret)
 
     async def revoke(self, call: Call) -> None:
         """Revoke a key for ever; what runs with it is ended."""
         stored, now = await self._stored(call), int(time.time())
-        await self._edit(call, stored, lambda key: key if key.revoked else replace(key, revoked=now), "key revoked")
+        await self._edit(call, stored, lambda key: key if key.revoked else _revoked(key, now), "key revoked")
 
     async def _edit(
         self,
@@ -193,6 +195,7 @@ class KeyTable:
             "expires_at": stored.expires,
             "revoked_at": stored.revoked,
             "last_used_at": stored.last_used,
+            "former_expires_at": stored.former_until if is_former_good(stored, time.time()) else None,
         }
 
     def _state(self, stored: StoredKey) -> str:
@@ -215,6 +218,23 @@ def _changed(key: StoredKey, change: KeyChange) -> StoredKey:
     return replace(key, owner=owner, expires=expires, rights=_text(change.rights))
 
 
+def _grace_ends(fields: Fields) -> int | None:
+    """Until when the former secret is to stay good; None for no longer."""
+    grace = fields.integer("grace_seconds", least=0, most=LONGEST_GRACE)
+    no_more(fields, ("grace_seconds",))
+    return math.ceil(time.time()) + grace if grace else None
+
+
+def _rotated(key: StoredKey, made: tuple[str, str], until: int | None) -> StoredKey:
+    """The key with another secret; of its former ones the last alone may stay good for a while."""
+    digest, shown = made
+    return replace(key, digest=digest, shown=shown, former=key.digest if until else None, former_until=until)
+
+
+def _revoked(key: StoredKey, now: int) -> StoredKey:
+    return replace(key, revoked=now, former=None, former_until=None)
+
+
 def _living(key: StoredKey) -> StoredKey:
     if key.revoked is not None:
         raise Conflict(f"The key {key.name!r} was revoked, which is for ever; make another.", code="key_revoked")
@@ -230,11 +250,6 @@ def _rights(key: StoredKey) -> KeyRights:
 
 def _text(rights: KeyRights) -> str:
     return msgspec.json.encode(rights).decode()
-
-
-async def _optional(call: Call) -> Any:
-    """The body, where none means that nothing particular is wanted."""
-    return {} if call.exchange.header(b"content-length") in (None, "0") else await call.exchange.json()
 
 
 def _taken(name: str) -> Conflict:

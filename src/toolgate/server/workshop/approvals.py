@@ -67,7 +67,7 @@ class ApprovalInbox:
 
     async def deny_all(self, call: Call) -> None:
         """Deny everything that waits, or all of one run."""
-        fields = Fields(await _optional(call))
+        fields = Fields(await call.exchange.optional_json())
         run, reason = fields.text("run"), _reason(fields)
         _no_more(fields)
         denied = await self._desk.deny_all(by=call.caller.name, caller=_whose(call), run=run, reason=reason)
@@ -79,7 +79,7 @@ class ApprovalInbox:
 
     async def reset(self, call: Call) -> None:
         """Forget what was granted, so that it is asked about again."""
-        _no_more(Fields(await _optional(call)))
+        _no_more(Fields(await call.exchange.optional_json()))
         forgotten = await self._desk.reset(_whose(call))
         await call.exchange.respond(200, encode({"object": "approval.reset", "forgotten": forgotten}))
 
@@ -94,11 +94,6 @@ def _whose(call: Call) -> str | None:
 
 async def _list(call: Call, data: "list[dict[str, Any]]") -> None:
     await call.exchange.respond(200, encode({"object": "list", "data": data}))
-
-
-async def _optional(call: Call) -> Any:
-    """The body, where none means that nothing particular is wanted."""
-    return {} if call.exchange.header(b"content-length") in (None, "0") else await call.exchange.json()
 
 
 def _state(query: str) -> State | None:
