@@ -35,7 +35,6 @@ from toolgate.server.models.peers import Peers
 from toolgate.server.models.upstreams import Models
 from toolgate.server.news import open_fanout
 from toolgate.server.ollama import Ollama
-from toolgate.server.openapi import document
 from toolgate.server.origins import Origins
 from toolgate.server.records import Records
 from toolgate.server.responses import Responses, Sockets, State
@@ -90,7 +89,7 @@ class Site:
         state.background.goes_on, state.background.charge = limits.goes_on, limits.charge
         endpoints = accounts.around(endpoints, limits)
         endpoints += KeyTable(config, access, accounts.purse, traced.log).endpoints()
-        self.system.document = document(endpoints)
+        self.system.served = endpoints
         self.app = App(
             endpoints,
             {"/": OPENAI_CHAT.server, "/v1/messages": ANTHROPIC.server, "/api/": OLLAMA.server, "/mcp": words},

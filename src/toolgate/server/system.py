@@ -1,11 +1,11 @@
 """What operators ask: is it alive, is it ready, what does it count, what can it do."""
 
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
 
 from toolgate import __version__
 from toolgate.conversation.errors import Overloaded
-from toolgate.server.app import Call
+from toolgate.server.app import Call, Endpoint
+from toolgate.server.openapi import document
 from toolgate.wire.jsontext import encode
 
 _PROMETHEUS = b"text/plain; version=0.0.4; charset=utf-8"
@@ -17,7 +17,7 @@ class System:
     def __init__(self, metrics: Callable[[], bytes], add_up: Callable[[bytes], Awaitable[bytes]] | None = None) -> None:
         """`metrics` are this process's; `add_up` adds those of others that serve with it."""
         self.draining = False
-        self.document: dict[str, Any] = {}
+        self.served: Sequence[Endpoint] = ()
         self._metrics = metrics
         self._add_up = add_up
 
@@ -46,4 +46,4 @@ class System:
 
     async def openapi(self, call: Call) -> None:
         """The OpenAPI document."""
-        await call.exchange.respond(200, encode(self.document))
+        await call.exchange.respond(200, encode(document(self.served)))
