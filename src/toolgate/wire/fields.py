@@ -97,6 +97,12 @@ class Fields:
             )
         return value
 
+    def no_more(self) -> None:
+        """Refuse what nobody has read: whoever sends it means something by it."""
+        for name in self.rest:
+            at = self.at(name[:80])
+            raise InvalidRequest(f"Unknown parameter: '{at}'.", param=at, code="unknown_parameter")
+
     def wrong(self, name: str, wanted: str) -> InvalidRequest:
         """The complaint that a field is not what it must be."""
         return InvalidRequest(f"{self.at(name)} must be {wanted}.", param=self.at(name), code="invalid_type")

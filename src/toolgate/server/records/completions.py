@@ -64,7 +64,11 @@ class Completions:
     async def update(self, call: Call) -> None:
         """Note other metadata on a stored completion."""
         one = await self._find(call)
-        metadata = _read_metadata(Fields(await call.exchange.json()).raw("metadata"))
+        fields = Fields(await call.exchange.json())
+        if "metadata" not in fields.rest:
+            raise InvalidRequest("metadata is required.", param="metadata", code="missing_required_parameter")
+        metadata = _read_metadata(fields.raw("metadata"))
+        fields.no_more()
         await self._store.note(call.caller.name, one.id, metadata)
         await call.exchange.respond(200, encode(await self._told(replace(one, metadata=metadata))))
 

@@ -51,8 +51,9 @@ class ConversationObjects:
 
     async def create(self, call: Call) -> None:
         """Make a conversation, perhaps with its first items."""
-        fields = Fields(await _optional(call))
-        metadata, items = _metadata(fields), await self._items(fields, call.caller.name)
+        fields = Fields(await call.exchange.optional_json())
+        metadata, given = _metadata(fields), _given(fields)
+        items = await self._items(given, call.caller.name)
         made = StoredConversation("conv_" + mint(48), call.caller.name, int(time.time()), metadata)
         await self._kept.create(made, items)
         await call.exchange.respond(200, encode(_shown(made)))
@@ -64,7 +65,10 @@ class ConversationObjects:
     async def update(self, call: Call) -> None:
         """Change what is noted about a conversation."""
         found = await self._find(call)
-        metadata = _metadata(Fields(await call.exchange.json()))
+        fields = Fields(await call.exchange.json())
+        _require(fields, "metadata")
+        metadata = _metadata(fields)
+        fields.no_more()
         await self._kept.update(found.owner, found.id, metadata)
         changed = StoredConversation(found.id, found.owner, found.created, metadata)
         await call.exchange.respond(200, encode(_shown(changed)))
@@ -80,11 +84,11 @@ class ConversationObjects:
         """Add items at the end, and tell them with their ids; not while a response is being made there."""
         found = await self._find(call)
         fields = Fields(await call.exchange.json())
-        if "items" not in fields.rest:
-            raise InvalidRequest("items is required.", param="items", code="missing_required_parameter")
+        _require(fields, "items")
+        given = _given(fields)
         release = await self._state.take(found.owner, found.id)
         try:
-            items = await self._items(fields, found.owner)
+            items = await self._items(given, found.owner)
             added = await self._kept.append(found.owner, found.id, items)
         finally:
             release()
@@ -121,15 +125,9 @@ class ConversationObjects:
             raise unknown_conversation(call.arguments[0])
         return found
 
-    async def _items(self, fields: Fields, owner: str) -> list[dict[str, Any]]:
-        items = fields.items("items") or []
-        if len(items) > MOST_ITEMS:
-            raise InvalidRequest(
-                f"items may hold at most {MOST_ITEMS} items, not {len(items)}.",
-                param="items",
-                code="array_above_max_length",
-            )
-        meant = [await self._past.meant(item, owner) for item in items]
+    async def _items(self, given: list[Any], owner: str) -> list[dict[str, Any]]:
+        """The items with what they refer to, and with ids, once the dialect could read them."""
+        meant = [await self._past.meant(item, owner) for item in given]
         for number, item in enumerate(meant):
             InputReader().read(Fields(item, f"items[{number}]"))
         return with_ids(meant)
@@ -144,9 +142,23 @@ def _shown(conversation: StoredConversation) -> dict[str, Any]:
     }
 
 
-async def _optional(call: Call) -> Any:
-    """The body, where none means that nothing particular is wanted."""
-    return {} if call.exchange.header(b"content-length") in (None, "0") else await call.exchange.json()
+def _require(fields: Fields, name: str) -> None:
+    """InvalidRequest unless the field is given, be it as null."""
+    if name not in fields.rest:
+        raise InvalidRequest(f"{name} is required.", param=name, code="missing_required_parameter")
+
+
+def _given(fields: Fields) -> list[Any]:
+    """The items of a body, which says nothing else that was not read."""
+    items = fields.items("items") or []
+    fields.no_more()
+    if len(items) > MOST_ITEMS:
+        raise InvalidRequest(
+            f"items may hold at most {MOST_ITEMS} items, not {len(items)}.",
+            param="items",
+            code="array_above_max_length",
+        )
+    return items
 
 
 def _metadata(fields: Fields) -> dict[str, str]:

@@ -132,6 +132,7 @@ class Responses:
 
     async def cancel(self, call: Call) -> None:
         """Cancel a response that runs in the background; one that has ended is told as it is."""
+        Fields(await call.exchange.optional_json()).no_more()
         kept = await self._find(call)
         if self._state is None or kept.body.get("background") is not True:
             raise InvalidRequest("Only a background response can be cancelled, and this one is complete.")

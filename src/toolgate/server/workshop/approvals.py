@@ -69,7 +69,7 @@ class ApprovalInbox:
         """Deny everything that waits, or all of one run."""
         fields = Fields(await call.exchange.optional_json())
         run, reason = fields.text("run"), _reason(fields)
-        _no_more(fields)
+        fields.no_more()
         denied = await self._desk.deny_all(by=call.caller.name, caller=_whose(call), run=run, reason=reason)
         await call.exchange.respond(200, encode({"object": "approval.denials", "denied": denied}))
 
@@ -79,7 +79,7 @@ class ApprovalInbox:
 
     async def reset(self, call: Call) -> None:
         """Forget what was granted, so that it is asked about again."""
-        _no_more(Fields(await call.exchange.optional_json()))
+        Fields(await call.exchange.optional_json()).no_more()
         forgotten = await self._desk.reset(_whose(call))
         await call.exchange.respond(200, encode({"object": "approval.reset", "forgotten": forgotten}))
 
@@ -115,7 +115,7 @@ def _answer(body: Any) -> dict[str, Any]:
         raise InvalidRequest("decision must be approve or deny.", param="decision", code="missing_required_parameter")
     level, arguments = fields.one_of("level", *get_args(Level)), fields.mapping("arguments")
     reason = _reason(fields)
-    _no_more(fields)
+    fields.no_more()
     if decision == "deny" and (arguments is not None or level not in (None, "once")):
         raise InvalidRequest("A denial takes neither arguments nor a level.", param="decision")
     edited = None if arguments is None else encode(arguments).decode()
@@ -127,9 +127,3 @@ def _reason(fields: Fields) -> str | None:
     if reason is not None and len(reason) > LONGEST_REASON:
         raise InvalidRequest(f"reason may have at most {LONGEST_REASON} characters.", param="reason")
     return reason
-
-
-def _no_more(fields: Fields) -> None:
-    if fields.rest:
-        name = next(iter(fields.rest))
-        raise InvalidRequest(f"{name[:60]!r} is not known here.", param=name[:60], code="unknown_parameter")

@@ -59,7 +59,11 @@ def read_registration(value: Any) -> Registration:
     for unknown in fields.rest:
         near = difflib.get_close_matches(unknown[:80], _FIELDS, n=1)
         hint = f"; did you mean {near[0]}?" if near else "."
-        raise InvalidRequest(f"{unknown[:80]} is not a field of an {kind} registration{hint}", param=unknown[:80])
+        raise InvalidRequest(
+            f"{unknown[:80]} is not a field of an {kind} registration{hint}",
+            param=unknown[:80],
+            code="unknown_parameter",
+        )
     return registration
 
 

@@ -20,7 +20,7 @@ from toolgate.tools.selection import Rights, permitted
 from toolgate.tools.sources.api import ApiSource, Registration
 from toolgate.tools.tool import Tool, ToolSource, ToolSpec
 from toolgate.wire.fields import Fields
-from toolgate.wire.jsontext import decode_body, encode
+from toolgate.wire.jsontext import encode
 
 _REMEMBERED = 20_000
 
@@ -84,8 +84,9 @@ class ToolList:
 
     async def accept(self, call: Call) -> None:
         """Use a tool again whose definition has changed; `digest` in the body names the definition that was seen."""
-        body = await call.exchange.body()
-        seen = Fields(decode_body(body)).text("digest") if body else None
+        fields = Fields(await call.exchange.optional_json())
+        seen = fields.text("digest")
+        fields.no_more()
         await self._registry.accept(call.arguments[0], seen)
         self._on_accept()
         await call.exchange.respond(200, encode({"object": "tool", "name": call.arguments[0], "accepted": True}))
