@@ -3,6 +3,7 @@
 import signal
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.runs.processes import WANTS, Server, calling, server, until
@@ -120,6 +121,22 @@ def test_a_server_that_is_stopped_leaves_its_runs_to_the_next_start(tmp_path: Pa
         stopped.start()
         assert stopped.ended(id).output_text == "Step 1.Step 2.So: Paris is sunny; Paris is put"
     assert stopped.ran[0] == "look_up"
+
+
+def test_a_run_that_goes_on_after_a_crash_is_counted_with_all_its_tokens(tmp_path: Path) -> None:
+    """requirement D1"""
+    with server(tmp_path, f"sqlite:///{tmp_path}/t.db") as killed:
+        killed.play(calling("put"))
+        killed.hold("put")
+        killed.start()
+        id = accepted(killed)
+        until(lambda: killed.ran)
+        killed.kill()
+        killed.let_go("put")
+        killed.start()
+        response = killed.ended(id)
+        [used] = until(lambda: httpx.get(f"{killed.url}/v1/usage?by=model").json()["data"])
+    assert (used["model"], used["requests"], used["input_tokens"]) == ("m", 1, response.usage.input_tokens)
 
 
 def test_a_frozen_node_loses_its_run_to_another_and_can_neither_write_nor_call_tools(

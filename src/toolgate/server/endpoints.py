@@ -291,6 +291,7 @@ async def _encoded(question: Question, answer: Answer, encoder: Encoder) -> Asyn
         async for batch in batches:
             _note_batch(question.record, batch)
             yield b"".join([encoder.encode(event) for event in (gather(batch) if gather else batch)])
+    question.record.upstream = answer.upstream  # a run that goes on with its tools has asked nobody at first
 
 
 async def _relayed(question: Question, retold: Retold) -> AsyncGenerator[bytes, None]:
