@@ -60,12 +60,16 @@ class Cluster:
         self.instant = Instant()
         database = cast(Database, self.instant)
         self.stores = [
-            RunStore(database, f"n{number}", lease_seconds=LEASE, clock=lambda: self.clock) for number in range(NODES)
+            RunStore(database, f"n{number}", lease_seconds=LEASE, clock=self.time, steady=self.time)
+            for number in range(NODES)
         ]
         self.believed: list[StoredRun | None] = [None] * NODES
         self.ends: list[str] = []
         now(self.instant.change(self.stores[0].opening("run", "ann", b"{}")))
         self.seen = self.stored
+
+    def time(self) -> float:
+        return self.clock
 
     @property
     def stored(self) -> StoredRun:

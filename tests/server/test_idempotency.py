@@ -293,11 +293,13 @@ async def test_a_replay_counts_as_a_request_but_uses_no_tokens() -> None:
 
 async def test_answers_are_forgotten_after_a_day_and_a_clock_set_back_holds_nobody_up() -> None:
     """(fault: K-M)"""
-    now = [1_000_000.0]
+    now, steady = [1_000_000.0], [0.0]
     database = Database(None)
-    store = IdempotencyStore(database, clock=lambda: now[0])
+    store = IdempotencyStore(database, clock=lambda: now[0], steady=lambda: steady[0])
     assert await store.claim("ann", "k", b"d", "1") == Claimed()
     now[0] -= 3600
+    assert await store.claim("ann", "k", b"d", "2") == Busy()
+    steady[0] += 30
     assert await store.claim("ann", "k", b"d", "2") == Claimed()
     assert not await store.keep("ann", "k", "1", KeptAnswer(200, [], b"late"))
     kept = KeptAnswer(200, [(b"a", b"b")], b"\xff\0", streamed=True)

@@ -80,7 +80,7 @@ async def test_a_dear_request_makes_the_next_hold_more(nodes: list[Vault]) -> No
 
 async def test_what_a_dead_node_held_is_free_after_a_while(storage_url: str) -> None:
     clock, database = Clock(), Database(storage_url)
-    holds = BudgetHolds(database, lease=100, now=clock)
+    holds = BudgetHolds(database, lease=100, now=clock, steady=clock)
     assert await holds.take("1", "ann", "ever", 1.0, 0.9, ()) == (True, 0.0)
     assert await holds.take("2", "ann", "ever", 1.0, 0.9, ()) == (False, 0.0)
     clock.now += 101

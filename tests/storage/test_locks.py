@@ -38,57 +38,61 @@ def clock() -> Clock:
 @pytest.fixture
 async def nodes(storage_url: str, clock: Clock) -> Any:
     databases = [Database(storage_url), Database(storage_url)]
-    yield [ConversationLocks(one, now=clock) for one in databases]
+    yield [ConversationLocks(one, lease=60, now=clock, steady=clock) for one in databases]
     for one in databases:
         await one.aclose()
 
 
 async def test_one_node_has_a_conversation_until_it_leaves(nodes: list[ConversationLocks]) -> None:
     one, two = nodes
-    holder = await one.take("c", 60)
+    holder = await one.take("c")
     assert holder is not None
-    assert await two.take("c", 60) is None
-    assert await two.take("d", 60) is not None
+    assert await two.take("c") is None
+    assert await two.take("d") is not None
     await one.leave("c", holder)
-    assert await two.take("c", 60) is not None
+    assert await two.take("c") is not None
 
 
 async def test_of_many_who_ask_at_once_one_gets_it(nodes: list[ConversationLocks]) -> None:
-    taken = await asyncio.gather(*[nodes[n % 2].take(f"c{n // 2}", 60) for n in range(40)])
+    taken = await asyncio.gather(*[nodes[n % 2].take(f"c{n // 2}") for n in range(40)])
     for first, second in zip(taken[::2], taken[1::2], strict=True):
         assert (first is None) != (second is None)
 
 
 async def test_what_a_dead_node_had_is_free_when_its_time_is_over(nodes: list[ConversationLocks], clock: Clock) -> None:
     one, two = nodes
-    await one.take("c", 60)
+    await one.take("c")
+    assert await two.take("c") is None
     clock.now += 30
-    await one.renew(["c"], 60)
+    await one.renew(["c"])
+    clock.now += 31
+    assert await two.take("c") is None, "it was renewed since"
     clock.now += 59
-    assert await two.take("c", 60) is None
+    assert await two.take("c") is None
     clock.now += 2
-    assert await two.take("c", 60) is not None
+    assert await two.take("c") is not None
 
 
 async def test_a_late_farewell_takes_nothing_from_whoever_came_next(nodes: list[ConversationLocks]) -> None:
     one, two = nodes
-    first = await one.take("c", 60)
-    second = await one.take("c", 60)  # the node itself says that the first is over
+    first = await one.take("c")
+    second = await one.take("c")  # the node itself says that the first is over
     assert first is not None
     assert second is not None
     await one.leave("c", first)
-    assert await two.take("c", 60) is None
+    assert await two.take("c") is None
 
 
 async def test_who_slept_through_its_time_writes_nothing(storage_url: str, clock: Clock) -> None:
     """The other has come and gone meanwhile, so that no lock is left to be seen. (fault: M5)"""
     databases = [Database(storage_url), Database(storage_url)]
     one, two = [ConversationStore(database) for database in databases]
-    one.locks, two.locks = [ConversationLocks(database, now=clock) for database in databases]
+    one.locks, two.locks = [ConversationLocks(database, lease=60, now=clock, steady=clock) for database in databases]
     await one.create(StoredConversation("c", "ann", 1, {}), [])
-    await one.locks.take("c", 60)
+    await one.locks.take("c")
+    assert await two.locks.take("c") is None
     clock.now += 61
-    await two.locks.take("c", 60)
+    await two.locks.take("c")
     assert await two.append("ann", "c", [{"id": "first"}])
     with pytest.raises(Conflict):
         await one.append("ann", "c", [{"id": "late"}])
@@ -114,7 +118,7 @@ class Turns(RuleBasedStateMachine):
 
     def _store(self, database: Database) -> ConversationStore:
         store = ConversationStore(database)
-        store.locks = ConversationLocks(database, now=self.clock)
+        store.locks = ConversationLocks(database, lease=60, now=self.clock, steady=self.clock)
         return store
 
     def _run(self, work: Any) -> Any:
@@ -124,7 +128,7 @@ class Turns(RuleBasedStateMachine):
     def begin(self, node: int) -> None:
         if node in self.under_way:
             return  # within a node a set of its own sees to this
-        holder = self._run(self.stores[node].locks.take(self.id, 60))
+        holder = self._run(self.stores[node].locks.take(self.id))
         if holder is not None:
             self.under_way[node] = (holder, len(self._items()))
 
@@ -161,13 +165,14 @@ class Turns(RuleBasedStateMachine):
     @rule()
     def one_sleeps_while_the_other_makes_a_turn(self) -> None:
         node = 1 - next(iter(self.under_way))
+        self.begin(node)
         self.sleep_too_long()
         self.begin(node)
         self.end(node)
 
     @rule(node=sampled_from((0, 1)))
     def beat(self, node: int) -> None:
-        self._run(self.stores[node].locks.renew([self.id], 60))
+        self._run(self.stores[node].locks.renew([self.id]))
 
     def _items(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self._run(self.stores[0].items("ann", self.id))
@@ -199,8 +204,8 @@ async def test_what_a_node_had_that_is_known_to_be_dead_is_free_at_once() -> Non
     database = Database(None)
     dead = ConversationLocks(database, node="box:1")
     alive = ConversationLocks(database, node="box:2", is_gone=lambda node: node == "box:1")
-    await dead.take("conv_1", 60)
+    await dead.take("conv_1")
     assert await database.change(alive.passing("conv_1"))
-    assert await alive.take("conv_1", 60) is not None
-    assert await dead.take("conv_1", 60) is None
+    assert await alive.take("conv_1") is not None
+    assert await dead.take("conv_1") is None
     await database.aclose()

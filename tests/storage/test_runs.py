@@ -17,9 +17,12 @@ class Nodes:
         self.dead: set[str] = set()
         self.database = database
         self.stores = [
-            RunStore(database, f"n{number}", lease_seconds=6, is_gone=self.dead.__contains__, clock=lambda: self.now)
+            RunStore(database, f"n{number}", lease_seconds=6, is_gone=self.dead.__contains__, clock=self, steady=self)
             for number in range(count)
         ]
+
+    def __call__(self) -> float:
+        return self.now
 
     async def queue(self, id: str = "run", owner: str = "ann") -> None:
         await self.database.change(self.stores[0].opening(id, owner, b"{}"))
@@ -56,8 +59,11 @@ async def test_a_node_that_is_not_heard_of_loses_its_runs_and_can_write_nothing(
     await nodes.queue()
     old = await paused.claim("run")
     assert old is not None
+    assert await other.free() == []
     nodes.now += 5
     assert [held.id for held in await paused.beat(["run"])] == ["run"]
+    nodes.now += 2
+    assert await other.free() == [], "it was renewed since"
     nodes.now += 5
     assert await other.free() == []
     nodes.now += 2
@@ -114,6 +120,7 @@ async def test_a_crash_without_progress_counts_unless_a_person_was_waited_for(
     assert claim is not None
     if waits:
         await first.turn("run", claim.token, "waiting")
+    assert await second.free() == []
     nodes.now += 7
     await second.free()
     again = await second.claim("run", steps)

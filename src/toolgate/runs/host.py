@@ -205,7 +205,7 @@ class Runs:
         await self._performer.stop(attempt, how)
 
     async def _ended_elsewhere(self, id: str) -> None:
-        for _ in range(round((self.store.lease_seconds + 2 * self._terms.look_seconds) / _CANCEL_PATIENCE)):
+        for _ in range(round((self.store.lease_seconds + 3 * self._terms.look_seconds) / _CANCEL_PATIENCE)):
             run = await self.store.load(id)
             if run is None or run.is_over:
                 return

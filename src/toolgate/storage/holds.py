@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from toolgate.storage.database import Connection, Database
+from toolgate.storage.sightings import Jumps
 
 LEASE = 900.0
 """Seconds after which a hold holds nothing back any more: its node has died, or its answer is very long."""
@@ -31,10 +32,18 @@ _HOLD = "INSERT INTO budget_holds (id, key, amount, expires) VALUES (?, ?, ?, ?)
 class BudgetHolds:
     """The book of holds (`toolgate.limits.vault.Book`)."""
 
-    def __init__(self, database: Database, *, lease: float = LEASE, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        database: Database,
+        *,
+        lease: float = LEASE,
+        now: Callable[[], float] = time.time,
+        steady: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._database = database
         self._lease = lease
         self._now = now
+        self._jumps = Jumps(now, steady)
 
     async def take(
         self, id: str, key: str, period: str, budget: float, cost: float, settled: Sequence[Settlement]
@@ -44,12 +53,13 @@ class BudgetHolds:
         One that finds nobody else under way may pass the budget: otherwise the last of it could never be spent.
         """
         now = self._now()
+        alive = now - self._jumps.forward(self._lease)  # nothing has ended because a clock was set forward
 
         def write(db: Connection) -> tuple[bool, float]:
             db.execute("DELETE FROM budget_holds WHERE expires < ?", (now - KEPT,))
             _settle(db, settled)
             spent = _first(db.execute(_SPENT, (key, period)).fetchone())
-            running, held = db.execute(_HELD, (key, now)).fetchone()
+            running, held = db.execute(_HELD, (key, alive)).fetchone()
             if spent >= budget or (running and spent + held + cost > budget):
                 return False, spent
             db.execute("DELETE FROM budget_holds WHERE id = ?", (id,))  # of an attempt that was made after all

@@ -1,7 +1,8 @@
 """Answers under the idempotency keys of their requests.
 
 A key is claimed before its request is carried out. A claim is a lease: who holds it renews it, and when the holder died
-somebody else takes it over. Only the holder can keep an answer, so one who was asleep too long changes nothing.
+somebody else takes it over, having seen for long enough that it is not renewed (`storage/sightings.py`). Only the holder can
+keep an answer, so one who was asleep too long changes nothing.
 """
 
 import time
@@ -12,6 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from toolgate.storage.database import Connection, Database
+from toolgate.storage.sightings import Sightings
 
 DAY = 86_400.0
 _PRUNE_EVERY = 256
@@ -53,6 +55,7 @@ class IdempotencyStore:
         keep: float = DAY,
         is_gone: Callable[[str], bool] = lambda holder: False,
         clock: Callable[[], float] = time.time,
+        steady: Callable[[], float] = time.monotonic,
     ) -> None:
         """`is_gone` knows of holders that certainly live no more, so that nobody has to wait for their leases."""
         self.lease = lease
@@ -60,6 +63,7 @@ class IdempotencyStore:
         self._keep = keep
         self._is_gone = is_gone
         self._clock = clock
+        self._sightings = Sightings(steady)
         self._claims = 0
 
     async def claim(self, owner: str, key: str, digest: bytes, holder: str) -> Claim:
@@ -78,8 +82,7 @@ class IdempotencyStore:
                 return Another()
             if answer is not None:
                 return msgspec.msgpack.decode(answer, type=KeptAnswer)
-            # A lease from far in the future was given before the clock was set back.
-            if now < leased_until <= now + 2 * self.lease and not self._is_gone(held_by):
+            if self._sightings.age((owner, key), (held_by, leased_until)) < self.lease and not self._is_gone(held_by):
                 return Busy()
             db.execute(_TAKE_OVER, (holder, now + self.lease, owner, key))
             return Claimed()

@@ -1,7 +1,7 @@
 """Which node has which conversation: one at a time, for as long as it says so.
 
-A node that dies loses what it had when its time is over, or as soon as it is known to be dead. One that slept through its
-time finds out when it writes.
+A node that dies loses what it had when it was not heard of for as long, or as soon as it is known to be dead. One that slept
+through its time finds out when it writes. Nobody's clock on the wall has a say (`storage/sightings.py`).
 Within a node, who has what is its own affair: a lock that it takes again replaces its former one.
 """
 
@@ -11,14 +11,20 @@ from itertools import count
 
 from toolgate.conversation.ids import mint
 from toolgate.storage.database import Connection, Database
+from toolgate.storage.sightings import Sightings
 
-_HELD = "SELECT holder FROM conversation_locks WHERE conversation = ?"
+_HELD = "SELECT holder, expires FROM conversation_locks WHERE conversation = ?"
+_ALL = "SELECT conversation, holder, expires FROM conversation_locks"
 _TAKE = """
 INSERT INTO conversation_locks (conversation, holder, expires) VALUES (?, ?, ?)
 ON CONFLICT (conversation) DO UPDATE SET holder = excluded.holder, expires = excluded.expires
 """
 _RENEW = "UPDATE conversation_locks SET expires = ? WHERE conversation = ? AND holder = ?"
 _LEAVE = "DELETE FROM conversation_locks WHERE conversation = ? AND holder = ?"
+_CLEAR = "DELETE FROM conversation_locks WHERE conversation = ? AND holder = ? AND expires = ?"
+
+LEASE = 20.0
+"""Seconds after which the conversation of a node that died is free again."""
 
 
 class ConversationLocks:
@@ -29,27 +35,31 @@ class ConversationLocks:
         database: Database,
         *,
         node: str | None = None,
+        lease: float = LEASE,
         is_gone: Callable[[str], bool] = lambda node: False,
         now: Callable[[], float] = time.time,
+        steady: Callable[[], float] = time.monotonic,
     ) -> None:
         """`is_gone` knows of nodes that certainly live no more: what they had is free at once."""
         self._database = database
         self._now = now
+        self._lease = lease
         self._node = node or mint(16)
         self._is_gone = is_gone
+        self._sightings = Sightings(steady)
         self._numbers = count(1)
         self._taken: dict[str, str] = {}
 
-    async def take(self, conversation: str, seconds: float) -> str | None:
-        """Have a conversation for so long; the holder's name, or None if another node has it."""
-        now, holder = self._now(), f"{self._node}/{next(self._numbers)}"
+    async def take(self, conversation: str) -> str | None:
+        """Have a conversation until it is not renewed; the holder's name, or None if another node has it."""
+        holder = f"{self._node}/{next(self._numbers)}"
+        row = (conversation, holder, self._now() + self._lease)
 
         def write(db: Connection) -> bool:
-            db.execute("DELETE FROM conversation_locks WHERE expires < ?", (now,))
             held = self._holder(db, conversation)
             if held is not None and _node(held) != self._node:
                 return False
-            db.execute(_TAKE, (conversation, holder, now + seconds))
+            db.execute(_TAKE, row)
             return True
 
         if not await self._database.change(write):
@@ -57,10 +67,14 @@ class ConversationLocks:
         self._taken[conversation] = holder
         return holder
 
-    async def renew(self, conversations: Collection[str], seconds: float) -> None:
-        """Have them for so long from now, those that are not lost."""
-        rows = [(self._now() + seconds, one, self._taken[one]) for one in conversations if one in self._taken]
+    async def renew(self, conversations: Collection[str]) -> None:
+        """Have those for longer that are not lost, and clear away what nodes had that are not heard of any more."""
+        until = self._now() + self._lease
+        rows = [(until, one, self._taken[one]) for one in conversations if one in self._taken]
         await self._database.change(lambda db: db.executemany(_RENEW, rows) and None)
+        found = await self._database.do(lambda db: db.execute(_ALL).fetchall())
+        if left := [tuple(row) for row in found if self._is_free(*row)]:
+            await self._database.change(lambda db: db.executemany(_CLEAR, left) and None)
 
     async def leave(self, conversation: str, holder: str) -> None:
         """Have it no longer."""
@@ -85,9 +99,14 @@ class ConversationLocks:
         return passed
 
     def _holder(self, db: Connection, conversation: str) -> str | None:
-        """Who has it; what a node that is gone had is nobody's."""
+        """Who has it; what a node had that is gone, or not heard of any more, is nobody's."""
         row = db.execute(_HELD, (conversation,)).fetchone()
-        return row[0] if row and not self._is_gone(_node(row[0])) else None
+        return row[0] if row and not self._is_free(conversation, *row) else None
+
+    def _is_free(self, conversation: str, holder: str, expires: float) -> bool:
+        if _node(holder) == self._node:
+            return False
+        return self._sightings.age(conversation, (holder, expires)) >= self._lease or self._is_gone(_node(holder))
 
 
 def _node(holder: str) -> str:

@@ -5,13 +5,14 @@ A turn is found by the calls that the client comes back with, a run by the reque
 """
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 from msgspec import Struct
 
 from toolgate.conversation.message import Message
 from toolgate.storage.database import Connection, Database
+from toolgate.storage.sightings import Jumps
 
 KEPT_SECONDS = 7 * 24 * 3600.0
 _PRUNE_EVERY = 64
@@ -41,17 +42,25 @@ class KeptRounds(Struct, frozen=True):
 class RoundStore:
     """Keeps rounds for a week; nobody finds another's."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(
+        self,
+        database: Database,
+        *,
+        clock: Callable[[], float] = time.time,
+        steady: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._database = database
+        self._clock = clock
+        self._jumps = Jumps(clock, steady)
         self._kept = 0
 
     async def find(self, owner: str, keys: Iterable[str], within: float = KEPT_SECONDS) -> dict[str, KeptRounds]:
-        """What was kept under these keys within so many seconds."""
+        """What was kept under these keys within so many seconds, which do not pass because a clock is set forward."""
         asked = list(keys)
         if not asked:
             return {}
         query = _SELECT % ", ".join("?" * len(asked))
-        oldest = time.time() - within
+        oldest = self._clock() - within - self._jumps.forward(within)
         rows = await self._database.do(lambda db: db.execute(query, (owner, oldest, *asked)).fetchall())
         return {key: _kept(said, _started.decode(begun)) for key, said, begun in rows}
 
@@ -62,7 +71,7 @@ class RoundStore:
 
         The name of the `run` is that under which the messages of a key were kept first.
         """
-        now, written = time.time(), msgspec.json.encode(messages)
+        now, written = self._clock(), msgspec.json.encode(messages)
         begun = msgspec.json.encode([_NAME + run] if run else [])
         kept = [(owner, key, now, written, begun) for key in keys]
         prune = self._kept % _PRUNE_EVERY == 0

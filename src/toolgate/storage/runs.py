@@ -2,7 +2,8 @@
 
 A run belongs to the node that claimed it last, and only as long as that node keeps saying so. Every claim has a number that
 only grows: whoever holds an older one can write nothing any more, however late it wakes up. Every change of state is one
-statement that names the states it starts from, and nothing leads out of an end.
+statement that names the states it starts from, and nothing leads out of an end. Who is not heard of is known without looking
+at any clock that can be set (`storage/sightings.py`).
 
     queued ⇄ running ⇄ waiting        queued, running, waiting → completed | incomplete | failed | cancelled | parked
 
@@ -17,6 +18,7 @@ from msgspec import Struct
 
 from toolgate.storage.database import Connection, Database
 from toolgate.storage.responses import Write
+from toolgate.storage.sightings import Sightings
 
 Live: TypeAlias = Literal["queued", "running", "waiting"]
 End: TypeAlias = Literal["completed", "incomplete", "failed", "cancelled", "parked"]
@@ -43,7 +45,7 @@ UPDATE runs SET lease = ? WHERE node = ? AND state IN ('running', 'waiting') AND
 _FREE = """
 UPDATE runs SET state = 'queued', node = ?, token = token + 1, lease = ?, updated = ?,
     attempts = CASE WHEN state = 'waiting' THEN attempts - 1 ELSE attempts END
-WHERE id = ? AND token = ? AND state IN ('queued', 'running', 'waiting')
+WHERE id = ? AND token = ? AND lease = ? AND state IN ('queued', 'running', 'waiting')
 """
 _RELEASE = """
 UPDATE runs SET state = 'queued', node = '', token = token + 1, lease = 0, updated = ?, attempts = attempts - 1
@@ -79,7 +81,8 @@ class StoredRun(Struct, frozen=True):
     Neither a stop in good order nor one while it waited for a person counts as an attempt.
 
     `steps` are those that were finished when it was claimed last. While it is queued, `node` is the one that is about to
-    begin it, if any is, and `lease` is when somebody else should see to it.
+    begin it, if any is. `lease` says when somebody else should see to it by the clock of the node that has it; others only
+    look whether it changes.
     """
 
     id: str
@@ -127,13 +130,18 @@ class RunStore:
         lease_seconds: float = 6.0,
         is_gone: Callable[[str], bool] = lambda node: False,
         clock: Callable[[], float] = time.time,
+        steady: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`is_gone` knows of nodes that certainly live no more, so that nobody has to wait for their leases."""
+        """`is_gone` knows of nodes that certainly live no more, so that nobody has to wait for their leases.
+
+        `clock` is the one on the wall; leases of others are watched by the `steady` one.
+        """
         self.node = node
         self.lease_seconds = lease_seconds
         self._database = database
         self._is_gone = is_gone
         self._clock = clock
+        self._sightings = Sightings(steady, most=None)
 
     def opening(self, id: str, owner: str, asked: bytes, most: int | None = None) -> Write:
         """Queues a run that this node is about to begin; TooMany if `most` of this owner, on any node, have not ended."""
@@ -192,20 +200,22 @@ class RunStore:
 
     async def free(self) -> list[Freed]:
         """Take runs from nodes that are gone and from nobody, so that they can be claimed; which."""
-        now = self._clock()
         found = await self._database.do(lambda db: db.execute(_LAPSING).fetchall())
-        gone = {node for node in {row[1] for row in found if row[1]} if self._is_gone(node)}
+        gone = {"", *(node for node in {row[1] for row in found if row[1]} if self._is_gone(node))}
+        self._sightings.keep({row[0] for row in found})
         lapsed = [
-            (Freed(id, state != "queued"), token)
+            (Freed(id, state != "queued"), token, lease)
             for id, node, token, lease, state in found
-            if lease <= now or node in gone
+            if self._sightings.age(id, (token, lease)) >= self.lease_seconds or node in gone
         ]
         if not lapsed:
             return []
-        lease = now + self.lease_seconds
+        now = self._clock()
 
         def take(db: Connection) -> list[Freed]:
-            values = [(one, (self.node, lease, now, one.id, token)) for one, token in lapsed]
+            values = [
+                (one, (self.node, now + self.lease_seconds, now, one.id, token, lease)) for one, token, lease in lapsed
+            ]
             return [one for one, row in values if db.execute(_FREE, row).rowcount]
 
         return await self._database.change(take)

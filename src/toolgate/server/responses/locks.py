@@ -11,9 +11,6 @@ from contextlib import suppress
 from toolgate.conversation.errors import Conflict, Overloaded
 from toolgate.storage.locks import ConversationLocks
 
-LEASE = 20.0
-"""Seconds after which the conversation of a node that died is free again."""
-
 BEAT = 5.0
 _LOOK = 0.5
 
@@ -21,9 +18,8 @@ _LOOK = 0.5
 class Occupied:
     """The conversations that this process has."""
 
-    def __init__(self, locks: ConversationLocks, *, lease: float = LEASE, beat: float = BEAT) -> None:
+    def __init__(self, locks: ConversationLocks, *, beat: float = BEAT) -> None:
         self._locks = locks
-        self._lease = lease
         self._beat_seconds = beat
         self._mine: set[str] = set()
         self._leaving: set[asyncio.Task[None]] = set()
@@ -35,7 +31,7 @@ class Occupied:
             raise _taken(conversation)
         self._mine.add(conversation)
         try:
-            holder = await self._locks.take(conversation, self._lease)
+            holder = await self._locks.take(conversation)
             if holder is None:
                 raise _taken(conversation)
         except BaseException:
@@ -79,7 +75,7 @@ class Occupied:
             await asyncio.sleep(self._beat_seconds)
             if self._mine:
                 with suppress(Overloaded):  # there is time for a few more attempts
-                    await self._locks.renew(tuple(self._mine), self._lease)
+                    await self._locks.renew(tuple(self._mine))
 
 
 def _taken(conversation: str) -> Conflict:

@@ -1,0 +1,64 @@
+"""Time as leases need it, which goes on when somebody sets the clock on the wall.
+
+The clocks of two nodes differ, and any of them may be set by an hour at any moment. So the time that is written into a lease
+is never compared with a clock: it only changes when its holder renews it, and who finds the same one for as long as a lease
+lasts, by a clock that nobody can set, knows that the holder is gone. Knows no rows.
+"""
+
+import time
+from collections.abc import Callable, Collection, Hashable
+from threading import Lock
+
+_MOST = 10_000
+_NOTICED = 1.0
+"""Seconds by which a clock must have been set to count: less is how clocks are kept right."""
+
+
+class Sightings:
+    """The leases of others, and since when this node has found each of them as it is."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, *, most: int | None = _MOST) -> None:
+        """Of more than `most` the oldest are forgotten, which means to wait for them once more."""
+        self._clock = clock
+        self._most = most
+        self._since: dict[Hashable, tuple[Hashable, float]] = {}
+        self._turn = Lock()  # looked at from the threads of a database
+
+    def age(self, thing: Hashable, lease: Hashable) -> float:
+        """The seconds for which the thing has had this very lease, as far as this node has seen."""
+        with self._turn:
+            now = self._clock()
+            known, since = self._since.get(thing, (None, now))
+            if known == lease:
+                return now - since
+            self._since.pop(thing, None)
+            self._since[thing] = (lease, now)
+            if self._most is not None and len(self._since) > self._most:
+                del self._since[next(iter(self._since))]
+            return 0.0
+
+    def keep(self, things: Collection[Hashable]) -> None:
+        """Forget all others."""
+        with self._turn:
+            for gone in self._since.keys() - things:
+                del self._since[gone]
+
+
+class Jumps:
+    """How far the clock on the wall was set forward while this process looked."""
+
+    def __init__(self, wall: Callable[[], float] = time.time, steady: Callable[[], float] = time.monotonic) -> None:
+        self._wall = wall
+        self._steady = steady
+        self._apart = wall() - steady()
+        self._seen: list[tuple[float, float]] = []
+
+    def forward(self, within: float) -> float:
+        """By how many seconds, all jumps of the last so many seconds together."""
+        now = self._steady()
+        apart = self._wall() - now
+        if abs(apart - self._apart) > _NOTICED:
+            self._seen.append((now, apart - self._apart))
+            self._apart = apart
+        self._seen = [(at, jump) for at, jump in self._seen if now - at < within]
+        return max(0.0, sum(jump for _, jump in self._seen))
