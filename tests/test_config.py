@@ -292,6 +292,11 @@ class TestMistakes:
             ),
             ("tools: {http: {x: {}}}", "tools.http.x.openapi: is required"),
             ("storage: mysql://h", "storage: must start with one of sqlite://, postgresql://, postgres://"),
+            ("storage: sqlite:/x.db", "storage: must start with one of sqlite://, postgresql://, postgres://"),
+            (
+                "storage: 'postgresql://u:se@cret@h/db'",
+                "storage: has more than one @ before its path: write %40 for one in a name or password",
+            ),
             ("redis: http://h", "redis: must start with one of redis://, rediss://, valkey://, unix://"),
             (
                 "server: {origins: ['https://a/b']}",

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Collection, Mapping
-from urllib.parse import urlsplit
 
 from toolgate.config.addresses import complaint, is_loopback
 from toolgate.config.models import Surroundings, resolve_models
@@ -113,9 +112,8 @@ def _check_tools(tools: Tools, problems: Problems) -> None:
 def _check_address(path: str, address: Secret | None, schemes: Collection[str], problems: Problems) -> None:
     if address is None:
         return
-    try:
-        scheme = urlsplit(address.reveal()).scheme.partition("+")[0]
-    except ValueError:
-        scheme = ""
-    if scheme not in schemes:
+    scheme, mark, rest = address.reveal().partition("://")
+    if not mark or scheme.partition("+")[0] not in schemes:
         problems.note(path, f"must start with one of {', '.join(f'{known}://' for known in schemes)}")
+    elif rest.partition("/")[0].count("@") > 1:  # what is taken for the host would be told, and is half a password
+        problems.note(path, "has more than one @ before its path: write %40 for one in a name or password")
