@@ -5,12 +5,14 @@ import json
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -193,6 +195,19 @@ class TestServe:
     def test_an_address_of_another_machine_is_named(self) -> None:
         assert complaint("192.0.2.1", 0) == "192.0.2.1 is not an address of this machine; choose another with --host."
         assert complaint("127.0.0.1", 0) is None
+
+    @pytest.mark.parametrize(("workers", "status"), [("1", 1), ("2", 3)])
+    def test_tables_of_a_newer_version_are_told_without_a_story(
+        self, empty_folder: Path, closed_port: int, workers: str, status: int
+    ) -> None:
+        assert run("db", "migrate").exit_code == 0
+        with closing(sqlite3.connect("toolgate.db")) as database, database:
+            database.execute("INSERT INTO schema_versions VALUES (9999, 'future', 1.0)")
+        command = [*PROGRAM, "serve", "--port", str(closed_port), "--workers", workers]
+        done = subprocess.run(command, capture_output=True, cwd=empty_folder, text=True, timeout=60)
+        assert done.returncode == status
+        assert "was used by a newer version" in done.stderr
+        assert "Traceback" not in done.stderr
 
     def test_it_serves_reloads_and_stops(self, empty_folder: Path, closed_port: int) -> None:
         config = empty_folder / "toolgate.yaml"

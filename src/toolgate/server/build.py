@@ -23,7 +23,7 @@ from toolgate.server.callers.access import Access
 from toolgate.server.callers.accounts import Accounts
 from toolgate.server.callers.keys import KeyTable
 from toolgate.server.edge.head import Limits
-from toolgate.server.edge.listen import run
+from toolgate.server.edge.listen import NotStarted, run
 from toolgate.server.endpoints import Conversations, Pace
 from toolgate.server.exchange import Receive, Scope, Send
 from toolgate.server.mcp import words
@@ -308,7 +308,10 @@ def serve(config: Config, *, config_path: Path | None) -> int:
         announce(url, config)
         spare_the_collector()
 
-    run(gate, on_ready=ready, **edge(gate))
+    try:
+        run(gate, on_ready=ready, **edge(gate))
+    except NotStarted:
+        return 1
     return 0
 
 

@@ -36,6 +36,10 @@ _OWN_FILES = 64  # what the process has open beside connections
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
+class NotStarted(GatewayFault):
+    """The application has said in the log why it cannot be served."""
+
+
 class Listener:
     """One listening socket and the requests behind it."""
 
@@ -106,7 +110,7 @@ class Listener:
         self._lifespan = config.lifespan_class(config)
         await self._lifespan.startup()
         if self._lifespan.should_exit:
-            raise GatewayFault("The application did not start; the log says why.")
+            raise NotStarted("The application did not start; the log says why.")
         self._date()
         self._server = await self._accept(self._socket)
 

@@ -17,7 +17,7 @@ import uvloop
 
 from toolgate.config import Config, ConfigError, load
 from toolgate.server.build import Toolgate, edge
-from toolgate.server.edge.listen import Listener, with_files
+from toolgate.server.edge.listen import Listener, NotStarted, with_files
 from toolgate.server.startup import spare_the_collector
 from toolgate.server.supervisor import words
 from toolgate.server.supervisor.crew import BAD_CONFIG
@@ -52,7 +52,10 @@ async def _work(post: Post, config: Config, path: Path | None) -> int:
         sys.stderr.write(f"{config.source or 'The built-in configuration'} cannot be used:\n  - {error}\n")
         return BAD_CONFIG
     worker = Worker(gate, foreman, path, {fd: socket.socket(fileno=fd) for fd in post.sockets}, post)
-    await worker.serve()
+    try:
+        await worker.serve()
+    except NotStarted:
+        return 1
     return 0
 
 
