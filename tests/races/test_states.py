@@ -50,7 +50,7 @@ class Node:
 
     def __init__(self, name: str, database: Database, clock: Clock) -> None:
         self.database = database
-        self.runs = RunStore(database, name, lease_seconds=LEASE, clock=clock)
+        self.runs = RunStore(database, name, lease_seconds=LEASE, clock=clock, steady=clock)
         ledger = ApprovalStore(database, Approval, Grant)
         terms = Terms(expiry_seconds=STANDS, max_pending_per_run=1000)
         self.desk = Desk(Policy(), ledger, terms=terms, now=clock)
