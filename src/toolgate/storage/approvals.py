@@ -61,7 +61,7 @@ WHERE state = 'pending' AND expires > :now
 RETURNING id
 """
 _VOID = "UPDATE approvals SET state = 'out_of_scope' WHERE id = :id AND state IN ('pending', 'approved')"
-_FIND = "SELECT * FROM approvals WHERE id = :id"
+_FIND = "SELECT * FROM approvals WHERE id = :id AND (CAST(:caller AS TEXT) IS NULL OR caller = :caller)"
 _LIST = """
 SELECT * FROM approvals
 WHERE (CAST(:caller AS TEXT) IS NULL OR caller = :caller) AND (CAST(:state AS TEXT) IS NULL OR state = :state)
@@ -124,9 +124,9 @@ class ApprovalStore(Generic[_Approval, _Grant]):
 
         return await self._database.change(answer)
 
-    async def find(self, id: str, now: float) -> _Approval | None:
-        """The approval of this id as it stands now."""
-        rows = await self._current(_FIND, {"id": id, "now": now})
+    async def find(self, id: str, now: float, *, caller: str | None = None) -> _Approval | None:
+        """The approval of this id as it stands now, if it is this caller's; None means whosever it is."""
+        rows = await self._current(_FIND, {"id": id, "caller": caller, "now": now})
         return rows[0] if rows else None
 
     async def approvals(

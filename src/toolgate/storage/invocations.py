@@ -40,6 +40,7 @@ class Wanted(Struct, frozen=True):
 
 _COLUMNS = ", ".join(StoredInvocation.__struct_fields__)
 _INSERT = f"INSERT INTO tool_invocations ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - constants
+_PLACE = "SELECT started FROM tool_invocations WHERE id = :id AND (CAST(:owner AS TEXT) IS NULL OR owner = :owner)"
 
 
 class InvocationStore:
@@ -62,8 +63,8 @@ def _page(db: Connection, wanted: Wanted, after: str | None, limit: int) -> list
     asked = {name: value for name, value in asdict(wanted).items() if value is not None}
     conditions, values = [f"{name} = ?" for name in asked], list(asked.values())
     if after is not None:
-        found = db.execute("SELECT started, owner FROM tool_invocations WHERE id = ?", (after,)).fetchone()
-        if found is None or wanted.owner not in (None, found[1]):
+        found = db.execute(_PLACE, {"id": after, "owner": wanted.owner}).fetchone()
+        if found is None:
             return None
         conditions.append("(started < ? OR (started = ? AND id < ?))")
         values += [found[0], found[0], after]

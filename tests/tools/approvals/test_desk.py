@@ -329,8 +329,8 @@ class Watched(ApprovalStore[Approval, Grant]):
         self.looked = asyncio.Event()
         self._times = 0
 
-    async def find(self, id: str, now: float) -> Approval | None:
-        found = await super().find(id, now)
+    async def find(self, id: str, now: float, *, caller: str | None = None) -> Approval | None:
+        found = await super().find(id, now, caller=caller)
         self._times += 1
         if self._times == 3:
             self.looked.set()

@@ -159,8 +159,8 @@ class Desk:
 
     async def find(self, id: str, *, by: str, everybody: bool = False) -> Approval:
         """The approval as it stands; NotFound if there is none or it is not for `by` to see."""
-        found = await self._ledger.find(id, self._now())
-        if found is None or not (everybody or found.caller == by):
+        found = await self._ledger.find(id, self._now(), caller=None if everybody else by)
+        if found is None:
             raise NotFound(f"There is no approval {id[:100]!r}.", param="id", code="approval_not_found")
         return found
 

@@ -26,8 +26,8 @@ class Ledger(Protocol):
     async def answer(self, answered: Approval, grant: Grant | None, now: float) -> bool:
         """Keep an answer and the grant that comes with it; False if the approval was no longer pending."""
 
-    async def find(self, id: str, now: float) -> Approval | None:
-        """The approval of this id as it stands now."""
+    async def find(self, id: str, now: float, *, caller: str | None = None) -> Approval | None:
+        """The approval of this id as it stands now, if it is this caller's; None means whosever it is."""
 
     async def approvals(
         self, now: float, *, caller: str | None = None, state: State | None = None, limit: int = 1000
