@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 
 from tests.server.inbox import Inbox, inbox_in_a_thread
 from toolgate.cli.approvals import app
+from toolgate.tools.tool import Preparation
 
 ROOT = typer.Typer()
 ROOT.add_typer(app, name="approvals")
@@ -52,6 +53,12 @@ def test_without_a_command_what_waits_is_listed(inbox: Inbox) -> None:
     assert id in result.stdout
     assert '{"path":"[b]/tmp/\\u202ex[/b]\\u001b[2J"}' in result.stdout
     assert "59 min" in result.stdout
+
+
+def test_what_a_call_asks_beyond_consent_is_in_the_list(inbox: Inbox) -> None:
+    """An answer to it is more than leave to run: it may run the call a second time (requirement D3)."""
+    inbox.ask_from_outside(arguments={"path": "/a"}, run="again", preparation=Preparation(title="Run it again?"))
+    assert "Run it again?" in run(inbox).stdout
 
 
 def test_long_arguments_are_cut_in_the_list_with_a_word_and_shown_whole(inbox: Inbox) -> None:

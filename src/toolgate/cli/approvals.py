@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 SHORT = 300
 """Characters of the arguments that a list shows; `show` shows all."""
 
+_COLUMNS = ("id", "tool", "source", "arguments", "question", "asked by", "expires in")
+
 app = typer.Typer(
     help="See what waits for a person's approval, and answer it.",
     invoke_without_command=True,
@@ -177,12 +179,21 @@ def _answered(approval: Mapping[str, Any]) -> None:
 
 
 def _table(listed: Iterable[Mapping[str, Any]]) -> "Table":
-    columns = ("id", "tool", "source", "arguments", "asked by", "expires in")
     rows = [
-        [one.get("id"), one.get("tool"), one.get("source"), _shortened(one), one.get("caller"), _left(one)]
+        {
+            "id": one.get("id"),
+            "tool": one.get("tool"),
+            "source": one.get("source"),
+            "arguments": _shortened(one),
+            "question": str(one.get("title") or "")[:SHORT],  # `show` has the words below it
+            "asked by": one.get("caller"),
+            "expires in": _left(one),
+        }
         for one in listed
     ]
-    return rows_table("Waiting for approval" if rows else "Nothing waits for approval", columns, rows)
+    names = [name for name in _COLUMNS if name != "question" or any(row[name] for row in rows)]
+    title = "Waiting for approval" if rows else "Nothing waits for approval"
+    return rows_table(title, names, [[row[name] for name in names] for row in rows])
 
 
 def _card(approval: Mapping[str, Any]) -> "Table":
