@@ -132,6 +132,15 @@ async def test_without_the_database_the_keys_last_read_stay_in_force_and_that_is
     assert lines.said() == ["the database is back"]
 
 
+async def test_a_server_that_ends_without_the_database_does_not_say_that_it_is_back(
+    store: Flaky, ring: Ring, lines: Lines
+) -> None:
+    store.away = True
+    await store.several_looks()
+    await ring.ring.aclose()
+    assert lines.said() == ["The storage is not available."]
+
+
 async def test_a_key_expires_also_without_the_database(store: Flaky, ring: Ring) -> None:
     await store.change(KEY.id, lambda key: replace(key, expires=1010))
     assert await ring.next() == {"carl"}

@@ -144,7 +144,11 @@ class Keys:
 
     def _anybody(self) -> Caller:
         if self.unsure:
-            raise Overloaded("The keys could not be read yet.", code="storage_unavailable", retry_after=5)
+            raise Overloaded(
+                "The keys could not be read yet: the storage is not available.",
+                code="storage_unavailable",
+                retry_after=5,
+            )
         return ANONYMOUS
 
 

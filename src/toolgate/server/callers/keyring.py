@@ -80,7 +80,8 @@ class Keyring:
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.wait({self._watching})
-            await self._try(self._note_use)
+            if not self._trouble:  # with nothing to note it would seem to be over
+                await self._try(self._note_use)
 
     async def _watch(self) -> None:
         while True:
