@@ -40,8 +40,12 @@ def usage(
     if as_json:
         typer.echo(json.dumps(answer, indent=2))
         return
-    rows = answer.get("data")
-    print_table(_table([row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []))
+    listed = answer.get("data")
+    rows = [row for row in listed if isinstance(row, dict)] if isinstance(listed, list) else []
+    if rows:
+        print_table(_table(rows))
+    else:
+        typer.echo("Nothing was used.", err=True)
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> "Table":

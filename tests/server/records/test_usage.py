@@ -82,7 +82,7 @@ def test_a_background_response_is_counted_once() -> None:
         assert [row["requests"] for row in kept.listed("/v1/usage?by=key")] == [1]
 
 
-@pytest.mark.parametrize("query", ["by=colour", "since=yesterday", "until=1"])
+@pytest.mark.parametrize("query", ["by=colour", "since=yesterday", "until=1", "since=2026-02-30", "until=20260131"])
 def test_a_question_that_makes_no_sense_is_refused(query: str) -> None:
     with keeping() as kept:
         assert kept.ask(f"/v1/usage?{query}")[0] == 400
@@ -121,4 +121,6 @@ def test_the_command_shows_a_table_or_json() -> None:
         for word in ("ann", "openai_chat", "12", "5", "requests"):
             assert word in shown.stdout
         assert '"requests": 1' in CliRunner().invoke(app, ["usage", "--json", "--of", "ann"], env=env).stdout
+        none = CliRunner().invoke(app, ["usage", "--until", "2020-01-01"], env=env)
+        assert (none.exit_code, none.stdout, none.stderr) == (0, "", "Nothing was used.\n")
         assert CliRunner().invoke(app, ["usage", "--by", "colour"], env=env).exit_code == 1

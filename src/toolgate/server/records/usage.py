@@ -1,10 +1,9 @@
 """What keys use: added up in memory as requests end, written down every few seconds, told at GET /v1/usage."""
 
 import asyncio
-import re
 from collections import defaultdict
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from operator import attrgetter
 from typing import Any, cast
 
@@ -20,7 +19,6 @@ from toolgate.telemetry.traced import RequestRecord
 from toolgate.wire.jsontext import encode
 
 _COUNTED = ("input", "output", "cache_read", "reasoning", "estimated")
-_DATE = re.compile(r"\d{4}-\d\d-\d\d")
 
 
 class Meter:
@@ -93,6 +91,13 @@ def _read_by(text: str) -> list[By]:
 
 def _read_day(said: dict[str, str], name: str) -> str | None:
     value = said.get(name) or None
-    if value is not None and not _DATE.fullmatch(value):
+    if value is not None and not _is_day(value):
         raise InvalidRequest(f"{name} must be a day such as 2026-01-31.", param=name, code="invalid_value")
     return value
+
+
+def _is_day(text: str) -> bool:
+    try:
+        return f"{date.fromisoformat(text)}" == text  # and not one of the other forms that it takes
+    except ValueError:
+        return False
