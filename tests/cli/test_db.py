@@ -40,6 +40,10 @@ def test_looking_at_a_file_that_is_not_there_makes_none(tmp_path: Path) -> None:
     assert not (tmp_path / "none.db").exists()
 
 
+def test_what_the_database_says_is_told_once(tmp_path: Path) -> None:
+    assert Db(tmp_path, f"sqlite:///{tmp_path}")("check").output.count("unable to open database file") == 1
+
+
 def test_a_database_that_cannot_be_reached_is_named_without_its_password(tmp_path: Path) -> None:
     told = Db(tmp_path, "postgresql://ann:canary-pw@127.0.0.1:1/base?connect_timeout=2")("migrate")
     assert told.exit_code == 1

@@ -1,6 +1,8 @@
 """`toolgate export` and `toolgate forget` work on the database of a running server (D2, E2)."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +77,23 @@ def test_a_question_that_makes_no_sense_is_refused(tmp_path: Path, arguments: li
     result = run(tmp_path, "export", *arguments)
     assert result.exit_code == 1
     assert result.stdout == ""
+
+
+@pytest.mark.parametrize("command", [["export"], ["forget", "ann", "--yes"]])
+def test_a_file_that_is_not_there_is_named_and_not_made(tmp_path: Path, command: list[str]) -> None:
+    result = run(tmp_path, *command)
+    assert (result.exit_code, result.stderr) == (1, f"sqlite:///{tmp_path}/toolgate.db: there is no such file\n")
+    assert not (tmp_path / "toolgate.db").exists()
+
+
+def test_a_disk_without_room_is_told_in_a_sentence(tmp_path: Path) -> None:
+    with keeping(storage=Secret(f"sqlite:///{tmp_path}/toolgate.db")) as kept:
+        talk(kept, "ann")
+        run(tmp_path, "db", "status")
+        command = [sys.executable, "-c", "from toolgate.cli import main; main()", "export", "--config", "toolgate.yaml"]
+        with Path("/dev/full").open("wb") as full:
+            done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, cwd=tmp_path, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "The records cannot be written: No space left on device.\n")
 
 
 def test_a_database_that_cannot_be_opened_is_said_in_words(tmp_path: Path) -> None:

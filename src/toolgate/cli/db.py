@@ -7,6 +7,7 @@ from toolgate.cli.asking import stop
 
 if TYPE_CHECKING:
     from toolgate.config import Config
+    from toolgate.conversation.errors import ToolgateError
     from toolgate.storage.database import Database
 
 Task: TypeAlias = Literal["status", "migrate", "check"]
@@ -17,14 +18,16 @@ def look_after(config: "Config", task: Task) -> str:
     from toolgate.conversation.errors import ToolgateError
 
     try:
-        return f"{_name(config)}: {asyncio.run(_done(config, task))}"
+        return f"{name_of(config)}: {asyncio.run(_done(config, task))}"
     except ToolgateError as error:
-        stop(f"{_name(config)}: {error.message}{_detail(error)}")
+        stop(complaint(config, error))
 
 
-def _detail(error: Exception) -> str:
-    """What the database itself said, which requests do not hear."""
-    return f" ({str(error.__cause__).strip()})" if error.__cause__ else ""
+def complaint(config: "Config", error: "ToolgateError") -> str:
+    """What is wrong with the database, and what it said itself, which requests do not hear."""
+    said = str(error.__cause__ or "").strip()
+    detail = f" ({said})" if said and said not in error.message else ""
+    return f"{name_of(config)}: {error.message}{detail}"
 
 
 async def _done(config: "Config", task: Task) -> str:
@@ -69,7 +72,7 @@ async def _check(database: "Database") -> str:
     return "nothing is damaged"
 
 
-def _name(config: "Config") -> str:
+def name_of(config: "Config") -> str:
     """The address without the password that it may hold."""
     scheme, _, rest = config.storage.reveal().partition("://")
     return f"{scheme}://{rest.partition('?')[0].rpartition('@')[2]}"

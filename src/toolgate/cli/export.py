@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from toolgate.cli.asking import stop
+from toolgate.cli.db import complaint, name_of
 
 if TYPE_CHECKING:
     from toolgate.config import Config
@@ -28,13 +29,13 @@ def export(config: "Config", kinds: Iterable[str], owner: str | None, since: str
     for kind in wanted:
         if kind not in KINDS:
             stop(f"There are no {kind}: it must be one of {', '.join(KINDS)}.")
-    counts = _carried_out(_exported(config, wanted, owner, _time(since) if since else None))
+    counts = _carried_out(config, _exported(config, wanted, owner, _time(since) if since else None))
     sys.stderr.write(", ".join([f"{counts[kind]} {kind}" for kind in wanted]) + "\n")
 
 
 def forget(config: "Config", owner: str) -> dict[str, int]:
     """Delete everything of one owner; how much there was."""
-    return _carried_out(_forgotten(config, owner))
+    return _carried_out(config, _forgotten(config, owner))
 
 
 async def _exported(config: "Config", kinds: Iterable[str], owner: str | None, since: float | None) -> Counter[str]:
@@ -63,20 +64,26 @@ async def _opened(config: "Config") -> "AsyncIterator[Database]":
     from toolgate.storage.database import Database
 
     database = Database(config.storage.reveal(), connections=1)
+    if database.path is not None and not database.path.exists():
+        stop(f"{name_of(config)}: there is no such file")
     try:
         yield database
     finally:
         await database.aclose()
 
 
-def _carried_out(work: Coroutine[Any, Any, _T]) -> _T:
+def _carried_out(config: "Config", work: Coroutine[Any, Any, _T]) -> _T:
     """What the work gives; a database that cannot be used ends the command with its own words."""
     from toolgate.conversation.errors import ToolgateError
 
     try:
         return asyncio.run(work)
     except ToolgateError as error:
-        stop(error.message)
+        stop(complaint(config, error))
+    except BrokenPipeError:
+        raise  # whoever reads has enough
+    except OSError as error:
+        stop(f"The records cannot be written: {error.strerror}.")
 
 
 def _time(text: str) -> float:
