@@ -6,6 +6,7 @@ lasts, by a clock that nobody can set, knows that the holder is gone. Knows no r
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Hashable
 from threading import Lock
 
@@ -51,7 +52,7 @@ class Jumps:
         self._wall = wall
         self._steady = steady
         self._apart = wall() - steady()
-        self._seen: list[tuple[float, float]] = []
+        self._seen: deque[tuple[float, float]] = deque(maxlen=100)
 
     def forward(self, within: float) -> float:
         """By how many seconds, all jumps of the last so many seconds together."""
@@ -60,5 +61,4 @@ class Jumps:
         if abs(apart - self._apart) > _NOTICED:
             self._seen.append((now, apart - self._apart))
             self._apart = apart
-        self._seen = [(at, jump) for at, jump in self._seen if now - at < within]
-        return max(0.0, sum(jump for _, jump in self._seen))
+        return max(0.0, sum(jump for at, jump in self._seen if now - at < within))
