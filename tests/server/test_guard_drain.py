@@ -66,6 +66,24 @@ def test_an_open_connection_can_still_ask_while_others_drain() -> None:
         assert asking.rest() == b"hello"
 
 
+def test_a_client_that_a_stream_did_not_tell_to_close_may_ask_once_more() -> None:
+    """fault: K-G"""
+    app = TrivialApp()
+    with served(app, drain_seconds=30) as server, Client(server.port) as client:
+        client.get("/stream")
+        assert "connection" not in client.read_head()[1]
+        server.drain()
+        until(lambda: refuses(server.port))
+        app.release.set()
+        list(client.chunks())
+        client.get("/readyz")
+        status, headers = client.read_head()
+        assert (status, headers["connection"]) == (200, "close")
+        began = time.monotonic()
+        server.join()
+        assert time.monotonic() - began < 10
+
+
 def test_streams_that_outlast_the_drain_time_are_ended_with_a_last_word() -> None:
     """fault: K-G"""
     app = TrivialApp()

@@ -125,6 +125,11 @@ class Answer:
         if self.disconnected and self.task is not None:
             self.task.cancel()
 
+    def be_last(self) -> None:
+        """Let the connection end with this answer, if the head can still say so: a client must not ask in vain."""
+        if self._head is None and not self.started:
+            self.keep_alive = False
+
     def _tell(self) -> None:
         self._news = True
         if self._event is not None:

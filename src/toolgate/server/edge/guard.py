@@ -35,6 +35,7 @@ from toolgate.server.edge.worker import Worker
 _WRITE_HIGH, _WRITE_LOW = 64 * 1024, 16 * 1024
 _HELD_BYTES = 64 * 1024  # of requests sent ahead of their turn
 _STALL_BYTES = 16 * 1024  # a client that takes fewer in one stall period is not reading
+_LAST_TURN_SECONDS = 0.5  # in which a client may ask once more that was not told to close
 _LINGER_BYTES, _LINGER_SECONDS = 64 * 1024, 2.0
 _LINGER_BODIES = 4  # many clients send a body to its end before they read, and never see an answer that resets them
 
@@ -81,6 +82,7 @@ class GuardedProtocol(HttpToolsProtocol):
         "_switchable",
         "_taker",
         "_worker",
+        "owed_turn",
     )
 
     def __init__(
@@ -98,6 +100,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._queue: deque[Answer] = deque()
         self._held = bytearray()
         self._paused = False
+        self.owed_turn = False  # while we drain: nobody has told this client to close
         self._refusal: ToolgateError | None = None
         self._allowance = self._stall_bytes = 0
         self._half_closed: HalfClosed | None = None
@@ -145,10 +148,10 @@ class GuardedProtocol(HttpToolsProtocol):
         return True
 
     def drain(self) -> None:
-        """Let the request that is being answered be the connection's last."""
+        """Let the request that is being answered be the connection's last, or the next if its head is gone already."""
         self._worker.dismiss()
         if self._running is not None:
-            self._running.keep_alive = False
+            self._running.be_last()
         if self._taker is not None:
             self._taker.drain()
 
@@ -218,6 +221,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self._reader.feed(data[start : start + size])
 
     def _begin(self, version: str, waits: bool, goes_on: bool) -> Answer:
+        self.owed_turn = False
         answer = self._latest = Answer(self, self._scope(version), waits, goes_on and not self.draining)
         if self._running is None:
             self._run(answer)
@@ -290,7 +294,9 @@ class GuardedProtocol(HttpToolsProtocol):
         elif self._queue or self._held or self._half_closed or self._reader.phase != IDLE or self._stage != _READING:
             self._take_next()
         else:
-            self._deadline = self.loop.time() + self.limits.keep_alive_seconds
+            self.owed_turn = self.draining
+            seconds = _LAST_TURN_SECONDS if self.draining else self.limits.keep_alive_seconds
+            self._deadline = self.loop.time() + seconds
             self._alarm.by(self._deadline)
 
     def _close(self) -> None:

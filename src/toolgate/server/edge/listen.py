@@ -32,6 +32,7 @@ App = Callable[..., Any]
 _FLUSH_SECONDS = 2.0
 _IDLE_SECONDS = 0.5  # in which a client that is about to ask on a connection it has kept is still answered
 _FORCED_SECONDS = 1.0
+_LOOK_SECONDS = 0.02
 _OWN_FILES = 64  # what the process has open beside connections
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -161,21 +162,27 @@ class Listener:
         for connection in self._connections():
             connection.drain()
         await self._emptied(self._linger_seconds, self._hurried if self._retired else self._forced)
-        await self._finish(self._drain_seconds)
+        await self._finish(self._drain_seconds, with_turns=True)
         await self._end()
         await self._stop()
         if self._dating is not None:
             self._dating.cancel()
         self._socket.close()
 
-    async def _finish(self, seconds: float) -> None:
-        """Wait for running requests; those that arrive meanwhile on open connections count too."""
+    async def _finish(self, seconds: float, with_turns: bool = False) -> None:
+        """Wait for running requests, and `with_turns` for clients that were not told to close.
+
+        Those that arrive meanwhile on open connections count too.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
         forced = loop.create_task(self._forced.wait())
-        while self._state.tasks and not self._forced.is_set() and loop.time() < deadline:
+        while not self._forced.is_set() and loop.time() < deadline:
             running = {*self._state.tasks, forced}
-            await asyncio.wait(running, timeout=deadline - loop.time(), return_when=asyncio.FIRST_COMPLETED)
+            if len(running) == 1 and not (with_turns and any(one.owed_turn for one in self._connections())):
+                break
+            patience = deadline - loop.time() if len(running) > 1 else _LOOK_SECONDS
+            await asyncio.wait(running, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
         forced.cancel()
 
     async def _end(self) -> None:
