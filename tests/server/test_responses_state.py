@@ -202,6 +202,21 @@ async def test_only_a_background_response_can_be_cancelled(server: Stateful) -> 
     assert (await server.request("GET", f"/v1/responses/{id}?stream=true")).status == 400
 
 
+async def test_what_continues_a_deleted_response_is_there_and_says_why_it_cannot_be_continued(server: Stateful) -> None:
+    server.play("One.", "Two.")
+    first = (await server.request("POST", "/v1/responses", {"model": "m", "input": "Hi"})).json["id"]
+    second = (await server.request("POST", "/v1/responses", _after(first))).json["id"]
+    assert (await server.request("DELETE", f"/v1/responses/{first}")).status == 200
+    assert (await server.request("GET", f"/v1/responses/{second}")).status == 200
+    refused = await server.request("POST", "/v1/responses", _after(second))
+    assert (refused.status, refused.json["error"]["code"]) == (400, "previous_response_not_found")
+    assert "one that it continues was deleted" in refused.json["error"]["message"]
+
+
+def _after(id: str) -> dict[str, str]:
+    return {"model": "m", "input": "And?", "previous_response_id": id}
+
+
 async def test_a_deleted_response_is_gone_with_its_stream_and_its_run(server: Stateful) -> None:
     """field: D16"""
     scripted = server.play(LONG, pace=asyncio.Event().wait)

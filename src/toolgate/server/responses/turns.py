@@ -66,8 +66,10 @@ class Past:
     async def _chain(self, owner: str, previous: Any) -> list[Any]:
         chain = await self._store.chain(owner, previous) if type(previous) is str else []
         if not chain:
+            there = type(previous) is str and await self._store.load(owner, previous) is not None
             raise InvalidRequest(
-                f"The response {str(previous)[:100]!r} was not found.",
+                f"The response {str(previous)[:100]!r} "
+                + ("cannot be continued: one that it continues was deleted." if there else "was not found."),
                 param="previous_response_id",
                 code="previous_response_not_found",
             )
