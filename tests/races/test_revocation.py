@@ -68,9 +68,9 @@ async def test_a_stream_and_a_run_of_a_key_end_when_another_process_revokes_it_a
         told = begun + await rest(caller)
         refused = await waiting
         await until_status(pair, key, 401)
+        await over(pair, accepted.json["id"])
         assert time.monotonic() - began < SOON
         held.unlink()
-        await over(pair, accepted.json["id"])
     assert b"no longer valid" in told
     assert b'"finish_reason":"stop"' not in told
     assert refused.status == 401

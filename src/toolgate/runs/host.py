@@ -119,6 +119,13 @@ class Runs:
         elif run is not None:
             await self._ended_elsewhere(id)
 
+    def review(self, may: Callable[[str], bool]) -> int:
+        """Cancel what runs here for owners who may not have it any more; how many runs that were."""
+        ended = [one for one in self._attempts.values() if not one.cancelled and not may(one.run.owner)]
+        for attempt in ended:
+            attempt.cancel()
+        return len(ended)
+
     async def aclose(self, seconds: float = 0.0) -> None:
         """Wait so long for what runs, then give it back; nothing new is begun."""
         await self._quiet(seconds)

@@ -158,6 +158,7 @@ class Toolgate:
         self._accounts = Accounts(config, self._database, self._traced, foreman)
         self._access = Access(config, self._database, self._traced)
         self._access.on_held(self._accounts.hold)
+        self._access.review_runs = self._state.background.runs.review
         self._records = Records(self._database, self._traced)
         self._records.renew(config)
         self._local = embedded_model(config, log, foreman) if builtin is None else None

@@ -22,7 +22,10 @@ OnHeld: TypeAlias = Callable[[Iterable[Key]], None]
 
 
 class Access:
-    """Outlives configurations; `keys` says who is calling, `present` who is being answered."""
+    """Outlives configurations; `keys` says who is calling, `present` who is being answered.
+
+    `review_runs` ends what runs for those who are not known any more, and says how much that was.
+    """
 
     def __init__(self, config: Config, database: Database, traced: Traced) -> None:
         self.keys = Keys(config.keys, config.models)
@@ -31,6 +34,7 @@ class Access:
         self.ring = Keyring(KeyStore(database), self._hold, self._used, traced.log)
         self._log = traced.log
         self._listeners: list[OnHeld] = []
+        self.review_runs: Callable[[Callable[[str], bool]], int] = lambda may: 0
 
     def on_held(self, listener: OnHeld) -> None:
         """Have this called with the keys of the database whenever those in force change."""
@@ -73,9 +77,12 @@ class Access:
             self._log.warning("keys", problem="the configuration has keys of the same names", names=sorted(shadowed))
 
     def _review(self, sparing: str) -> None:
-        ended = self.present.review(self.keys.now, sparing)
+        ended = self.present.review(self.keys.now, sparing) + self.review_runs(self._is_known)
         if ended:
             self._log.info("keys", ended=ended)
+
+    def _is_known(self, name: str) -> bool:
+        return self.keys.unsure or self.keys.named(name) is not None
 
     def _used(self) -> set[str]:
         used, self.keys.used = self.keys.used, set()
