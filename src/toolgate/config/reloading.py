@@ -12,7 +12,7 @@ from toolgate.config.values import Config
 
 _LIVE_TOOLS = ("execution", "offer", "context", "group_above", "limits", "approvals")
 _RESTART = ("embedded", "storage", "storage_pool", "redis", "responses", "runs")
-_LIVE_SERVER = ("hosts", "origins", "keepalive_seconds", "first_event_wait", "drain_seconds")
+_LIVE_SERVER = ("hosts", "origins", "keepalive_seconds", "first_event_wait")
 
 
 class Changes(Struct, frozen=True):
