@@ -549,7 +549,7 @@ class TestReload:
                 ("server.origins",),
                 ("server.host", "server.port"),
             ),
-            ("server: {limits: {headers: 9}, drain_seconds: 9}", (), ("server.limits", "server.drain_seconds")),
+            ("server: {limits: {headers: 9}, drain_seconds: 9}", (), ("server.drain_seconds", "server.limits")),
             ("storage: sqlite:///x\nredis: redis://h\ntools: {python: [x]}", (), ("tools.python", "storage", "redis")),
         ],
     )
