@@ -4,9 +4,9 @@ Two questions are asked of a real server over loopback sockets. Does a thing tha
 refused as one that nobody has? Does a wrong key that is nearly right take as long as any other? Each round asks once for
 everything, in a new random order, so that whatever else the machine does meets all alike.
 
-The slowest twentieth of the answers is left out: it is the machine's, and it hides differences rather than showing them. A
-difference counts as seen if Welch's t exceeds 4.5, the bound that is usual for tests of leakage, and if the medians lie more
-than three times as far apart as those of the control, which compares two things that nobody has.
+Welch's t is taken of the answers that are quicker than the median of all: in the slower ones the machine did something else,
+and they hide differences rather than showing them. One counts as seen if t exceeds 4.5, the bound that is usual for tests of
+leakage, and if the medians lie more than three times as far apart as those of the control, two things that nobody has.
 """
 
 import argparse
@@ -35,9 +35,6 @@ from bench.processes import WORK, free_port, running
 
 ROUNDS = 1000
 WARM_UP = 50
-KEPT = 0.95
-"""The share of answers that is looked at, the quickest first."""
-
 SEEN = 4.5
 """Beyond this Welch's t, times are taken for different."""
 
@@ -46,19 +43,19 @@ LONG = "All of this is ann's. " * 1000
 
 
 class Times(Struct, frozen=True):
-    """The microseconds of many answers to one request, without the slowest."""
+    """The microseconds of many answers to one request."""
 
-    kept: Sequence[float]
+    all: Sequence[float]
 
     @property
     def median(self) -> float:
         """Half were quicker."""
-        return statistics.median(self.kept)
+        return statistics.median(self.all)
 
     @property
     def spread(self) -> float:
         """Within which the middle half lies."""
-        first, _, third = statistics.quantiles(self.kept, n=4)
+        first, _, third = statistics.quantiles(self.all, n=4)
         return third - first
 
 
@@ -77,8 +74,10 @@ class Compared(Struct, frozen=True):
 
     @property
     def t(self) -> float:
-        """Welch's t."""
-        return welch(self.usual.kept, self.other.kept)
+        """Welch's t, of the quicker answers of both."""
+        bound = statistics.median([*self.usual.all, *self.other.all])
+        usual, other = ([one for one in times.all if one <= bound] for times in (self.usual, self.other))
+        return welch(usual, other)
 
     @property
     def noise(self) -> float:
@@ -134,7 +133,7 @@ def timed(port: int, requests: Mapping[str, bytes], status: bytes, rounds: int) 
                     found[name].append(took)
     finally:
         line.close()
-    return {name: Times(sorted(times)[: int(len(times) * KEPT)]) for name, times in found.items()}
+    return {name: Times(times) for name, times in found.items()}
 
 
 @contextmanager
