@@ -96,9 +96,7 @@ class _Range(ctypes.Structure):
 
 
 class _Cached(ctypes.Structure):
-    _fields_ = [
-        (name, ctypes.c_uint64) for name in ("cached", "dirty", "under_way", "evicted", "recently")
-    ]
+    _fields_ = [(name, ctypes.c_uint64) for name in ("cached", "dirty", "under_way", "evicted", "recently")]
 
 
 def unsynced(path: Path) -> int | None:
