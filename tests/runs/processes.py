@@ -9,11 +9,12 @@ import json
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +166,14 @@ class Server:
         assert self._process is not None
         self._process.send_signal(number)
 
+    def freeze(self) -> None:
+        """Stop it, at a moment at which it writes to no file: whoever is stopped while writing holds up all others."""
+        self.signal(signal.SIGSTOP)
+        while any(_is_written(file) for file in _files(self.storage)):
+            self.signal(signal.SIGCONT)
+            time.sleep(0.01)
+            self.signal(signal.SIGSTOP)
+
     def kill(self) -> None:
         """End it as a power cut would."""
         if self._process is not None:
@@ -244,6 +253,24 @@ def server(place: Path, storage: str, **settings: Any) -> Iterator[Server]:
         made = Server(place, upstream, storage, player, **settings)
         stack.callback(made.kill)
         yield made
+
+
+def _files(storage: str) -> list[Path]:
+    """The files of a storage, if it has any."""
+    file = Path(storage.removeprefix("sqlite:///"))
+    steps = file.with_name(f"{file.stem}-runs{file.suffix}")
+    return [one for one in (file, steps) if storage.startswith("sqlite:") and one.exists()]
+
+
+def _is_written(file: Path) -> bool:
+    """Whether somebody is in the middle of writing, and stays there."""
+    with closing(sqlite3.connect(file, timeout=0.5, isolation_level=None)) as db:
+        try:
+            db.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            return True
+        db.execute("ROLLBACK")
+        return False
 
 
 def until(find: Callable[[], Any], seconds: float = 20.0) -> Any:

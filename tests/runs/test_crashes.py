@@ -154,7 +154,7 @@ def test_a_frozen_node_loses_its_run_to_another_and_can_neither_write_nor_call_t
         other.start()
         id = accepted(frozen)
         until(lambda: frozen.ran)
-        frozen.signal(signal.SIGSTOP)
+        frozen.freeze()
         until(lambda: other.ran, seconds=40)  # frozen in the middle of a transaction it has locks for a while
         asked = other.pending()
         frozen.let_go("put")
