@@ -1,11 +1,12 @@
 """The runs of a node: taken, looked after, cancelled, given up and given back."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
 
+from toolgate.conversation.errors import Overloaded
 from toolgate.runs.execution import InProcess
 from toolgate.runs.host import Attempt, Runs, Stop, Terms
 from toolgate.storage.database import Database
@@ -169,3 +170,21 @@ async def test_a_node_that_lost_its_run_stops_without_a_word() -> None:
         assert run.state == "running"
         with pytest.raises(LeaseLost):
             await node.store.check("run", 1)
+
+
+async def test_what_fails_at_every_look_is_told_once() -> None:
+    class Away(InProcess):
+        async def forget(self, ids: Sequence[str]) -> None:
+            looked.append(1)
+            raise Overloaded("The storage is not available.")
+
+    looked: list[int] = []
+    database = Database(None)
+    node = Node(database)
+    node.runs._execution = Away()
+    while len(looked) < 3:
+        node.runs._over.append("run")
+        await asyncio.sleep(0.01)
+    await node.runs.aclose()
+    await database.aclose()
+    assert node.complaints == ["The storage is not available."]

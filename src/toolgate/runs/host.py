@@ -90,6 +90,7 @@ class Runs:
         self._beginning: set[asyncio.Task[None]] = set()
         self._expected: set[str] = set()  # begun here, but not claimed yet
         self._changed = asyncio.Event()
+        self._problem = ""
 
     def open(self, performer: Performer) -> None:
         """Look after runs from now on, first after those that an earlier process left."""
@@ -256,10 +257,14 @@ class Runs:
                 attempt.cancel()
 
     async def _tried(self, looking: Awaitable[None]) -> None:
-        """What fails is tried again with the next look, and worth a line in the log."""
+        """What fails is tried again with the next look; the log hears of it once."""
+        problem = ""
         try:
             await looking
         except ToolgateError as error:
-            self._complain(error.message)
+            problem = error.message
         except Exception as error:  # noqa: BLE001  # the database of the engine, whatever it raises: the watch goes on
-            self._complain(f"{type(error).__name__}: {error}")
+            problem = f"{type(error).__name__}: {error}"
+        if problem and problem != self._problem:
+            self._complain(problem)
+        self._problem = problem
