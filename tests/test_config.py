@@ -304,6 +304,10 @@ class TestMistakes:
             ),
             ("server: {origins: ['*']}", "server.origins[0]: * would let every web page in: it needs keys"),
             ("server: {hosts: ['a:80']}", "server.hosts[0]: must be a host name without scheme, port or path"),
+            (
+                "runs: {lease_seconds: 3}",
+                "runs.lease_seconds: must be at least twice runs.look_seconds, or a node loses what it has",
+            ),
             ("- a", "must be a mapping, not a list"),
             ("upstreams: {1: {dialect: ollama}}", "upstreams.1: must have a name of text; put it in quotes"),
         ],

@@ -7,7 +7,7 @@ from toolgate.config.addresses import complaint, is_loopback
 from toolgate.config.models import Surroundings, resolve_models
 from toolgate.config.problems import Problems, meant
 from toolgate.config.secret import Secret
-from toolgate.config.settings import File, Key, Server, Tools
+from toolgate.config.settings import File, Key, Runs, Server, Tools
 from toolgate.config.upstreams import resolve_upstream, row_of
 from toolgate.config.values import Config
 from toolgate.upstreams.catalog import Catalog
@@ -29,6 +29,7 @@ def resolve(file: File, catalog: Catalog, env: Mapping[str, str], problems: Prob
     _check_server(file.server, bool(file.keys), problems)
     _check_keys(file.keys, {name for entry in file.models for name in (entry.name, *entry.aliases)}, problems)
     _check_tools(file.tools, problems)
+    _check_runs(file.runs, problems)
     _check_address("storage", file.storage, _STORES, problems)
     _check_address("redis", file.redis, _CACHES, problems)
     return Config(
@@ -71,6 +72,11 @@ def _check_server(server: Server, has_keys: bool, problems: Problems) -> None:
                 problems.note(path, "* would let every web page in: it needs keys")
         elif not _ORIGIN.fullmatch(origin):
             problems.note(path, "must be an origin in small letters, such as https://app.example.org, without a path")
+
+
+def _check_runs(runs: Runs, problems: Problems) -> None:
+    if runs.lease_seconds < 2 * runs.look_seconds:
+        problems.note("runs.lease_seconds", "must be at least twice runs.look_seconds, or a node loses what it has")
 
 
 def _check_keys(keys: tuple[Key, ...], models: Collection[str], problems: Problems) -> None:
