@@ -1,10 +1,13 @@
 """`toolgate db`: what it says of a database, and how it ends."""
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
+from tests.databases import Postgres
 from toolgate.cli.commands import app
 from toolgate.storage.migrations import migrations
 
@@ -32,6 +35,24 @@ def test_a_database_is_made_once(db: Db) -> None:
     assert f"version {NEWEST} of the tables, the newest" in db("status").output
     checked = db("check")
     assert (checked.exit_code, "nothing is damaged" in checked.output) == (0, True)
+
+
+def test_the_tables_of_runs_are_made_with_the_others(tmp_path: Path) -> None:
+    """Who serves may then do without the right to make tables."""
+    Db(tmp_path, f"sqlite:///{tmp_path}/t.db")("migrate")
+    with closing(sqlite3.connect(tmp_path / "t-runs.db")) as steps:
+        assert steps.execute("SELECT count(*) FROM workflow_status").fetchone() == (0,)
+
+
+def test_a_role_that_may_make_no_tables_hears_so(tmp_path: Path, postgres: Postgres) -> None:
+    with postgres.database() as address:
+        name = address.partition("?")[0].rpartition("/")[2]
+        postgres.run("CREATE ROLE low LOGIN")
+        postgres.run(f"REVOKE ALL ON DATABASE {name} FROM public; GRANT CONNECT ON DATABASE {name} TO low")
+        told = Db(tmp_path, address.replace("postgres:", "low:", 1))("migrate")
+    postgres.run("DROP ROLE low")
+    assert told.exit_code == 1
+    assert "the role lacks a right. (permission denied for schema public" in told.output
 
 
 def test_looking_at_a_file_that_is_not_there_makes_none(tmp_path: Path) -> None:

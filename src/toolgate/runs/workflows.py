@@ -16,8 +16,9 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from dbos import DBOS, DBOSConfig, DBOSPortableJSONSerializer, SetWorkflowID, error
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from toolgate.conversation.errors import GatewayFault
+from toolgate.conversation.errors import GatewayFault, Overloaded
 from toolgate.runs.execution import StepsLost, Work
 from toolgate.runs.sqlite import StepsFile
 from toolgate.storage.runs import LeaseLost
@@ -68,6 +69,9 @@ class Workflows:
         self._thread.start()
         try:
             await self._there(self._launch)
+        except SQLAlchemyError as problem:
+            await self.aclose()
+            raise _unavailable(problem) from problem
         except BaseException:
             await self.aclose()
             raise
@@ -171,6 +175,12 @@ def _keep(name: str, value: str) -> None:
         DBOS.run_step({"name": name}, lambda: value)
     except error.DBOSWorkflowConflictIDError:
         raise LeaseLost from None
+
+
+def _unavailable(problem: SQLAlchemyError) -> Overloaded:
+    """Without the statement, which says nothing to anybody here."""
+    why = str(problem.orig if isinstance(problem, DBAPIError) else problem).partition("\n")[0]
+    return Overloaded(f"The tables of runs cannot be used: {why}", code="storage_unavailable", retry_after=5)
 
 
 def _keep_running(loop: asyncio.AbstractEventLoop) -> None:

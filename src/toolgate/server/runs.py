@@ -1,11 +1,13 @@
 """Runs as this server carries them out: durable where its storage is, on the engine that suits it."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from toolgate.config import Config
 from toolgate.runs.execution import Deferred, Execution, InProcess
 from toolgate.runs.host import Runs, Terms
 from toolgate.runs.nodes import is_gone, this_node
+from toolgate.runs.steps import Steps
 from toolgate.server.fanout import Fanout
 from toolgate.server.responses import State
 from toolgate.server.responses import Terms as ResponseTerms
@@ -38,6 +40,21 @@ def make_runs(
     url = system_database(place)
     execution: Execution = InProcess() if url is None else Deferred(lambda: _workflows(url, store.node, traced))
     return Runs(store, execution, terms or Terms(), complain)
+
+
+async def prepare_runs(place: str, complain: Callable[[str], None]) -> None:
+    """Make the tables in which the engine of a storage at this URL keeps its steps, where they are missing."""
+    url = system_database(place)
+    if url is not None:
+        from toolgate.runs.workflows import Workflows  # imports DBOS
+
+        workflows = Workflows(url, this_node(), complain)
+        await workflows.open(_nothing)
+        await workflows.aclose()
+
+
+async def _nothing(id: str, steps: Steps) -> None:
+    """The work of no run."""
 
 
 def system_database(place: str) -> str | None:

@@ -29,7 +29,7 @@ _STATUS = "SELECT pg_xact_status(%s::xid8)"
 _LOST = (errors.SerializationFailure, errors.DeadlockDetected, errors.UniqueViolation)
 """Losing against another; two that add the same key after both looked for it may hear of it as a violation."""
 
-_GONE = (psycopg.OperationalError, psycopg.InternalError, psycopg.InterfaceError)
+_GONE = (psycopg.OperationalError, psycopg.InternalError, psycopg.InterfaceError, errors.InsufficientPrivilege)
 _MIGRATING, _IN_LINE = 7_206_178_101, 7_206_178_102
 """The numbers of our advisory locks: any will do that others are unlikely to use."""
 
@@ -216,6 +216,8 @@ def _mapped() -> Iterator[None]:
 def _why(error: psycopg.Error) -> str:
     if isinstance(error, _LOST):
         return "too many want to change the same"
+    if isinstance(error, errors.InsufficientPrivilege):
+        return "the role lacks a right"
     if error.sqlstate is None or isinstance(error, psycopg.InterfaceError):
         return "it cannot be reached"
     return f"it says {type(error).__name__}"
