@@ -1,12 +1,14 @@
 """Runs in DBOS: steps that are finished come back, and nobody but the last holder writes any."""
 
 import asyncio
+import sqlite3
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from toolgate.conversation.errors import GatewayFault
+from toolgate.conversation.errors import GatewayFault, Overloaded
 from toolgate.runs.execution import StepsLost
 from toolgate.runs.steps import Steps
 from toolgate.runs.workflows import Workflows
@@ -151,3 +153,22 @@ def test_the_steps_lie_beside_the_storage_and_nowhere_if_that_is_memory() -> Non
     assert system_database("sqlite:////var/lib/t.db") == "sqlite:////var/lib/t-runs.db"
     assert system_database("sqlite://") is None
     assert system_database("postgres://me@host/db") == "postgresql://me@host/db"
+
+
+async def test_a_step_that_cannot_be_kept_is_told_as_storage_that_is_away(tmp_path: Path) -> None:
+    """fault: K-I: not as a crash of ours."""
+    raised: asyncio.Future[Overloaded] = asyncio.get_running_loop().create_future()
+
+    async def work(id: str, steps: Steps) -> None:
+        with closing(sqlite3.connect(tmp_path / "t-runs.db")) as db:
+            db.execute("DROP TABLE operation_outputs")
+        try:
+            await steps.keep("step", "a")
+        except Overloaded as error:
+            raised.set_result(error)
+
+    workflows = await opened(f"sqlite:///{tmp_path}/t.db", work)
+    await workflows.begin("run")
+    error = await asyncio.wait_for(raised, 10)
+    await workflows.aclose()
+    assert error.message == "The storage is not available: a step could not be kept."

@@ -21,6 +21,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from toolgate.conversation.errors import GatewayFault, Overloaded
 from toolgate.runs.execution import StepsLost, Work
 from toolgate.runs.sqlite import StepsFile
+from toolgate.storage.engine import unavailable
 from toolgate.storage.runs import LeaseLost
 
 _T = TypeVar("_T")
@@ -175,12 +176,14 @@ def _keep(name: str, value: str) -> None:
         DBOS.run_step({"name": name}, lambda: value)
     except error.DBOSWorkflowConflictIDError:
         raise LeaseLost from None
+    except SQLAlchemyError as problem:
+        raise unavailable("a step could not be kept") from problem
 
 
 def _unavailable(problem: SQLAlchemyError) -> Overloaded:
     """Without the statement, which says nothing to anybody here."""
     why = str(problem.orig if isinstance(problem, DBAPIError) else problem).partition("\n")[0]
-    return Overloaded(f"The tables of runs cannot be used: {why}", code="storage_unavailable", retry_after=5)
+    return unavailable(f"the tables of runs cannot be used: {why}")
 
 
 def _keep_running(loop: asyncio.AbstractEventLoop) -> None:
