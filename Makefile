@@ -15,10 +15,7 @@ run: $(VENV)/.run ## set up and serve on 127.0.0.1:8080 (ARGS="--port 9000" adds
 
 test: $(VENV)/.test ## lint, types, architecture and all tests (ARGS="tests/server -k drain" picks some)
 	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/check
-	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/test $(ARGS)
-ifndef ARGS
-	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/model tests/embedded_model/test_newcomer.py
-endif
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(if $(ARGS),scripts/test $(ARGS),scripts/all)
 
 model: $(VENV)/.test ## try the embedded model itself: fetches 1.1 GB once, takes minutes
 	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/model $(ARGS)
@@ -50,5 +47,5 @@ $(VENV)/.run: $(VENV)/bin/python requirements/run.txt pyproject.toml
 
 $(VENV)/.test: $(VENV)/.run requirements/test.txt
 	@echo "Installing the test tools into $(VENV) ..."
-	$(PIP) install --require-hashes -r requirements/test.txt
+	$(PIP) install --no-compile --require-hashes -r requirements/test.txt
 	@touch $@
