@@ -291,7 +291,7 @@ def shifted_servers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[l
         made = []
         for name in ("one", "two"):
             (folder / name).mkdir()
-            settings: dict[str, Any] = {"runs": {"lease_seconds": 1, "look_seconds": 0.1}}
+            settings: dict[str, Any] = {"runs": {"lease_seconds": 6, "look_seconds": 0.1}}
             made.append(stack.enter_context(server(folder / name, f"sqlite:///{folder}/t.db", **settings)))
         yield made
 
