@@ -198,6 +198,6 @@ def _config(upstream: str, folder: Path, storage: str, redis: str | None) -> dic
         "tools": tools,
         "storage": storage,
         "log": {"level": "warning"},
-        "runs": {"lease_seconds": 1, "look_seconds": 0.2},
+        "runs": {"lease_seconds": 6, "look_seconds": 0.2},
         **({"redis": redis} if redis else {}),
     }
