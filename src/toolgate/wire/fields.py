@@ -35,10 +35,13 @@ class Fields:
         """A string that must be given and not be empty."""
         value = self.text(name)
         if not value:
-            raise InvalidRequest(
-                f"{self.at(name)} is required.", param=self.at(name), code="missing_required_parameter"
-            )
+            raise self._missing(name)
         return value
+
+    def require(self, name: str) -> None:
+        """Refuse an object without this field, be it null."""
+        if name not in self.rest:
+            raise self._missing(name)
 
     def flag(self, name: str) -> bool | None:
         """A boolean, if given."""
@@ -106,6 +109,10 @@ class Fields:
     def wrong(self, name: str, wanted: str) -> InvalidRequest:
         """The complaint that a field is not what it must be."""
         return InvalidRequest(f"{self.at(name)} must be {wanted}.", param=self.at(name), code="invalid_type")
+
+    def _missing(self, name: str) -> InvalidRequest:
+        at = self.at(name)
+        return InvalidRequest(f"{at} is required.", param=at, code="missing_required_parameter")
 
     def _bounded(self, name: str, value: float, least: float | None, most: float | None) -> None:
         if (least is not None and not value >= least) or (most is not None and not value <= most):

@@ -65,8 +65,7 @@ class Completions:
         """Note other metadata on a stored completion."""
         one = await self._find(call)
         fields = Fields(await call.exchange.json())
-        if "metadata" not in fields.rest:
-            raise InvalidRequest("metadata is required.", param="metadata", code="missing_required_parameter")
+        fields.require("metadata")
         metadata = _read_metadata(fields.raw("metadata"))
         fields.no_more()
         await self._store.note(call.caller.name, one.id, metadata)

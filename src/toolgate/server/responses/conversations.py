@@ -66,7 +66,7 @@ class ConversationObjects:
         """Change what is noted about a conversation."""
         found = await self._find(call)
         fields = Fields(await call.exchange.json())
-        _require(fields, "metadata")
+        fields.require("metadata")
         metadata = _metadata(fields)
         fields.no_more()
         await self._kept.update(found.owner, found.id, metadata)
@@ -84,7 +84,7 @@ class ConversationObjects:
         """Add items at the end, and tell them with their ids; not while a response is being made there."""
         found = await self._find(call)
         fields = Fields(await call.exchange.json())
-        _require(fields, "items")
+        fields.require("items")
         given = _given(fields)
         release = await self._state.take(found.owner, found.id)
         try:
@@ -140,12 +140,6 @@ def _shown(conversation: StoredConversation) -> dict[str, Any]:
         "created_at": conversation.created,
         "metadata": conversation.metadata,
     }
-
-
-def _require(fields: Fields, name: str) -> None:
-    """InvalidRequest unless the field is given, be it as null."""
-    if name not in fields.rest:
-        raise InvalidRequest(f"{name} is required.", param=name, code="missing_required_parameter")
 
 
 def _given(fields: Fields) -> list[Any]:
