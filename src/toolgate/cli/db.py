@@ -3,6 +3,8 @@
 import asyncio
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+import typer
+
 from toolgate.cli.asking import stop
 
 if TYPE_CHECKING:
@@ -63,7 +65,7 @@ async def _migrate(database: "Database", place: str) -> str:
 
     before = await database.status()
     await database.open()
-    await prepare_runs(place, lambda problem: None)
+    await prepare_runs(place, lambda what: typer.echo(what, err=True))
     if before.version == before.newest:
         return f"version {before.version} of the tables, nothing to do"
     return f"from version {before.version} of the tables to {before.newest}"

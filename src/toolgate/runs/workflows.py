@@ -70,9 +70,6 @@ class Workflows:
         self._thread.start()
         try:
             await self._there(self._launch)
-        except SQLAlchemyError as problem:
-            await self.aclose()
-            raise _unavailable(problem) from problem
         except BaseException:
             await self.aclose()
             raise
@@ -137,8 +134,11 @@ class Workflows:
             "enable_otlp": False,
             "log_level": "ERROR",
         }
-        DBOS(config=config)
-        DBOS.launch()
+        try:
+            DBOS(config=config)
+            DBOS.launch()
+        except SQLAlchemyError as problem:
+            raise _unavailable(problem) from problem
         if file is not None:
             file.prepared()
 

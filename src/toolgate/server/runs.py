@@ -36,19 +36,20 @@ def make_runs(
     def complain(what: str) -> None:
         traced.log.error("runs", problem=what)
 
+    def warn(what: str) -> None:
+        traced.log.warning("runs", engine=what)
+
     store = RunStore(database, this_node(), lease_seconds=lease_seconds, is_gone=is_gone)
     url = system_database(place)
-    execution: Execution = InProcess() if url is None else Deferred(lambda: _workflows(url, store.node, traced))
+    execution: Execution = InProcess() if url is None else Deferred(lambda: _workflows(url, store.node, warn))
     return Runs(store, execution, terms or Terms(), complain)
 
 
-async def prepare_runs(place: str, complain: Callable[[str], None]) -> None:
+async def prepare_runs(place: str, warn: Callable[[str], None]) -> None:
     """Make the tables in which the engine of a storage at this URL keeps its steps, where they are missing."""
     url = system_database(place)
     if url is not None:
-        from toolgate.runs.workflows import Workflows  # imports DBOS
-
-        workflows = Workflows(url, this_node(), complain)
+        workflows = _workflows(url, this_node(), warn)
         await workflows.open(_nothing)
         await workflows.aclose()
 
@@ -68,10 +69,7 @@ def system_database(place: str) -> str | None:
     return f"sqlite:///{file.with_name(f'{file.stem}-runs{file.suffix}')}"
 
 
-def _workflows(url: str, node: str, traced: Traced) -> Execution:
+def _workflows(url: str, node: str, warn: Callable[[str], None]) -> Execution:
     from toolgate.runs.workflows import Workflows  # imports DBOS
 
-    def complain(what: str) -> None:
-        traced.log.warning("runs", engine=what)
-
-    return Workflows(url, node, complain)
+    return Workflows(url, node, warn)
