@@ -15,6 +15,8 @@ async def run(answer: Answer) -> AsyncGenerator[list[RunEvent], None]:
     """The events of the whole run, in batches as they became known."""
     async with aclosing(answer.events()) as batches:  # type: ignore[type-var]  # every implementation is a generator
         async for batch in batches:
+            if not batch:
+                continue
             told: list[RunEvent] = [*batch]
             match batch[-1]:
                 case StepEnd(reason, usage, stop_sequence, extra):

@@ -25,7 +25,10 @@ class Answer(Protocol):
     """All of it is here: reading it can neither wait nor fail any more."""
 
     def events(self) -> AsyncIterator[list[StepEvent]]:
-        """The step's events in batches, as the network delivered them; raises UpstreamFault when it breaks off."""
+        """The step's events in batches, as the network delivered them; raises UpstreamFault when it breaks off.
+
+        A batch may be empty, because a wrapper may keep all events of a batch back: a reader must not expect an event in it.
+        """
 
     async def aclose(self) -> None:
         """Stop listening; an unfinished answer is cancelled at the upstream."""
