@@ -33,7 +33,7 @@ every_client = pytest.mark.parametrize("client", CLIENTS)
 
 @asynccontextmanager
 async def gateway(
-    *scripts: Script, timeouts: Timeouts | None = None, retries: int = 0, **server: Any
+    *scripts: Script, timeouts: Timeouts | None = None, retries: int = 0, failures: int = 0, **server: Any
 ) -> AsyncIterator[tuple[str, list[Faulty]]]:
     """A gateway whose model `m` falls back over Chat upstreams that play these scripts."""
     faulty = [Faulty(script) for script in scripts]
@@ -45,7 +45,7 @@ async def gateway(
             dialect="openai_chat",
             base_url=f"http://127.0.0.1:{one.port}/v1",
             timeouts=timeouts or Timeouts(),
-            breaker=Breaker(failures=0),
+            breaker=Breaker(failures=failures),
         )
         for number, one in enumerate(faulty)
     }

@@ -125,7 +125,14 @@ class Timeouts(Struct, frozen=True, kw_only=True):
 class Breaker(Struct, frozen=True, kw_only=True):
     """When an upstream that fails is left alone."""
 
-    failures: Annotated[int, about("Failures in a row after which it is left alone; 0 never does.", ge=0)] = 5
+    failures: Annotated[
+        int,
+        about(
+            "Requests that fail in a row until it is left alone; where no other upstream could answer, only failures to"
+            " connect count. 0 never does.",
+            ge=0,
+        ),
+    ] = 5
     seconds: Annotated[float, about("How long it is left alone before it is tried again.", gt=0)] = 10.0
 
 

@@ -14,6 +14,7 @@
     ├── UpstreamFault           whoever should have answered did not, or answered badly
     │   ├── Rejected            it refused this very request; its status is kept where the client can mend it
     │   ├── Unavailable         502/503, it could not be reached or said it is broken or busy
+    │   │   └── Unreachable     no connection to it could be opened, so that nothing was asked
     │   ├── TimedOut            504
     │   └── Garbled             502, it broke its own protocol or stopped in the middle
     └── GatewayFault            500/503, ours
@@ -139,6 +140,10 @@ class Unavailable(UpstreamFault):
     """The upstream could not be reached, or said that it is broken or busy; another one may answer."""
 
     code = "upstream_unavailable"
+
+
+class Unreachable(Unavailable):
+    """No connection to the upstream could be opened, so that nothing was asked."""
 
 
 class TimedOut(UpstreamFault):

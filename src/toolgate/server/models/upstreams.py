@@ -113,11 +113,16 @@ class Models:
         upstream = self._config.upstreams[target.upstream]
         asked = self._reached(upstream, target)
         asked = Limited(asked, concurrent=upstream.max_connections, queue=upstream.max_connections)
-        breaker = None
-        if upstream.breaker.failures:
-            breaker = asked = Breaker(asked, failures=upstream.breaker.failures, cooldown=upstream.breaker.seconds)
         if model.retries:
             asked = Retrying(asked, self._budgets[upstream.name], attempts=model.retries + 1)
+        breaker = None
+        if upstream.breaker.failures:
+            breaker = asked = Breaker(
+                asked,
+                failures=upstream.breaker.failures,
+                cooldown=upstream.breaker.seconds,
+                unreachable_only=len(model.targets) == 1 and not model.fallbacks,
+            )
         return Deployment(asked, target.weight, breaker)
 
     def _reached(self, upstream: Upstream, target: Target) -> ports.Model:

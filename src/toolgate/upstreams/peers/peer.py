@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from toolgate.conversation.errors import Unavailable, UpstreamFault
+from toolgate.conversation.errors import Unavailable, Unreachable, UpstreamFault
 from toolgate.upstreams.peers.line import Limits, Line
 from toolgate.upstreams.peers.websocket import Place, open_websocket
 from toolgate.upstreams.transport.address import Proxies
@@ -97,7 +97,7 @@ class Peer:
                     raise
         except TimeoutError:
             told = f"no welcome from {name} within {limit:g} s (limit: connect)"
-            raise Unavailable(told, status=504, code="upstream_timeout") from None
+            raise Unreachable(told, status=504, code="upstream_timeout") from None
         return line
 
     def _account_for_loss(self) -> None:

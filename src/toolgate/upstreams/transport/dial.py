@@ -9,7 +9,7 @@ from errno import errorcode
 from itertools import chain, zip_longest
 from typing import Any
 
-from toolgate.conversation.errors import Unavailable, UpstreamFault
+from toolgate.conversation.errors import Unreachable
 from toolgate.upstreams.transport.address import Origin, Proxy
 from toolgate.upstreams.transport.connection import Connection
 from toolgate.upstreams.transport.tunnel import open_tunnel
@@ -45,13 +45,13 @@ async def dial(
             return await _open(origin, proxy, tls, make, at)
     except OSError as failure:
         if clock.expired():
-            fault: UpstreamFault = Unavailable(  # nothing was asked yet, so it may be asked again
+            fault = Unreachable(  # nothing was asked yet, so it may be asked again
                 f"no connection to {origin.name} within {limit:g} s (limit: connect)",
                 status=504,
                 code="upstream_timeout",
             )
         else:
-            fault = Unavailable(_words(origin, proxy, failure))
+            fault = Unreachable(_words(origin, proxy, failure))
     # Raised here, not above, so that what it replaces, certificate text and all, does not hang on it.
     raise fault
 

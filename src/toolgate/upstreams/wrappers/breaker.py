@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Literal
 
-from toolgate.conversation.errors import Rejected, Unavailable, UpstreamFault
+from toolgate.conversation.errors import Rejected, Unavailable, Unreachable, UpstreamFault
 from toolgate.conversation.request import ModelRequest
 from toolgate.engine.ports import Answer, Model
 from toolgate.upstreams.wrappers.answers import Ending, watched
@@ -25,7 +25,9 @@ class Breaker:
     """A model that is left alone for `cooldown` seconds after `failures` in a row, or a share `rate` of the last `window`.
 
     The cooldown doubles up to `longest` until an answer is complete. What counts is the upstream's fault alone: neither
-    a request that it rejects, nor a client that leaves, nor a limit of ours.
+    a request that it rejects, nor a client that leaves, nor a limit of ours, nor status 429, which is about the caller's
+    rate. With `unreachable_only`, failures to connect count and no others: where no other model could answer instead,
+    refusing requests would only turn an upstream's occasional errors into an outage.
     """
 
     def __init__(
@@ -37,6 +39,7 @@ class Breaker:
         window: int = 20,
         cooldown: float = 10.0,
         longest: float = 120.0,
+        unreachable_only: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._model = model
@@ -45,6 +48,7 @@ class Breaker:
         self._recent: deque[bool] = deque(maxlen=window)
         self._shortest = self._cooldown = cooldown
         self._longest = longest
+        self._counted = Unreachable if unreachable_only else UpstreamFault
         self._clock = clock
         self._in_a_row = 0
         self._open_until: float | None = None
@@ -104,13 +108,16 @@ class Breaker:
                 self._in_a_row = 0
                 self._cooldown = self._shortest
                 self._recent.append(False)
-            case Rejected():
+            case UpstreamFault() if not self._counts(ending):
                 self._answering(era)  # it is well enough to say no
             case UpstreamFault():
                 self._in_a_row += 1
                 self._recent.append(True)
                 if self._open_until is not None or self._too_many():
                     self._open(ending.retry_after or 0.0)
+
+    def _counts(self, fault: UpstreamFault) -> bool:
+        return isinstance(fault, self._counted) and not isinstance(fault, Rejected) and fault.status != 429
 
     def _too_many(self) -> bool:
         recent = self._recent
