@@ -272,3 +272,25 @@ def test_the_command_line_loads_nothing_that_a_command_does_not_need() -> None:
 
 def test_a_crash_of_a_command_shows_no_variables() -> None:
     assert app.pretty_exceptions_enable is False
+
+
+def test_check_shows_what_each_alias_pattern_catches(empty_folder: Path) -> None:
+    (empty_folder / "toolgate.yaml").write_text(
+        "models:\n"
+        '  - {name: one, upstream: builtin, model: echo, aliases: ["claude-*", "*"]}\n'
+        '  - {name: two, upstream: builtin, model: echo, aliases: ["claude-3-*", gpt-4]}\n'
+        "default_model: gpt-4\n"
+    )
+    shown = run("check")
+    rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in shown.output.splitlines() if "│" in line]
+    assert ["claude-3-*", "two", ""] in rows
+    assert ["claude-*", "one", "claude-3-*"] in rows
+    assert ["*", "one", "two, gpt-4, claude-3-*"] in rows
+    assert "Requests that name no model go to two." in shown.output
+
+
+def test_a_default_model_that_does_not_exist_is_refused(empty_folder: Path) -> None:
+    (empty_folder / "toolgate.yaml").write_text("default_model: eco\n")
+    shown = run("check")
+    assert shown.exit_code == 2
+    assert "default_model: there is no model eco; did you mean echo?" in shown.output

@@ -30,7 +30,6 @@ MALFORMED = {
     "UTF-16": "{}".encode("utf-16"),
 }
 CONFUSED: dict[str, dict[str, Any]] = {
-    "no model": {"model": None},
     "model a number": {"model": 7},
     "unknown model": {"model": "nonesuch"},
     "tools a string": {"tools": "x"},

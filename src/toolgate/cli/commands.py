@@ -77,7 +77,7 @@ def check(
     path = _find(config)
     loaded = _load(path)
     from toolgate.cli.printing import print_table
-    from toolgate.cli.tables import models_table, upstreams_table
+    from toolgate.cli.tables import aliases_table, models_table, upstreams_table
 
     _say(f"{path or 'The built-in configuration'} is fine.")
     answers = None
@@ -86,6 +86,9 @@ def check(
 
         answers = probe_all(loaded.upstreams.values())
     print_table(models_table(loaded.models))
+    if patterns := aliases_table(loaded.models):
+        print_table(patterns)
+    _say(f"Requests that name no model go to {loaded.default_model or loaded.models[0].name}.")
     if loaded.upstreams:
         print_table(upstreams_table(loaded.upstreams.values(), answers))
     if answers and not all(answer.ok for answer in answers.values()):

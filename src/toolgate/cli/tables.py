@@ -1,11 +1,12 @@
 """What commands show of a configuration, as tables."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from toolgate.cli.printing import rows_table
 from toolgate.cli.probe import Probed
 from toolgate.config import Model, Upstream
+from toolgate.upstreams.model_names import AliasPattern, is_pattern
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -25,6 +26,23 @@ def models_table(models: Iterable[Model]) -> "Table":
         for model in models
     ]
     return rows_table("Models", ("name", "aliases", "asks", "tools", "system", "falls back to"), rows)
+
+
+def aliases_table(models: Sequence[Model]) -> "Table | None":
+    """Alias patterns in the order in which they are tried, and the names that something else answers."""
+    entries = [(name, model.name) for model in models for name in model.names]
+    patterns = sorted(
+        [(AliasPattern(name), owner) for name, owner in entries if is_pattern(name)],
+        key=lambda one: -one[0].specificity,
+    )
+    if not patterns:
+        return None
+    rows = []
+    for place, (pattern, owner) in enumerate(patterns):
+        exact = [name for name, other in entries if not is_pattern(name) and other != owner and pattern.matches(name)]
+        sooner = [one.text for one, other in patterns[:place] if other != owner and pattern.matches(one.text)]
+        rows.append((pattern.text, owner, ", ".join([*exact, *sooner])))
+    return rows_table("Alias patterns", ("names like", "go to", "except"), rows)
 
 
 def upstreams_table(upstreams: Iterable[Upstream], answers: Mapping[str, Probed] | None) -> "Table":

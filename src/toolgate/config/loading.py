@@ -50,7 +50,9 @@ def _without_local(config: Config) -> Config:
     """The configuration without the model that runs on this machine; something is always served."""
     models = tuple([model for model in config.models if not config.is_local(model)])
     embedded = msgspec.structs.replace(config.embedded, enabled=False)
-    return msgspec.structs.replace(config, models=models or (ECHO,), embedded=embedded)
+    models = models or (ECHO,)
+    default = config.default_model if config.default_model in [model.name for model in models] else None
+    return msgspec.structs.replace(config, models=models, default_model=default, embedded=embedded)
 
 
 def _read(path: Path) -> bytes:

@@ -12,6 +12,7 @@ from toolgate.config.values import BUILTIN, Model, Target, Upstream
 from toolgate.conversation.request import Settings, Thinking
 from toolgate.dialects.dialect import Quirks
 from toolgate.upstreams.catalog import Capabilities, Row
+from toolgate.upstreams.model_names import ModelNames
 
 BUILTIN_MODELS = ("local", "echo")
 _NAME = re.compile(r"\S{1,256}")
@@ -35,6 +36,17 @@ def resolve_models(entries: tuple[ModelEntry, ...], around: Surroundings, proble
         if targets:
             models.append(_model(entry, targets, fallbacks, around))
     return tuple(models)
+
+
+def default_model(named: str | None, entries: tuple[ModelEntry, ...], problems: Problems) -> str | None:
+    """The public name of the model that `default_model` names by name or alias, if it names one."""
+    if named is None:
+        return None
+    known = [(name, entry.name) for entry in entries for name in (entry.name, *entry.aliases)]
+    found = ModelNames(known).find(named)
+    if found is None:
+        problems.note("default_model", f"there is no model {named}; {meant(named, [name for name, _ in known])}")
+    return found
 
 
 def _model(entry: ModelEntry, targets: tuple[Target, ...], fallbacks: tuple[str, ...], around: Surroundings) -> Model:

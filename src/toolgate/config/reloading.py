@@ -40,7 +40,7 @@ def diff(old: Config, new: Config) -> Changes:
     live += [f"models.{name}" for name in _differing(_by_name(old.models), _by_name(new.models))]
     server = _differing(msgspec.structs.asdict(old.server), msgspec.structs.asdict(new.server))
     live += [f"server.{name}" for name in server if name in _LIVE_SERVER]
-    live += [name for name in ("text", "records") if getattr(old, name) != getattr(new, name)]
+    live += [name for name in ("default_model", "text", "records") if getattr(old, name) != getattr(new, name)]
     live += ["log.level"] * (old.log.level != new.log.level)
     restart = [f"server.{name}" for name in server if name not in _LIVE_SERVER]
     restart += ["log.format"] * (old.log.format != new.log.format)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection, Mapping
 
 from toolgate.config.addresses import complaint, is_loopback
-from toolgate.config.models import Surroundings, resolve_models
+from toolgate.config.models import Surroundings, default_model, resolve_models
 from toolgate.config.problems import Problems, meant
 from toolgate.config.secret import Secret
 from toolgate.config.settings import File, Key, Runs, Server, Tools
@@ -37,6 +37,7 @@ def resolve(file: File, catalog: Catalog, env: Mapping[str, str], problems: Prob
         keys=file.keys,
         upstreams={name: upstream for name, upstream in upstreams.items() if upstream},
         models=models,
+        default_model=default_model(file.default_model, file.models, problems),
         tools=file.tools,
         embedded=file.embedded,
         text=file.text,

@@ -195,7 +195,10 @@ class ModelEntry(Struct, frozen=True, kw_only=True):
     """A model that clients can ask for."""
 
     name: Annotated[str, about("The public name.")]
-    aliases: Annotated[tuple[str, ...], about("Other names for it.")] = ()
+    aliases: Annotated[
+        tuple[str, ...],
+        about("Other names for it; `*` stands for any characters, so that `gpt-*` or `*` catch what clients ask for."),
+    ] = ()
     upstream: Annotated[str | None, about("The upstream that serves it; `builtin` serves `local` and `echo`.")] = None
     model: Annotated[str | None, about("The upstream's own name for it; by default the public name.")] = None
     upstreams: Annotated[
@@ -498,6 +501,9 @@ class File(Struct, frozen=True, kw_only=True):
     models: Annotated[
         tuple[ModelEntry, ...], about("Models that clients can ask for; without any, the built-in `local` and `echo`.")
     ] = (LOCAL, ECHO)
+    default_model: Annotated[
+        str | None, about("The model for requests that name none, by name or alias; by default the first of `models`.")
+    ] = None
     tools: Annotated[Tools, about("Where the server's own tools come from.")] = Tools()
     embedded: Annotated[Embedded, about("The model `local`, which runs on this machine.")] = Embedded()
     text: Annotated[TextPrompts, about("What models that only write text are told.")] = TextPrompts()

@@ -96,6 +96,7 @@ class Config(Struct, frozen=True, kw_only=True):
     keys: tuple[Key, ...] = ()
     upstreams: Mapping[str, Upstream] = {}
     models: tuple[Model, ...] = (ECHO,)
+    default_model: str | None = None
     tools: Tools = Tools()
     embedded: Embedded = Embedded()
     text: TextPrompts = TextPrompts()

@@ -136,6 +136,10 @@ class Conversations:
         handle.__doc__ = f"Answer a request of the {dialect.name} dialect, whole or streamed."
         return handle
 
+    def with_model(self, call: Call, body: Any) -> Any:
+        """Fill in the default model where a request body names none."""
+        return self._router.with_model(body, call.caller.may_use)
+
     def converse(self, call: Call, question: Question) -> Awaitable[None]:
         """Answer, and have question and answer kept if they are to be."""
         if self._chats is None:
@@ -152,12 +156,12 @@ class Conversations:
     ) -> Question:
         """The question that this body asks, checked and ready; with `lasting`, for a run that outlives its process."""
         body, wanted = read_wanted(body, call.exchange, self._tooling.terms.wanted if self._tooling else None)
-        request = half.decode_request(body)
+        request = half.decode_request(self.with_model(call, body))
         if dialect.passed_headers:
             request = _with_headers(request, call.exchange, dialect.passed_headers)
         record = call.record
-        record.dialect, record.model, record.stream = dialect.name, request.model, request.stream
         route = self._router.find(request.model)
+        record.dialect, record.model, record.stream = dialect.name, route.name, request.stream
         call.caller.require_model(route.name, request.model)
         if route.personal:
             request = replace(request, caller=call.caller.name)

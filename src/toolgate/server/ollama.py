@@ -59,6 +59,7 @@ class Ollama:
 
     async def _load(self, call: Call, half: ModuleType, body: dict[str, Any]) -> None:
         """A request without a prompt only makes sure that the model is there."""
+        body = self._router.with_model(body, call.caller.may_use)
         route = self._route(call, Fields(body).required_text("model"))
         reply = Reply(half.reply_id(), int(time.time()), route.name)
         await call.exchange.respond(200, half.encode_load(body, reply))

@@ -1,6 +1,7 @@
 """From a model's public name to whoever answers for it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace
@@ -9,6 +10,7 @@ from toolgate.conversation.errors import NotFound
 from toolgate.conversation.request import NO_SETTINGS, ModelRequest, Settings
 from toolgate.engine.limits import Price
 from toolgate.engine.ports import Model
+from toolgate.upstreams.model_names import ModelNames
 
 
 class Route(Struct, frozen=True):
@@ -52,14 +54,33 @@ def no_such_model(name: str) -> NotFound:
 class Router:
     """Finds the route for a name; knows every name that clients may use."""
 
-    def __init__(self, routes: Iterable[Route]) -> None:
+    def __init__(self, routes: Iterable[Route], default: str | None = None) -> None:
+        """`default` names the model for requests that name none; without it the first that the caller may use."""
         self.routes: Mapping[str, Route] = {route.name: route for route in routes}
-        aliases = {alias: route for route in self.routes.values() for alias in route.aliases}
-        self._names: Mapping[str, Route] = {**aliases, **self.routes}
+        aliases = [(alias, route) for route in self.routes.values() for alias in route.aliases]
+        self._names = ModelNames([*aliases, *self.routes.items()])
+        self._default = default
 
     def find(self, name: str) -> Route:
-        """The route for this name; Ollama's clients may put `:latest` behind it."""
-        route = self._names.get(name) or self._names.get(name.removesuffix(":latest"))
+        """The route for this name or alias."""
+        route = self._names.find(name)
         if route is None:
             raise no_such_model(name)
         return route
+
+    def with_model(self, body: Any, may_use: Callable[[str], bool]) -> Any:
+        """Fill in the default model where a request body names none."""
+        if type(body) is not dict or body.get("model") not in (None, ""):
+            return body
+        return {**body, "model": self._default_route(may_use).name}
+
+    def _default_route(self, may_use: Callable[[str], bool]) -> Route:
+        candidates = [self.find(self._default)] if self._default else self.routes.values()
+        for route in candidates:
+            if may_use(route.name):
+                return route
+        raise NotFound(
+            "The request names no model, and this key may not use the default one; GET /v1/models lists those you may.",
+            param="model",
+            code="model_not_found",
+        )

@@ -14,6 +14,7 @@ from toolgate.runs.nodes import is_gone, this_node
 from toolgate.server.app import Endpoint
 from toolgate.server.callers.idempotency import Idempotency
 from toolgate.server.callers.limits import Limits
+from toolgate.server.models.prices import price_table
 from toolgate.server.supervisor.foreman import Foreman
 from toolgate.storage.database import Database
 from toolgate.storage.holds import BudgetHolds
@@ -36,15 +37,14 @@ class Accounts:
 
     def limits(self, config: Config) -> Limits:
         """The limits of this configuration's keys."""
-        prices = {name: Price(model.price.input, model.price.output) for name, model in config.by_name().items()}
-        inputs, outputs = [one.input for one in prices.values()], [one.output for one in prices.values()]
+        inputs, outputs = [one.price.input for one in config.models], [one.price.output for one in config.models]
         dearest = Price(max(inputs, default=0.0), max(outputs, default=0.0))
         self._configured = {key.name: _limits(key) for key in config.keys}
         self._limits = Limits(
             self._held | self._configured,
             self._counters,
             self.purse,
-            lambda name: prices.get(name, Price()),
+            price_table(config),
             dearest,
         )
         return self._limits

@@ -15,7 +15,7 @@ class TokenCounts:
 
     async def count(self, call: Call) -> None:
         """Count the input tokens of a Messages request."""
-        request = decode_count_request(await call.exchange.json())
+        request = decode_count_request(self._router.with_model(await call.exchange.json(), call.caller.may_use))
         call.record.model = request.model
         call.caller.require_model(self._router.find(request.model).name, request.model)
         await call.exchange.respond(200, encode_count(await count_request_aside(request)))

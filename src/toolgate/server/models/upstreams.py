@@ -59,7 +59,8 @@ class Models:
                     self._is_peer(model),
                 )
                 for model in self._config.models
-            ]
+            ],
+            self._config.default_model,
         )
 
     def _balanced(self, model: Model) -> ports.Model:

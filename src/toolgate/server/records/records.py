@@ -1,8 +1,8 @@
 """All records of a server behind one name: made once, told of each configuration, opened and closed with the server."""
 
 from toolgate.config import Config
-from toolgate.engine.limits import Price
 from toolgate.server.app import Endpoint
+from toolgate.server.models.prices import price_table
 from toolgate.server.records.chat_list import ChatList
 from toolgate.server.records.chats import Chats
 from toolgate.server.records.completions import Completions
@@ -33,8 +33,7 @@ class Records:
 
     def renew(self, config: Config) -> None:
         """From now on this configuration holds."""
-        prices = {name: Price(model.price.input, model.price.output) for name, model in config.by_name().items()}
-        self._meter.price_of = lambda name: prices.get(name, Price())
+        self._meter.price_of = price_table(config)
         self.chats.kept = config.records.chats
         self.tools.keep_arguments = config.records.arguments
         self.sweeper.days = config.records.days

@@ -75,6 +75,7 @@ class Responses:
         body = await call.exchange.json()
         if type(body) is not dict:
             raise InvalidRequest("The body must be an object.")
+        body = self._conversations.with_model(call, body)  # before it is stored: the default may change
         lane: Lane | None = call.exchange.extension(SOCKET)
         body, generate = read_create(body) if lane else (body, True)
         if type(body.get("background")) not in (bool, type(None)):
