@@ -82,7 +82,6 @@ async def test_messages_of_the_wrong_type_are_a_400(stage: Stage, client: str) -
 @pytest.mark.parametrize(
     "kind",
     [
-        "application/x-www-form-urlencoded",
         "multipart/form-data; boundary=x",
         "text/plain",
         "application/json; charset=utf-16",
@@ -94,6 +93,27 @@ async def test_a_body_that_claims_to_be_something_else_is_a_415(stage: Stage, cl
     """fault: C11"""
     payload = body(client, "openai_chat", False)
     heard = await ask(stage.url, PATHS[client], payload, f"content-type: {kind}")
+    assert heard.status == 415
+    check_shape(client, heard)
+
+
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "application/octet-stream"])
+async def test_json_is_read_under_the_content_type_that_programs_send_by_default(
+    stage: Stage, client: str, kind: str
+) -> None:
+    """`curl -d` and LiteLLM's Ollama client name no type of their own."""
+    stage.play("Hello.")
+    heard = await ask(stage.url, PATHS[client], body(client, "openai_chat", False), f"content-type: {kind}")
+    assert heard.status == 200
+    assert b"Hello." in heard.body
+
+
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "application/octet-stream"])
+@pytest.mark.parametrize(
+    "sign", ["origin: http://127.0.0.1:9", "sec-fetch-site: cross-site", "sec-fetch-mode: no-cors"]
+)
+async def test_a_form_that_a_web_page_posts_is_a_415(stage: Stage, client: str, kind: str, sign: str) -> None:
+    heard = await ask(stage.url, PATHS[client], body(client, "openai_chat", False), f"content-type: {kind}", sign)
     assert heard.status == 415
     check_shape(client, heard)
 

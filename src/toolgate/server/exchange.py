@@ -18,6 +18,12 @@ Send: TypeAlias = Callable[[Message], Awaitable[None]]
 Header: TypeAlias = tuple[bytes, bytes]
 
 JSON = b"application/json"
+_UNSPECIFIED = frozenset(("application/x-www-form-urlencoded", "application/octet-stream"))
+"""Content types that programs send when their user names none, such as `curl -d`: JSON is read under them, too.
+
+A web page can post a form anywhere without a preflight, so they are refused when a browser's headers are there.
+"""
+_BROWSER = frozenset((b"origin", b"sec-fetch-dest", b"sec-fetch-mode", b"sec-fetch-site", b"sec-fetch-user"))
 
 
 class ClientLeft(Exception):
@@ -111,8 +117,10 @@ class Exchange:
     async def json(self) -> Any:
         """The body as JSON, refused if it claims to be anything else."""
         content_type = self.named.get(b"content-type", JSON)
-        if content_type != JSON and not _is_json(said := content_type.decode("latin-1")):
-            raise WrongMediaType(f"The content type must be application/json in UTF-8, not {said[:80]!r}.")
+        if content_type != JSON and not _is_json(kind := content_type.decode("latin-1")):
+            sent_by_a_page = not _BROWSER.isdisjoint(self.named)
+            if sent_by_a_page or kind.lower() not in _UNSPECIFIED:
+                raise WrongMediaType(f"The content type must be application/json in UTF-8, not {kind[:80]!r}.")
         body = self._whole_body() or await self.body()
         if not body:
             raise InvalidRequest("The body is empty: a JSON object was expected.", code="invalid_json")
