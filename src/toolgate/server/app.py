@@ -146,8 +146,8 @@ class App:
         raise NotFound(f"There is no {exchange.path[:200]!r} here.", code="unknown_url")
 
     def half_for(self, path: str) -> Words:
-        """The dialect whose words an error on this path takes."""
-        return next(half for prefix, half in self._halves if path.startswith(prefix))
+        """The dialect whose words an error on this path takes; what is no path, such as `*`, takes those of `/`."""
+        return next((half for prefix, half in self._halves if path.startswith(prefix)), self._halves[-1][1])
 
     async def _refuse(self, exchange: Exchange, record: RequestRecord, error: ToolgateError) -> None:
         record.note_error(error)

@@ -11,12 +11,17 @@ that broke a rule is refused in its turn; then the connection lingers, throwing 
 had time to read the refusal.
 
 Every request passes here, so a deadline that is met must cost no more than an assignment: see `alarm`.
+
+Nothing that raises here may leave a connection open: each callback of the loop aborts the connection when it fails, and a
+timer that is never off closes one that runs no request and has no deadline.
 """
 
 import asyncio
 import contextlib
 from collections import deque
-from typing import Any, Protocol
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Protocol, TypeVar, cast
 
 from uvicorn._types import HTTPScope
 from uvicorn.config import Config
@@ -40,6 +45,22 @@ _LINGER_BYTES, _LINGER_SECONDS = 64 * 1024, 2.0
 _LINGER_BODIES = 4  # many clients send a body to its end before they read, and never see an answer that resets them
 
 _READING, _REFUSED, _LINGERING, _SWITCHED = range(4)
+
+
+_Callback = TypeVar("_Callback", bound=Callable[..., None])
+
+
+def _aborts_on_error(callback: _Callback) -> _Callback:
+    """Wrap a callback of the event loop so that a failure ends the connection instead of leaving it as it is."""
+
+    @wraps(callback)
+    def call(self: "GuardedProtocol", *args: Any) -> None:
+        try:
+            callback(self, *args)
+        except Exception as error:  # noqa: BLE001  # the HTTP edge: nobody above would close the connection
+            self.abort(error)
+
+    return cast(_Callback, call)
 
 
 class Taker(Protocol):
@@ -110,6 +131,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._alarm = Alarm(self.loop, self._tick)
         self._worker = Worker(self.loop, self.app, self.tasks)
 
+    @_aborts_on_error
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         """Start the clock of a connection that has said nothing yet, or turn it away when we are full."""
         super().connection_made(transport)
@@ -120,8 +142,10 @@ class GuardedProtocol(HttpToolsProtocol):
         if len(self.connections) > self.limits.connections:
             self.fail(Overloaded("Too many connections; try again shortly.", retry_after=1), None)
 
+    @_aborts_on_error
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the request that is being answered, which need not be the one that was read last."""
+        self.connections.discard(self)  # first, so that no failure below keeps its place taken
         self._alarm.off()
         self._queue.clear()
         self._held.clear()
@@ -134,6 +158,13 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def eof_received(self) -> bool:  # type: ignore[override]  # uvicorn never keeps the connection
         """Keep a half-closed connection while an HTTP/1.1 client is owed an answer."""
+        try:
+            return self._half_close()
+        except Exception as error:  # noqa: BLE001  # the HTTP edge
+            self.abort(error)
+            return False
+
+    def _half_close(self) -> bool:
         running = self._running
         if running is not None and running.more_body:
             self._reject(InvalidRequest("The body ended before its announced length.", code="incomplete_body"))
@@ -165,12 +196,15 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Read what is the current request's, hold what is a later one's, drop what follows a refusal."""
-        if self._stage != _READING:
-            self._pass_by(data)
-        elif self._running is not None and self._must_hold():
-            self._hold(data)
-        else:
-            self._read(data)
+        try:
+            if self._stage != _READING:
+                self._pass_by(data)
+            elif self._running is not None and self._must_hold():
+                self._hold(data)
+            else:
+                self._read(data)
+        except Exception as error:  # noqa: BLE001  # the HTTP edge
+            self.abort(error)
 
     def _must_hold(self) -> bool:
         running = self._running
@@ -281,6 +315,7 @@ class GuardedProtocol(HttpToolsProtocol):
         if not self.transport.is_closing():
             self._linger(_LINGER_BODIES * self.limits.body_bytes)
 
+    @_aborts_on_error
     def answered(self, answer: Answer) -> None:
         """Take up the next request, or wait for one, or close."""
         self.server_state.total_requests += 1
@@ -338,18 +373,29 @@ class GuardedProtocol(HttpToolsProtocol):
                 running.disconnect()
             self.fail(error, path_of(self._reader.url))
 
+    @_aborts_on_error
     def fail(self, error: ToolgateError, path: str | None) -> None:
-        """Answer with a refusal and close."""
+        """Answer with a refusal and close; never raises, for there is no other way left to end the connection."""
         self._running = None
         self._queue.clear()
-        if self.transport.is_closing():
+        if self.transport.is_closing() or self._stage == _LINGERING:
             return
-        status, body = self.refuse(path, error)
+        try:
+            status, body = self.refuse(path, error)
+        except Exception as failure:  # the application's words are missing, not the answer
+            self.logger.error("A refusal could not be worded for its path", exc_info=failure)
+            status, body = plain_refusal(path, error)
         self.transport.write(encode_refusal(status, body, error.retry_after, self.server_state.default_headers))
         if status == 408:
             self.transport.close()  # it is not sending
         else:
             self._linger(_LINGER_BODIES * self.limits.body_bytes if status in (413, 415) else _LINGER_BYTES)
+
+    def abort(self, error: Exception) -> None:
+        """Log the failure of a callback and end the connection; what runs on it is told when it is lost."""
+        self.logger.error("A connection failed and was closed", exc_info=error)
+        if self.transport is not None:
+            self.transport.abort()
 
     def _linger(self, allowance: int) -> None:
         self._stage, self._allowance = _LINGERING, allowance
@@ -364,6 +410,7 @@ class GuardedProtocol(HttpToolsProtocol):
         with contextlib.suppress(OSError):  # it may be gone already
             self.transport.write_eof()
 
+    @_aborts_on_error
     def pause_writing(self) -> None:
         """Start the clock of a client that leaves our buffer full."""
         super().pause_writing()
@@ -371,6 +418,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._watch_buffer(now)
         self._arm(now)
 
+    @_aborts_on_error
     def resume_writing(self) -> None:
         """Stop that clock."""
         super().resume_writing()
@@ -402,6 +450,14 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _tick(self) -> None:
         now = self.loop.time()
+        try:
+            self._look(now)
+        except Exception as error:  # noqa: BLE001  # the HTTP edge
+            self.abort(error)
+        self._arm(now)
+
+    def _look(self, now: float) -> None:
+        """Do what is due by now."""
         if self._stall_by == NEVER and self.transport.is_closing():
             self._watch_buffer(now)
         if self._half_closed is not None and self._half_closed.gone(self._running, now):
@@ -410,7 +466,16 @@ class GuardedProtocol(HttpToolsProtocol):
             self._judge_stall(now)
         elif now >= self._deadline:
             self._expire(now)
-        self._arm(now)
+        elif self._is_forgotten():
+            self.logger.error("Closed a connection that nothing would have ended")
+            self.transport.close()
+
+    def _is_forgotten(self) -> bool:
+        """Return whether the connection has no deadline though no task is left that could answer on it."""
+        if self._deadline != NEVER or self.transport.is_closing():
+            return False
+        running = self._running
+        return running is None or running.complete or (running.task is not None and running.task.done())
 
     def _expire(self, now: float) -> None:
         self._deadline = NEVER

@@ -1,0 +1,153 @@
+"""Requests whose handling fails, or that name no path, are answered or closed, and never hold a connection for ever."""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from tests.server.raw import Client, TrivialApp, request, served
+from tests.server.sockets import with_keys
+from tests.stage import Player
+from toolgate.config import Key, Secret
+from toolgate.server.build import Toolgate
+from toolgate.server.edge.guard import GuardedProtocol
+from toolgate.server.edge.worker import Worker
+
+ANN = Key(name="ann", key=Secret("ann-key"), scopes=("chat",))
+HOST = "\r\nHost: toolgate.test\r\n\r\n"
+
+NO_PATH = {
+    "an asterisk": ("GET * HTTP/1.1" + HOST, 404),
+    "an asterisk posted to": ("POST * HTTP/1.1" + HOST, 404),
+    "an asterisk in HTTP/1.0": ("GET * HTTP/1.0\r\n\r\n", 404),
+    "an asterisk that wants to upgrade": (
+        "GET * HTTP/1.1\r\nHost: toolgate.test\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+        404,
+    ),
+    "OPTIONS of the whole server": ("OPTIONS * HTTP/1.1" + HOST, 403),
+    "another host": ("GET http://other.test/v1/models HTTP/1.1" + HOST, 400),
+    "this host": ("GET http://toolgate.test/healthz HTTP/1.1" + HOST, 200),
+    "this host without a path": ("GET http://toolgate.test HTTP/1.1" + HOST, 200),
+    "a URL that cannot be split": ("GET http://[::1/ HTTP/1.1" + HOST, 400),
+    "a tunnel": ("CONNECT other.test:443 HTTP/1.1" + HOST, 405),
+    "a tunnel to a path": ("CONNECT /v1/models HTTP/1.1" + HOST, 405),
+    "no slash": ("GET healthz HTTP/1.1" + HOST, 400),
+    "a fragment": ("GET /healthz#top HTTP/1.1" + HOST, 400),
+    "an encoded asterisk": ("GET /%2A HTTP/1.1" + HOST, 404),
+}
+
+
+def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.message for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    gate = Toolgate(with_keys(ANN), {"played": Player()})
+    with served(gate, refuse=gate.refuse) as server:
+        yield server.port
+
+
+@pytest.mark.parametrize(("sent", "status"), NO_PATH.values(), ids=NO_PATH.keys())
+def test_a_target_that_is_no_path_is_answered(
+    port: int, sent: str, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Client(port) as client:
+        client.send(sent.encode())
+        assert client.read_head()[0] == status
+    assert not errors(caplog)
+
+
+def test_connections_without_a_key_cannot_fill_the_server(caplog: pytest.LogCaptureFixture) -> None:
+    gate = Toolgate(with_keys(ANN), {"played": Player()})
+    with served(gate, refuse=gate.refuse, connections=4, keep_alive_seconds=0.1) as server:
+        for _ in range(3):
+            clients = [Client(server.port) for _ in range(4)]
+            for client in clients:
+                client.send(b"GET * HTTP/1.1" + HOST.encode())
+            for client in clients:
+                assert client.rest().startswith(b"HTTP/1.1 404 ")  # and it is closed
+                client.close()
+        with Client(server.port) as client:
+            client.get("/healthz")
+            assert client.read_head()[0] == 200
+    assert not errors(caplog)
+
+
+@pytest.mark.parametrize("path", ["/unread", "/crash"])
+def test_a_refusal_that_cannot_be_worded_is_worded_plainly(path: str, caplog: pytest.LogCaptureFixture) -> None:
+    def refuse(path: str | None, error: Exception) -> tuple[int, bytes]:
+        raise StopIteration("on purpose")
+
+    with served(TrivialApp(), refuse=refuse) as server, Client(server.port) as client:
+        client.send(f"GET {path} HTTP/1.1\r\n".encode() + (b"\r\n" if path == "/unread" else b"Host: a\r\n\r\n"))
+        status = 400 if path == "/unread" else 500
+        assert client.rest().startswith(b"HTTP/1.1 %d " % status)
+    assert "could not be worded" in errors(caplog)[-1]
+
+
+@pytest.mark.parametrize("callback", ["_read", "_set_deadline", "_reject", "_linger", "_close"])
+@pytest.mark.parametrize("new_loop", [None, asyncio.new_event_loop])
+def test_a_connection_whose_callback_raises_is_closed(
+    callback: str, new_loop: object, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("on purpose")
+
+    monkeypatch.setattr(GuardedProtocol, callback, broken)
+    options = {} if new_loop is None else {"loop_factory": new_loop}
+    with served(TrivialApp(), **options) as server, Client(server.port) as client:
+        sent = {"_set_deadline": b"GET /", "_reject": b"?", "_linger": b"?"}
+        client.send(sent.get(callback, request("GET", "/", "Connection: close")))
+        client.rest()
+    assert "A connection failed and was closed" in errors(caplog)
+
+
+def test_a_request_that_cannot_be_begun_is_answered(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("on purpose")
+
+    monkeypatch.setattr(GuardedProtocol, "_run", broken)
+    with served(TrivialApp()) as server, Client(server.port) as client:
+        client.get()
+        assert client.read()[0] == 500
+    assert errors(caplog) == ["A request could not be read"]
+
+
+def test_a_timer_that_raises_closes_the_connection(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("on purpose")
+
+    monkeypatch.setattr(GuardedProtocol, "_expire", broken)
+    with served(TrivialApp(), head_seconds=0.05) as server, Client(server.port) as client:
+        assert client.rest() == b""
+    assert "failed" in errors(caplog)[-1]
+
+
+def test_a_request_whose_task_dies_closes_the_connection(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def broken(*_: object) -> None:
+        """End without an answer."""
+
+    monkeypatch.setattr(Worker, "_serve", broken)
+    with served(TrivialApp(), write_stall_seconds=0.05) as server, Client(server.port) as client:
+        client.get()
+        assert client.rest() == b""
+    assert errors(caplog)[-1] == "Closed a connection that nothing would have ended"
+
+
+def test_a_connection_that_waits_for_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever forgets to set a deadline: a connection that runs no request has one."""
+    monkeypatch.setattr(GuardedProtocol, "_set_deadline", lambda *_: None)
+    limits = {"head_seconds": 0.05, "keep_alive_seconds": 0.05, "write_stall_seconds": 0.05}
+    with served(TrivialApp(), **limits) as server, Client(server.port) as client:
+        client.get()
+        client.read()
+        client.send(b"GET / HT")
+        client.rest()
