@@ -80,3 +80,24 @@ def test_a_result_is_moved_right_behind_its_call() -> None:
 def test_a_history_without_calls_is_left_alone() -> None:
     request = ModelRequest("m", (ASK,))
     assert settle(request) is request
+
+
+def test_a_turn_split_over_messages_is_joined_and_its_results_follow_it() -> None:
+    text = Message("assistant", (Text("Working on it."),))
+    request = settled(ASK, calls("a"), text, calls("b"), result("b", "B"), result("a", "A"), ON)
+    assert [message.role for message in request.messages] == ["user", "assistant", "tool", "tool", "user"]
+    assert request.messages[1].parts == (*calls("a").parts, *text.parts, *calls("b").parts)
+    assert results(request) == [("a", "A"), ("b", "B")]
+
+
+def test_what_each_message_of_a_split_turn_said_beside_its_parts_is_kept() -> None:
+    one = Message("assistant", calls("a").parts, {"chat": {"x": 1}})
+    two = Message("assistant", calls("b").parts, {"chat": {"y": 2}, "ollama": {"z": 3}})
+    request = settled(ASK, one, two, result("a"), result("b"))
+    assert request.messages[1].extra == {"chat": {"x": 1, "y": 2}, "ollama": {"z": 3}}
+
+
+def test_a_complaint_names_the_message_by_its_number_in_the_request() -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        settled(ASK, calls("a"), calls("b"), result("a"), result("x"))
+    assert caught.value.param == "messages[4].tool_call_id"

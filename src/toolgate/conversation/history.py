@@ -4,13 +4,18 @@ A result that answers no call is the client's mistake. A call without a result i
 interrupted, and without an error result in its place the conversation could never go on.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import reduce
+from itertools import groupby
+from typing import TypeAlias
 
 import msgspec
 
 from toolgate.conversation.errors import InvalidRequest
-from toolgate.conversation.message import Message, Text, ToolCall, ToolResult
+from toolgate.conversation.message import Extra, Message, Text, ToolCall, ToolResult
 from toolgate.conversation.request import ModelRequest
+
+Numbered: TypeAlias = tuple[int, Message]
 
 LOST_RESULT = "No result was recorded for this tool call: it was interrupted or its result was lost."
 
@@ -24,11 +29,36 @@ def settle(request: ModelRequest, strict: bool = False, lenient: bool = False, r
     if not any(message.role == "tool" or _calls(message) for message in request.messages):
         return request
     warnings = list(request.warnings)
-    waiting = {call.id for call in unanswered(request.messages)} if resumable else set()
-    messages = tuple(_settled(request.messages, warnings, strict, lenient, waiting))
+    turns = tuple(_joined(request.messages))
+    waiting = {call.id for call in unanswered([message for _, message in turns])} if resumable else set()
+    messages = tuple(_settled(turns, warnings, strict, lenient, waiting))
     if messages == request.messages and len(warnings) == len(request.warnings):
         return request
     return msgspec.structs.replace(request, messages=messages, warnings=tuple(warnings))
+
+
+def _joined(messages: Iterable[Message]) -> Iterator[Numbered]:
+    """Join the messages that one turn of the model was split into; each comes with its number in the request.
+
+    Clients send a turn's text and each of its calls as messages of their own, and a result put behind its call would
+    then stand in the middle of the turn.
+    """
+    for role, group in groupby(enumerate(messages), key=lambda entry: entry[1].role):
+        if role != "assistant":
+            yield from group
+            continue
+        (number, first), *more = group
+        if more:
+            split = [first, *[message for _, message in more]]
+            parts = tuple([part for message in split for part in message.parts])
+            first = Message("assistant", parts, reduce(_with_extra, [message.extra for message in split]))
+        yield number, first
+
+
+def _with_extra(one: Extra, other: Extra) -> Extra:
+    if not (one and other):
+        return one or other
+    return {dialect: {**one.get(dialect, {}), **other.get(dialect, {})} for dialect in {**one, **other}}
 
 
 def unanswered(messages: Sequence[Message]) -> list[ToolCall]:
@@ -45,10 +75,10 @@ def unanswered(messages: Sequence[Message]) -> list[ToolCall]:
 
 
 def _settled(
-    messages: tuple[Message, ...], warnings: list[str], strict: bool, lenient: bool, waiting: Collection[str]
+    turns: tuple[Numbered, ...], warnings: list[str], strict: bool, lenient: bool, waiting: Collection[str]
 ) -> Iterator[Message]:
-    results = _results_by_call(messages, warnings, lenient)
-    for number, message in enumerate(messages):
+    results = _results_by_call(turns, warnings, lenient)
+    for number, message in turns:
         if message.role == "tool":
             continue
         yield message
@@ -60,16 +90,14 @@ def _settled(
             if result is None:
                 if strict:
                     raise InvalidRequest(f"The tool call {call.id!r} has no result.", param=f"messages[{number}]")
-                if number == len(messages) - 1:
+                if message is turns[-1][1]:
                     continue  # the last word is a call: a prefill, or a turn for the caller to end
                 warnings.append(f"tool call {call.id} had no result: an error result was supplied")
                 result = Message("tool", (ToolResult(call.id, (Text(LOST_RESULT),), True, call.name),))
             yield result
 
 
-def _results_by_call(
-    messages: tuple[Message, ...], warnings: list[str], lenient: bool
-) -> dict[tuple[int, int], Message]:
+def _results_by_call(turns: tuple[Numbered, ...], warnings: list[str], lenient: bool) -> dict[tuple[int, int], Message]:
     """The message that answers each call, addressed by the call's message and position in it.
 
     Ids may come back in every round, so a result belongs to the nearest earlier call of that id.
@@ -77,7 +105,7 @@ def _results_by_call(
     latest: dict[str, tuple[int, int]] = {}
     names: dict[tuple[int, int], str] = {}
     answers: dict[tuple[int, int], Message] = {}
-    for number, message in enumerate(messages):
+    for number, message in turns:
         for position, call in enumerate(_calls(message)):
             latest[call.id] = (number, position)
             names[(number, position)] = call.name

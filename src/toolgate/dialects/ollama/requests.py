@@ -52,6 +52,7 @@ class _History:
         self._known: set[str] = set()
         self._open: list[ToolCall] = []
         self._numbered = False  # whether the open calls got their ids here, so that no result can know them
+        self._turn_ended = False  # a turn's calls may come in several messages, until a result or the user's text
 
     def read(self, fields: Fields) -> tuple[Message, ...]:
         """All messages of a body."""
@@ -63,6 +64,7 @@ class _History:
         role = fields.required_text("role").lower()
         match role:
             case "user" | "system" | "developer":
+                self._turn_ended = True
                 return Message("user" if role == "user" else "system", _content(fields), own(fields.rest))
             case "assistant":
                 return self._assistant(fields, number)
@@ -76,8 +78,8 @@ class _History:
         parts: list[Part] = [Reasoning(thought, THINKING)] if thought else []
         parts += [part for part in _content(fields) if part != Text("")]
         values = fields.items("tool_calls") or []
-        if values:
-            self._open, self._numbered = [], False
+        if values and self._turn_ended:
+            self._open, self._numbered, self._turn_ended = [], False, False
         for place, value in enumerate(values):
             call = self._call(
                 Fields(value, f"{fields.at('tool_calls')}[{place}]"), f"call_turn{number:04d}_{place:04d}"
@@ -98,6 +100,7 @@ class _History:
         return ToolCall(given or place, name, arguments or "{}", extra=own({**fields.rest, **beside}))
 
     def _result(self, fields: Fields, number: int) -> Message:
+        self._turn_ended = True
         given = fields.text("tool_call_id")
         name = fields.text("tool_name") or fields.text("name")
         call = self._answered(given, name)
