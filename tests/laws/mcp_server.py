@@ -1,0 +1,72 @@
+"""An MCP server on pipes that sends as much as it is asked for: `python mcp_server.py`. Knows nothing of Toolgate.
+
+The tool `send` takes `form` (`text`, `many`, `structured`, `progress`, `blank`), `text` and `count`. A file named by the
+environment variable MCP_TOOLS is a JSON list that is offered in place of the usual tool.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+TOOL = {
+    "name": "send",
+    "description": "Sends as much as it is asked for.",
+    "inputSchema": {"type": "object"},
+    "annotations": {"readOnlyHint": True, "openWorldHint": False},
+}
+
+
+def offered() -> str:
+    """The tools, as JSON text."""
+    path = os.environ.get("MCP_TOOLS")
+    return Path(path).read_text() if path and Path(path).exists() else json.dumps([TOOL])
+
+
+def write(text: str) -> None:
+    """Send one line."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def send(id: Any, token: Any, form: str, text: str, count: int) -> None:
+    """Answer a call in the form that it asks for."""
+    if form == "progress":
+        params = {"progressToken": token, "progress": 1, "message": text}
+        line = json.dumps({"jsonrpc": "2.0", "method": "notifications/progress", "params": params}) + "\n"
+        sys.stdout.write(line * count)
+    elif form == "blank":
+        sys.stdout.write((text + "\n") * count)
+    parts = [{"type": "text", "text": text}] * count if form == "many" else [{"type": "text", "text": "done"}]
+    result: dict[str, Any] = {"content": parts}
+    if form == "text":
+        result = {"content": [{"type": "text", "text": text * count}]}
+    elif form == "structured":
+        result["structuredContent"] = {"rows": [{"n": number, "text": text} for number in range(count)]}
+    write(json.dumps({"jsonrpc": "2.0", "id": id, "result": result}))
+
+
+def main() -> None:
+    """Answer until the pipe ends."""
+    for line in sys.stdin:
+        message = json.loads(line)
+        id, params = message.get("id"), message.get("params") or {}
+        match message.get("method"):
+            case "initialize":
+                version = params.get("protocolVersion", "2025-06-18")
+                info = {"name": "hostile", "version": "1"}
+                result = {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": info}
+                write(json.dumps({"jsonrpc": "2.0", "id": id, "result": result}))
+            case "tools/list":
+                write(f'{{"jsonrpc":"2.0","id":{json.dumps(id)},"result":{{"tools":{offered()}}}}}')
+            case "tools/call":
+                asked = params.get("arguments") or {}
+                token = (params.get("_meta") or {}).get("progressToken")
+                send(id, token, asked.get("form", "text"), asked.get("text", ""), asked.get("count", 1))
+            case _ if id is not None:
+                write(json.dumps({"jsonrpc": "2.0", "id": id, "error": {"code": -32601, "message": "unknown"}}))
+
+
+if __name__ == "__main__":
+    main()
