@@ -50,11 +50,15 @@ _READING, _REFUSED, _LINGERING, _SWITCHED = range(4)
 _Callback = TypeVar("_Callback", bound=Callable[..., None])
 
 
-def _aborts_on_error(callback: _Callback) -> _Callback:
+class _Abortable(Protocol):
+    def abort(self, error: Exception) -> None: ...
+
+
+def aborts_on_error(callback: _Callback) -> _Callback:
     """Wrap a callback of the event loop so that a failure ends the connection instead of leaving it as it is."""
 
     @wraps(callback)
-    def call(self: "GuardedProtocol", *args: Any) -> None:
+    def call(self: _Abortable, *args: Any) -> None:
         try:
             callback(self, *args)
         except Exception as error:  # noqa: BLE001  # the HTTP edge: nobody above would close the connection
@@ -131,7 +135,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._alarm = Alarm(self.loop, self._tick)
         self._worker = Worker(self.loop, self.app, self.tasks)
 
-    @_aborts_on_error
+    @aborts_on_error
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         """Start the clock of a connection that has said nothing yet, or turn it away when we are full."""
         super().connection_made(transport)
@@ -142,7 +146,7 @@ class GuardedProtocol(HttpToolsProtocol):
         if len(self.connections) > self.limits.connections:
             self.fail(Overloaded("Too many connections; try again shortly.", retry_after=1), None)
 
-    @_aborts_on_error
+    @aborts_on_error
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the request that is being answered, which need not be the one that was read last."""
         self.connections.discard(self)  # first, so that no failure below keeps its place taken
@@ -315,7 +319,7 @@ class GuardedProtocol(HttpToolsProtocol):
         if not self.transport.is_closing():
             self._linger(_LINGER_BODIES * self.limits.body_bytes)
 
-    @_aborts_on_error
+    @aborts_on_error
     def answered(self, answer: Answer) -> None:
         """Take up the next request, or wait for one, or close."""
         self.server_state.total_requests += 1
@@ -373,7 +377,7 @@ class GuardedProtocol(HttpToolsProtocol):
                 running.disconnect()
             self.fail(error, path_of(self._reader.url))
 
-    @_aborts_on_error
+    @aborts_on_error
     def fail(self, error: ToolgateError, path: str | None) -> None:
         """Answer with a refusal and close; never raises, for there is no other way left to end the connection."""
         self._running = None
@@ -410,7 +414,7 @@ class GuardedProtocol(HttpToolsProtocol):
         with contextlib.suppress(OSError):  # it may be gone already
             self.transport.write_eof()
 
-    @_aborts_on_error
+    @aborts_on_error
     def pause_writing(self) -> None:
         """Start the clock of a client that leaves our buffer full."""
         super().pause_writing()
@@ -418,7 +422,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._watch_buffer(now)
         self._arm(now)
 
-    @_aborts_on_error
+    @aborts_on_error
     def resume_writing(self) -> None:
         """Stop that clock."""
         super().resume_writing()

@@ -5,6 +5,10 @@ cannot become many.  What a client does not read is not written: whoever writes 
 a client is dead is found by the kernel, which has to bring our pings across within the time for stalled writes; whether it
 answers them matters little, for some clients only do while they read.
 
+A frame costs the same however little it carries, so frames are counted as well as bytes: what one read brought is taken in
+slices with turns of the loop between them, nothing is read while messages wait, and whoever sends small frames without end
+is closed.
+
 Knows frames, clocks and buffers; the framing itself is that of `websockets`, which is imported with the first handshake.
 It must not know routes or what messages say, and of keys only where they are not to be repeated.
 """
@@ -15,20 +19,29 @@ import binascii
 import hashlib
 from collections import deque
 from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
 
 from msgspec import Struct
 
 from toolgate.conversation.errors import ClientFault, InvalidRequest, Overloaded
 from toolgate.server.callers.auth import KEY_OFFERED
 from toolgate.server.edge.answer import Answer
-from toolgate.server.edge.guard import GuardedProtocol
+from toolgate.server.edge.guard import GuardedProtocol, aborts_on_error
 from toolgate.server.exchange import Exchange, Header
+
+if TYPE_CHECKING:
+    from websockets.frames import Frame
 
 NORMAL, GOING_AWAY, UNSUPPORTED, NOT_TEXT, BROKE_RULES, RESTARTING = 1000, 1001, 1003, 1007, 1008, 1012
 """Why a WebSocket is closed, in RFC 6455's numbers."""
 
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _WANTED: Header = (b"upgrade", b"websocket")
+_SLICE_BYTES = 1024  # given to the framing at a time: at most 170 frames
+_TURN_FRAMES = 256  # taken before the loop gets its turn
+_WAITING_MESSAGES = 64  # beyond which nothing is read
+_SMALL_BYTES = 512  # a frame that carries fewer is counted
+_SMALL_BURST, _SMALL_PER_SECOND = 4096, 256.0
 
 
 class Patience(Struct, frozen=True):
@@ -69,6 +82,7 @@ class WebSocket:
     """An open WebSocket; `gone` once nothing can be said on it any more, `busy` while its silence is no bad sign."""
 
     def __init__(self, edge: GuardedProtocol, answer: Answer, most: int, patience: Patience) -> None:
+        from websockets.frames import Opcode
         from websockets.protocol import OPEN, SERVER, Protocol
 
         self.gone = self.busy = False
@@ -78,6 +92,10 @@ class WebSocket:
         self._most = most
         self._patience = patience
         self._open = OPEN
+        self._opcode = Opcode
+        self._unread = bytearray()
+        self._reading: asyncio.Handle | None = None
+        self._small_frames = 0.0
         self._framing = Protocol(SERVER, state=OPEN, max_size=most)
         self._messages: deque[bytes] = deque()
         self._waiting_bytes = 0
@@ -115,9 +133,14 @@ class WebSocket:
             return None
         message = self._messages.popleft()
         self._waiting_bytes -= len(message)
-        if self._waiting_bytes <= self._most:
-            self._edge.flow.resume_reading()
+        if len(message) < _SMALL_BYTES:
+            await asyncio.sleep(0)  # many of them are taken in many turns
+        if not self._has_enough():
+            self._read_later()
         return message
+
+    def _has_enough(self) -> bool:
+        return self._waiting_bytes > self._most or len(self._messages) > _WAITING_MESSAGES
 
     async def send(self, *texts: bytes) -> None:
         """Send messages, after the client has taken what was sent before."""
@@ -157,18 +180,62 @@ class WebSocket:
             pass  # it does not even read
 
     def feed(self, data: bytes) -> None:
-        """Take what has arrived."""
+        """Take what has arrived, as far as one turn of the loop goes."""
         if self.gone:
             return
-        self._heard_at = self._edge.loop.time()
-        self._framing.receive_data(data)
-        for frame in self._framing.events_received():
-            self._take(frame)
+        now = self._edge.loop.time()
+        self._small_frames = max(0.0, self._small_frames - (now - self._heard_at) * _SMALL_PER_SECOND)
+        self._heard_at = now
+        self._unread += data
+        if self._reading is None and not (self._has_enough() and self._framing.state is self._open):
+            self._read()
+        else:
+            self._edge.flow.pause_reading()
+
+    def _read_later(self) -> None:
+        """Go on reading in the loop's next turn."""
+        if self._reading is None and not self.gone:
+            self._reading = self._edge.loop.call_soon(self._read)
+
+    @aborts_on_error
+    def _read(self) -> None:
+        """Take slices of what has arrived until a turn's number of frames is reached or messages wait."""
+        self._reading = None
+        taken = position = 0
+        unread = self._unread
+        while position < len(unread) and taken < _TURN_FRAMES and not self.gone:
+            if self._has_enough() and self._framing.state is self._open:
+                break
+            self._framing.receive_data(unread[position : position + _SLICE_BYTES])
+            position += _SLICE_BYTES
+            frames = cast("list[Frame]", self._framing.events_received())  # the handshake was ours
+            taken += len(frames)
+            for frame in frames:
+                self._take(frame)
+        del unread[:position]
+        self._end_turn()
+
+    def _end_turn(self) -> None:
+        if self.gone:
+            return
         if self._edge.flow.write_paused and self._framing.state is self._open:
             self._framing.data_to_send()  # pongs for somebody who does not read
         self._flush()
-        unfinished = self._fragments is not None or len(self._framing.reader.buffer) > 0
+        unfinished = self._fragments is not None or len(self._framing.reader.buffer) > 0 or bool(self._unread)
         self._began_at = (self._began_at or self._heard_at) if unfinished else None
+        if self.gone:
+            return
+        if self._has_enough() and self._framing.state is self._open:
+            self._edge.flow.pause_reading()
+        elif self._unread:
+            self._edge.flow.pause_reading()
+            self._read_later()
+        else:
+            self._edge.flow.resume_reading()
+
+    def abort(self, error: Exception) -> None:
+        """Log the failure of a callback and end the connection."""
+        self._edge.abort(error)
 
     def drain(self) -> None:
         """Begin nothing new, and end when all is done."""
@@ -179,20 +246,26 @@ class WebSocket:
         self.gone = True
         self._timer.cancel()
         self._messages.clear()
+        self._unread.clear()
+        if self._reading is not None:
+            self._reading.cancel()
         self._news.set()
 
-    def _take(self, frame: object) -> None:
-        from websockets.frames import Frame, Opcode
-
-        if self._closing or self._framing.state is not self._open or not isinstance(frame, Frame):
+    def _take(self, frame: "Frame") -> None:
+        opcode = self._opcode
+        if self._closing or self._framing.state is not self._open:
             return
-        if frame.opcode is Opcode.BINARY:
+        if len(frame.data) < _SMALL_BYTES:
+            self._small_frames += 1
+        if self._small_frames > _SMALL_BURST:
+            self._framing.fail(BROKE_RULES, "Too many small frames.")
+        elif frame.opcode is opcode.BINARY:
             self._framing.fail(UNSUPPORTED, "Messages are text here.")
-        elif frame.opcode is Opcode.TEXT and frame.fin:
+        elif frame.opcode is opcode.TEXT and frame.fin:
             self._deliver(bytes(frame.data))
-        elif frame.opcode is Opcode.TEXT:
+        elif frame.opcode is opcode.TEXT:
             self._fragments = bytearray(frame.data)
-        elif frame.opcode is Opcode.CONT and self._fragments is not None:
+        elif frame.opcode is opcode.CONT and self._fragments is not None:
             self._fragments += frame.data
             if frame.fin:
                 whole, self._fragments = bytes(self._fragments), None
@@ -206,17 +279,16 @@ class WebSocket:
             return
         self._messages.append(message)
         self._waiting_bytes += len(message)
-        if self._waiting_bytes > self._most:
-            self._edge.flow.pause_reading()
         self._news.set()
 
     def _flush(self) -> None:
-        for piece in self._framing.data_to_send():
-            if piece:
-                self._said_at = self._edge.loop.time()
-                self._edge.transport.write(piece)
-            else:
-                self._hang_up()
+        pieces = self._framing.data_to_send()
+        if not pieces:
+            return
+        self._said_at = self._edge.loop.time()
+        self._edge.transport.write(b"".join(pieces))
+        if not pieces[-1]:  # the end of the stream
+            self._hang_up()
 
     def _hang_up(self) -> None:
         """Both have said goodbye, or the client broke the rules and has been told so."""
@@ -226,6 +298,7 @@ class WebSocket:
         else:
             self._edge.hang_up()
 
+    @aborts_on_error
     def _tick(self) -> None:
         self._timer = self._edge.loop.call_later(self._step, self._tick)
         now = self._edge.loop.time()
