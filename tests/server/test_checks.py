@@ -1,5 +1,7 @@
 """What every request must satisfy is checked of each, also of tools that came before (D15)."""
 
+import asyncio
+
 import pytest
 
 from toolgate.conversation.errors import InvalidRequest
@@ -31,11 +33,11 @@ def test_tools_are_refused_however_like_they_are_to_good_ones_that_came_before(
 ) -> None:
     check = RequestCheck()
     for _ in range(2):
-        assert check.check(asked(*GOOD), ROUTE).tools == GOOD
+        assert asyncio.run(check.check(asked(*GOOD), ROUTE)).tools == GOOD
         with pytest.raises(InvalidRequest, match=complaint):
-            check.check(asked(*tools), ROUTE)
+            asyncio.run(check.check(asked(*tools), ROUTE))
 
 
 def test_half_of_a_character_in_a_schema_is_the_clients_mistake() -> None:
     with pytest.raises(InvalidRequest, match="half of a surrogate pair"):
-        RequestCheck().check(asked(ToolDef("look", input_schema={"description": "\ud800"})), ROUTE)
+        asyncio.run(RequestCheck().check(asked(ToolDef("look", input_schema={"description": "\ud800"})), ROUTE))

@@ -1,6 +1,6 @@
 """Arguments are read and checked before anything runs, whatever the schema and whatever the model wrote: R6."""
 
-import time
+import asyncio
 from typing import Any
 
 import pytest
@@ -12,7 +12,8 @@ PATH = {"type": "string"}
 
 
 def read(schema: dict[str, Any], text: str) -> dict[str, Any]:
-    return ArgumentCheck().read(ToolSpec(name="t", description="T.", source="python", input_schema=schema), text)
+    spec = ToolSpec(name="t", description="T.", source="python", input_schema=schema)
+    return asyncio.run(ArgumentCheck().read(spec, text))
 
 
 NEEDY: dict[str, Any] = {"type": "object", "properties": {"path": PATH}, "required": ["path"]}
@@ -100,7 +101,7 @@ def test_a_schema_that_leads_nowhere_fails_its_own_call_alone(reference: str) ->
 def test_a_pattern_that_would_take_for_ever_gives_up() -> None:
     """fault: J3"""
     schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^(?=x)(x+x+)+y$"}}}
-    began = time.perf_counter()
-    with pytest.raises(ToolFailure):
+    with pytest.raises(ToolFailure, match="do not fit"):
+        read(schema, f'{{"a":"{"x" * 2000}"}}')
+    with pytest.raises(ToolFailure, match="would take too long"):
         read(schema, f'{{"a":"{"x" * 200_000}"}}')
-    assert time.perf_counter() - began < 1.0

@@ -1,5 +1,6 @@
 """What every request must satisfy whatever its dialect: sane numbers of sane tools, and a history that fits together."""
 
+import asyncio
 import re
 from collections import OrderedDict
 
@@ -13,6 +14,7 @@ from toolgate.wire.jsontext import encode
 MAX_MESSAGES = 10_000
 MAX_NAME = 128
 _REMEMBERED, _REMEMBERED_BYTES = 64, 64 * 1024
+_AT_ONCE = 16 * 1024  # bytes of definitions that are checked without leaving the loop
 _NAME = re.compile(rf"[^\s\x00-\x1f\x7f]{{1,{MAX_NAME}}}")
 
 
@@ -25,18 +27,18 @@ class RequestCheck:
             OrderedDict()
         )  # what tools say of themselves: clients always send the same
 
-    def check(self, request: ModelRequest, route: Route, ours: frozenset[str] | None = None) -> ModelRequest:
+    async def check(self, request: ModelRequest, route: Route, ours: frozenset[str] | None = None) -> ModelRequest:
         """The request, ready to be asked of this route's model; `ours` are the server's tools, if it has any part in it."""
         if len(request.messages) > MAX_MESSAGES:
             raise InvalidRequest(f"messages may hold at most {MAX_MESSAGES} messages.", param="messages")
         if request.tools:
-            self._check_tools(request.tools, route)
+            await self._check_tools(request.tools, route)
         if request.tool_choice is not None:
             self._check_choice(request.tool_choice, request.tools, ours or frozenset())
         request = settle(request, strict=route.strict, lenient=route.lenient, resumable=ours is not None)
         return route.with_defaults(request)
 
-    def _check_tools(self, tools: tuple[ToolDef, ...], route: Route) -> None:
+    async def _check_tools(self, tools: tuple[ToolDef, ...], route: Route) -> None:
         if len(tools) > route.max_tools:
             raise InvalidRequest(
                 f"tools may hold at most {route.max_tools} tools for {route.name!r}, not {len(tools)}.",
@@ -45,7 +47,10 @@ class RequestCheck:
             )
         said = encode([(tool.kind, tool.namespace, tool.name, tool.input_schema) for tool in tools])
         if said not in self._good:
-            self._check_each(tools)
+            if len(said) <= _AT_ONCE:
+                self._check_each(tools)
+            else:
+                await asyncio.to_thread(self._check_each, tools)
             if len(said) <= _REMEMBERED_BYTES:
                 self._good[said] = None
             if len(self._good) > _REMEMBERED:

@@ -170,7 +170,7 @@ class Conversations:
             request = replace(request, relay=False)
         told: Callable[[], Awaitable[None]] = untold
         if wanted is None and not (request.tools and any(tool.kind == "hosted" for tool in request.tools)):
-            request = asked = self._check.check(request, route)
+            request = asked = await self._check.check(request, route)
             model = route.model
         else:
             request, asked, model, told = await self._equipped(
@@ -196,13 +196,13 @@ class Conversations:
         if tooling is None or not tooling.concerns(request, wanted, dialect):
             if tooling is None and (wanted.wish or wanted.execution == "auto"):
                 request = replace(request, warnings=(*request.warnings, "server tools are turned off here"))
-            request = self._check.check(request, route)
+            request = await self._check.check(request, route)
             return request, request, route.model, untold
         if lasting is not None:
             await tooling.brought(lasting.past.messages)
         restored = await tooling.restored(call.caller, request, dialect)
         outfit = tooling.outfit(call.caller, restored, route, wanted, dialect)
-        asked = self._check.check(outfit.request, route, ours=outfit.names)
+        asked = await self._check.check(outfit.request, route, ours=outfit.names)
         outfit = replace(outfit, request=asked)
         request_id = call.record.request_id
         equipment = await tooling.equip(call.caller, outfit, route, wanted, dialect, body, request_id, lasting)

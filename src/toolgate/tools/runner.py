@@ -151,7 +151,7 @@ class Runner:
         course: "_Course",
         on_wait: Callable[[float], None] | None,
     ) -> Output | Waiting:
-        arguments = self._check.read(tool.spec, asked.text)
+        arguments = await self._check.read(tool.spec, asked.text)
         invocation = replace(asked, arguments=arguments, tell=self._discreet(asked.tell))
         verdict = await self._verdict(tool, invocation, consent, on_wait)
         if verdict.stance == "pending":
@@ -159,7 +159,7 @@ class Runner:
         if verdict.stance == "deny":
             raise Denied(_denied(tool, verdict))
         if verdict.arguments is not None:
-            edited = self._check.read(tool.spec, verdict.arguments)
+            edited = await self._check.read(tool.spec, verdict.arguments)
             invocation = replace(invocation, arguments=edited, text=verdict.arguments)
         if not self.permits(invocation.caller, tool.spec):  # it took its time to get here
             raise Denied(f"The caller may not use {tool.spec.name} any more. It was not run.")

@@ -1,19 +1,28 @@
 """Whether a tool's JSON Schema is one, decided without network, files or long thought.
 
 A schema comes from whoever calls us. Its `$schema` may name any address and is looked at only if it is a published draft's;
-size and nesting are bounded before the validator sees it.
+size, nesting and the work it may cause are bounded before the validator sees it.
 """
 
 from collections import OrderedDict
 from collections.abc import Mapping
+from hashlib import blake2b
 from typing import Any
 
 import jsonschema_rs
 import msgspec
 
+from toolgate.tools.schema_cost import SchemaCost, TooComplex
+
 MAX_BYTES = 64 * 1024
 MAX_DEPTH = 64
-_REMEMBERED = 4096
+_REMEMBERED = 64 * 1024
+"""Schemas, of 32 bytes and a short sentence each."""
+
+_SAID = ("additionalProperties", "unevaluatedProperties")
+_ELSEWHERE = ("allOf", "anyOf", "oneOf", "$ref", "$dynamicRef", "if", "dependentSchemas")
+"""Where fields may be declared beside `properties`."""
+
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"
 DRAFTS = frozenset(
     {
@@ -38,13 +47,25 @@ class SchemaCheck:
             key = msgspec.json.encode(schema)
         except UnicodeEncodeError:
             return "holds half of a surrogate pair, which is no character"
-        if key not in self._seen:
-            if len(key) > MAX_BYTES:
-                return f"is larger than {MAX_BYTES} bytes"
-            self._seen[key] = _complaint(schema)
+        if len(key) > MAX_BYTES:
+            return f"is larger than {MAX_BYTES} bytes"
+        digest = blake2b(key, digest_size=32).digest()
+        if digest not in self._seen:
+            self._seen[digest] = _complaint(schema)
             if len(self._seen) > _REMEMBERED:
                 self._seen.popitem(last=False)
-        return self._seen[key]
+        return self._seen[digest]
+
+
+def closed(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema that arguments are checked against: fields that nobody declared are refused."""
+    known = {name: value for name, value in schema.items() if name != "$schema" or value in DRAFTS}
+    if not any(word in known for word in _SAID):
+        if not any(word in known for word in _ELSEWHERE):
+            known |= {"additionalProperties": False} if "properties" in known else {}
+        elif b'"properties":' in msgspec.json.encode(known):  # where no field is declared at all, any is welcome
+            known["unevaluatedProperties"] = False
+    return known
 
 
 def _complaint(schema: Mapping[str, Any]) -> str | None:
@@ -55,7 +76,13 @@ def _complaint(schema: Mapping[str, Any]) -> str | None:
     plain = {name: value for name, value in schema.items() if name != "$schema" or value in DRAFTS}
     first = _invalid(plain)
     # Without a word about the draft, what either of the two in use accepts is good.
-    return first if first is None or "$schema" in plain or _invalid({**plain, "$schema": DRAFT_7}) else None
+    if first is not None and ("$schema" in plain or _invalid({**plain, "$schema": DRAFT_7})):
+        return first
+    try:
+        SchemaCost(closed(schema))
+    except TooComplex as reason:
+        return str(reason)
+    return None
 
 
 def _invalid(schema: Mapping[str, Any]) -> str | None:
