@@ -131,7 +131,19 @@ def test_8_text_between_calls_stays_in_place(one: Syntax):
 def test_9_calls_in_code_are_text(one: Syntax):
     if "```" in (call := one.render([ToolCall("call_000000000000000000000000", "now", "{}")], {"now": NOW})):
         pytest.skip("the syntax is itself a fence")
-    text = f"Write this:\n```\n{call}\n```\nor `{call.strip()}`."
-    if "\n" in call.strip():
-        text = f"Write this:\n```\n{call}\n```\n"
-    assert parts(text, one.name, TOOLS) == [Text(text)]
+    texts = [f"Write this:\n{fence}\n{call}\n{fence}\n" for fence in ("```", "````", "~~~", "~~~~~", "  ~~~")]
+    texts += [f"~~~ {call.splitlines()[0]}\n```\n{call}\n```\n~~~\n", f"~~~~\n~~~\n{call}\n~~~~x\n{call}\n~~~~"]
+    if "\n" not in call.strip():
+        texts.append(f"Write this:\n```\n{call}\n```\nor `{call.strip()}`.")
+    for text in texts:
+        assert parts(text, one.name, TOOLS) == [Text(text)]
+        assert parts(list(text), one.name, TOOLS) == [Text(text)]
+
+
+@every_syntax
+def test_10_calls_behind_code_are_calls(one: Syntax):
+    if "```" in (call := one.render([ToolCall("call_000000000000000000000000", "now", "{}")], {"now": NOW})):
+        pytest.skip("the syntax is itself a fence")
+    for before in ("~~~\ncode\n~~~\n", "a ~~~ b\n", "```\n~~~\n```\n", "~~~\ncode\n~~~~~ \n", "~~\n"):
+        found = parts(list(before + call), one.name, TOOLS)
+        assert [type(part) for part in found] == [Text, ToolCall], before

@@ -2,9 +2,10 @@
 
 import pytest
 
-from tests.text.reading import TOOLS, told, tool
+from tests.text.reading import TOOLS, parts, told, tool
 from tests.text.test_field_cases import PARIS, both
 from toolgate.conversation.events import Delta
+from toolgate.conversation.message import ToolCall
 from toolgate.text.parser import Parser
 from toolgate.text.syntaxes import syntax
 
@@ -198,3 +199,56 @@ def test_deep_nesting_is_read_or_reported_and_never_fatal(depth: int) -> None:
         f']<]minimax[>[<tool_call>]<]minimax[>[<invoke name="get_weather">]<]minimax[>[<tags>{tags}', "auto", cut=True
     )
     assert both('{"name": ' * 50, "auto") == ['{"name": ' * 50]
+
+
+@pytest.mark.parametrize(
+    ("text", "form"),
+    [
+        ('<invoke name="get_weather"><parameter name="city">Paris</invoke>', "invoke"),
+        ('<invoke name="get_weather">\n<parameter name="city">\nParis\n</invoke>\n', "invoke"),
+        (
+            '<function_calls><invoke name="get_weather"><parameter name="city">Paris</invoke></function_calls>',
+            "anthropic_xml",
+        ),
+        ("<tool_call><function=get_weather><parameter=city>Paris</function></tool_call>", "qwen3_coder"),
+    ],
+)
+def test_the_end_of_a_call_ends_a_value_whose_own_end_is_missing(text: str, form: str) -> None:
+    assert told(text, form) == told(list(text), form) == [("get_weather", {"city": "Paris"})]
+    assert all(short[2:] == ("cut",) for short in told(text, form, cut=True))
+
+
+def test_brackets_end_a_value_whose_closing_mark_is_missing() -> None:
+    text = '<invoke name="get_weather"><parameter name="tags">["a"]</invoke>'
+    assert told(text) == told(list(text)) == [("get_weather", {"tags": ["a"]})]
+
+
+@pytest.mark.parametrize("value", ["Par", "Paris\n", "3"])
+def test_a_value_without_any_end_is_not_whole(value: str) -> None:
+    for key in ("city", "days", "tags"):
+        text = f'<invoke name="get_weather"><parameter name="{key}">{value}'
+        (call,) = parts(text)
+        assert isinstance(call, ToolCall)
+        assert not call.complete
+        assert not call.arguments.endswith("}")
+
+
+@pytest.mark.parametrize(
+    ("word", "read"),
+    [("NaN", "NaN"), ("Infinity", "Infinity"), ("-Infinity", "-Infinity"), ("nan", "NaN"), ("-inf", "-Infinity")],
+)
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        ("hermes", '<tool_call>{"name": "now", "arguments": {"x": %s, "y": [1, %s]}}</tool_call>'),
+        ("pythonic", "[now(x=%s, y=[1, %s])]"),
+    ],
+)
+def test_numbers_that_json_does_not_have_become_strings(form: str, text: str, word: str, read: str) -> None:
+    assert told(text.replace("%s", word), form) == [("now", {"x": read, "y": [1, read]})]
+
+
+@pytest.mark.parametrize("form", ["mistral_args", "mistral_callid"])
+def test_an_arguments_mark_with_nothing_behind_it_is_an_empty_object(form: str) -> None:
+    assert told("[TOOL_CALLS]now[ARGS]", form) == [("now", {})]
+    assert told("[TOOL_CALLS]now[ARGS]", form, cut=True) == [("now", "", "cut")]

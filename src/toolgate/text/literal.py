@@ -2,7 +2,8 @@
 
 What is JSON passes untouched, blanks and spelling of numbers included. What is not, but can mean only one thing, is mended
 on the way and noted in `fixes`: Python's `True`, `None`, tuples and quotes, keys without quotes, a comma too many, line
-breaks and lone backslashes in strings. Anything else is no value, and the caller is told so.
+breaks and lone backslashes in strings. `NaN` and `Infinity` become strings, for whoever checks the arguments to refuse or
+accept. Anything else is no value, and the caller is told so.
 
 What is well-formed and not nested deeply is copied by one regular expression (possessive, hence linear); the rest goes token
 by token.
@@ -49,6 +50,7 @@ _LONGEST_NUMBER = 1 << 20
 _State: TypeAlias = Choice["value", "after", "broken"]
 _SPELT = {"true": "true", "false": "false", "null": "null"}
 _PYTHON = {"True": "true", "False": "false", "None": "null"}
+_NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "infinity": "Infinity"}
 _ESCAPES = {"a": "\a", "v": "\v", "\n": "", "'": "'"}
 _HEX = {"x": 2, "u": 4, "U": 8}
 _CLOSERS = {"{": "}", "[": "]", "(": ")"}
@@ -61,6 +63,7 @@ BREAKS_FIX = "line breaks and other control characters in strings were escaped"
 ESCAPES_FIX = "backslashes that begin no JSON escape were doubled or replaced by what they mean in Python"
 NUMBERS_FIX = "numbers were spelt as JSON does"
 HALVES_FIX = "halves of characters were replaced by U+FFFD"
+FINITE_FIX = "NaN and Infinity, which JSON does not have, were put in quotes"
 TUPLES_FIX = "parentheses became brackets"
 
 
@@ -185,6 +188,9 @@ class Literal:
         number = python_number(token)
         if number is not None:
             self._fixed(NUMBERS_FIX)
+        elif word := _NOT_FINITE.get(token.lstrip("+-").lower()):
+            self._fixed(FINITE_FIX)
+            return f'"{"-" if token.startswith("-") else ""}{word}"'
         return number
 
     def _fixed(self, fix: str) -> None:

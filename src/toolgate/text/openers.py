@@ -21,9 +21,9 @@ class Openers:
         self._anywhere = _Set(anywhere)
         self._line = _Set([opener for opener in openers if opener.at != "start"])
         self._start = _Set(openers)
-        lines = _firsts([opener for opener in openers if opener.at == "line"])
+        lines = _firsts([opener for opener in openers if opener.at == "line"]) + "~"  # a fence of tildes, too
         # Every branch begins with a plain character: only then does `re` skip text without trying them.
-        ticks = [_SPAN if spans else "`", *([rf"\n[ \t]*+(?=[{lines}])"] if lines else [])]
+        ticks = [_SPAN if spans else "`", rf"\n[ \t]*+(?=[{lines}])"]
         self.search = re.compile("|".join([*ticks, *self._anywhere.branches])).search
 
     def opened(self, found: re.Match[str]) -> Opener | None:

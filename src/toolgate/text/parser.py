@@ -2,7 +2,8 @@
 
 Plain text is scanned for the openers of a syntax. An opener's reader takes over and, if there is a call of a tool on offer,
 tells it while it is being written; if there is none, what it read was text. These do not begin calls: names of no tool on
-offer, anything in code spans and code fences, and what is drafted inside reasoning that is closed later.
+offer, anything in code spans and code fences (of backticks or tildes), and what is drafted inside reasoning that is closed
+later.
 
 Streaming and whole text are the same code: a whole text is one `feed` and one `end`. No I/O, no clock.
 """

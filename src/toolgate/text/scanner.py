@@ -4,6 +4,7 @@ A `Scene` is where the scanner is: in text or inside reasoning. Both know code s
 and where lines begin. Knows no syntax beyond the openers it is given.
 """
 
+import re
 from functools import lru_cache
 
 from toolgate.text.bodies.plain import between
@@ -20,6 +21,7 @@ THINKS = (
 )
 """The marks around reasoning that are looked for in every syntax, where a message begins."""
 
+_SPACES = re.compile(r"[ \t]*")
 _MOST_DRAFTED = 1 << 18
 """Characters of reasoning to hold back behind a call that may be a draft; no model drafts more than this."""
 
@@ -60,7 +62,7 @@ class Scene:
         self.close = close
         marks = (close,) if close else ()
         self.span_stops = words("`", "\n", *marks)
-        self.fence_stops = words("`", *marks)
+        self.fence_stops = {mark: words(mark, *marks) for mark in "`~"}
 
 
 class Scanner:
@@ -102,7 +104,7 @@ class Scanner:
         elif opener := openers.opened(found):
             yield from self._open(opener, found[0])
         elif found[0] == "`":
-            yield from self._code()
+            yield from self._code("`")
         else:
             self._say(source.take(len(found[0])))
 
@@ -116,6 +118,9 @@ class Scanner:
                 yield
             elif opened := self._scene.openers.at_line(source.text, source.at, fresh):
                 yield from self._open(*opened)
+                return True
+            elif (yield from source.sees("~~~")):
+                yield from self._code("~")
                 return True
             else:
                 self._line_start = source.text.startswith("`", source.at)  # a fence is known by where it begins
@@ -146,26 +151,31 @@ class Scanner:
             return
         self._say(text)
         if text.startswith("```") and text.count("```") == 1:
-            yield from self._inside_code(3, fence=True)
+            yield from self._inside_code("`", 3, fence=True)
 
-    def _code(self) -> Steps[None]:
-        """A code span or fence: text to the letter, up to the ticks that close it."""
+    def _code(self, mark: str) -> Steps[None]:
+        """A code span or fence: text to the letter, up to the backticks or tildes that close it."""
         fence = self._line_start
-        ticks = yield from self._ticks()
-        yield from self._inside_code(ticks, fence and ticks >= 3)
+        count = yield from self._marks(mark)
+        yield from self._inside_code(mark, count, fence and count >= 3)
 
-    def _inside_code(self, ticks: int, fence: bool) -> Steps[None]:
-        stops = self._scene.fence_stops if ticks >= 3 else self._scene.span_stops
-        while (yield from self._source.until(stops, self._say)) == "`":
+    def _inside_code(self, mark: str, count: int, fence: bool) -> Steps[None]:
+        stops = self._scene.fence_stops[mark] if count >= 3 else self._scene.span_stops
+        while (yield from self._source.until(stops, self._say)) == mark:
             at_line = self._line_start
-            closing = yield from self._ticks()
-            if (closing >= ticks and at_line) if fence else closing == ticks:
+            closing = yield from self._marks(mark)
+            if closing == count if not fence else closing >= count and at_line and (yield from self._ends_line()):
                 return
 
-    def _ticks(self) -> Steps[int]:
-        """Reads backticks and counts them."""
+    def _ends_line(self) -> Steps[bool]:
+        """Reads blanks; whether the line ends behind them. A fence with words behind it opens and never closes."""
+        self._say((yield from self._source.run(_SPACES)))
+        return (yield from self._source.peek()) in ("", "\r", "\n")
+
+    def _marks(self, mark: str) -> Steps[int]:
+        """Reads backticks or tildes and counts them."""
         count = 0
-        while (yield from self._source.peek()) == "`":
+        while (yield from self._source.peek()) == mark:
             self._say(self._source.take(1))
             count += 1
         return count

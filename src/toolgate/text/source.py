@@ -158,6 +158,18 @@ class Source:
             else:
                 yield
 
+    def only(self, skip: int, words: tuple[str, ...]) -> Steps[bool]:
+        """Whether, past so many characters, nothing but blanks and one of the words comes up to the end; reads nothing."""
+        while True:
+            rest = self.text[self.at + skip : self.at + skip + _PATIENCE].strip(" \t\r\n")
+            if rest and rest not in words and (self.ended or not any(word.startswith(rest) for word in words)):
+                return False
+            if self.ended:
+                return len(self.text) - self.at - skip <= _PATIENCE
+            if len(self.text) - self.at - skip > _PATIENCE:
+                return False
+            yield
+
     def followed(self, skip: int, by: tuple[str, ...]) -> Steps[bool]:
         """Whether, past so many characters and any blanks, one of the words or the end comes; reads nothing."""
         while True:

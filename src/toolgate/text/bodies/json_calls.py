@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from toolgate.conversation.arguments import NO_ARGUMENTS
 from toolgate.text.literal import Literal
 from toolgate.text.reading import Call, Reading
 from toolgate.text.source import Steps
@@ -214,7 +215,9 @@ def argument_object(reading: Reading, call: Call, name: str, *closers: str) -> S
     """Reads the arguments of a call that has begun: an object, one inside a string, or nothing at all."""
     yield from reading.source.blanks()
     char = yield from reading.source.peek()
-    if char in ("{", '"'):
+    if not char and not reading.cut:
+        call.raw(NO_ARGUMENTS)
+    elif char in ("{", '"') and char:
         if not (yield from Literal(reading.source, call.raw).copy()):
             yield from reading.broken(call, name, _NOT_JSON, *closers)
     elif char and not (yield from _at_end(reading, closers)):

@@ -2,8 +2,9 @@
 
 Where a value ends. A closing mark ends the value only if structure follows it: another parameter, the end of the call, or
 the end of the text. A parameter that is opened inside the value must be closed inside it. So a value may hold code that
-prints the mark, and whole calls as examples. A value that the schema says is an array or object ends where its brackets
-close, whatever stands in its strings.
+prints the mark, and whole calls as examples. Where the text ends with the marks that end the call, they end a value whose
+own closing mark is missing, too; a value that is followed by no mark at all may have been cut off and is not whole. A value
+that the schema says is an array or object ends where its brackets close, whatever stands in its strings.
 
 Framing. Where `framed`, a line break right behind the opening mark belongs to the layout, and so does one before the closing
 mark; without the first, the second belongs to the value.
@@ -78,25 +79,26 @@ def parameters(reading: Reading, call: Call, name: str, form: Form) -> Steps[Non
         if opened is None:
             yield from reading.broken(call, name, MALFORMED, *form.ends)
             return call.end() if (yield from source.one_of(*form.ends)) else None
-        yield from _parameter(reading, call, name, form, *opened)
+        if not (yield from _parameter(reading, call, name, form, *opened)):
+            return None
 
 
-def _parameter(reading: Reading, call: Call, name: str, form: Form, key: str, is_string: bool | None) -> Steps[None]:
+def _parameter(reading: Reading, call: Call, name: str, form: Form, key: str, is_string: bool | None) -> Steps[bool]:
+    """Reads one parameter behind its opening mark; False if the text ends inside it."""
     call.key(key)
     schema = call.tool.input_schema if call.tool else None
     allowed = kinds(parameter(schema, key), schema)
     if is_string is not None:
         allowed = frozenset({STRING}) if is_string else (allowed - {STRING} or allowed)
-    yield from value(reading, call, name, form.of(key), allowed)
+    return (yield from value(reading, call, name, form.of(key), allowed))
 
 
-def value(reading: Reading, call: Call, name: str, form: Form, allowed: frozenset[str]) -> Steps[None]:
-    """Reads one value and its closing mark."""
+def value(reading: Reading, call: Call, name: str, form: Form, allowed: frozenset[str]) -> Steps[bool]:
+    """Reads one value and its closing mark; False if the text ends inside it."""
     source = reading.source
     framing = (yield from source.one_of("\r\n", "\n")) if form.framed else ""
     if STRING not in allowed and allowed & {ARRAY, OBJECT} and (yield from source.followed(0, ("[", "{"))):
-        yield from _container(reading, call, name, form)
-        return
+        return (yield from _container(reading, call, name, form))
     written = Value(call, allowed)
     if form.escapes and (yield from source.word(_CDATA)):
         whole = yield from _cdata(source, written.feed)
@@ -104,35 +106,48 @@ def value(reading: Reading, call: Call, name: str, form: Form, allowed: frozense
             yield from source.blanks()
             yield from source.word(form.close)
             written.end(is_string=STRING in allowed)
-            return
+            return True
     entities = Entities(written.feed) if form.escapes else None
-    whole = yield from _bare(source, form, framing, entities.feed if entities else written.feed)
+    whole = yield from _bare(reading, form, framing, entities.feed if entities else written.feed)
     if entities:
         entities.end()
     if whole:
         written.end()
+    return whole
 
 
-def _container(reading: Reading, call: Call, name: str, form: Form) -> Steps[None]:
-    """Reads an array or object, which ends where its brackets close, and the closing mark."""
+def _container(reading: Reading, call: Call, name: str, form: Form) -> Steps[bool]:
+    """Reads an array or object, which ends where its brackets close, and the closing mark; False if the text ends first."""
     source = reading.source
     yield from source.blanks()
     whole = yield from Literal(source, call.raw, python=True).copy()
+    if not whole and source.over:
+        return False
     yield from source.blanks()
+    if whole and (source.over or (yield from source.sees(*form.ends, *form.stops))):
+        return True
     if not whole or not (yield from source.word(form.close)):
         yield from reading.broken(call, name, _NOT_JSON, form.close)
         yield from source.word(form.close)
+    return True
 
 
-def _bare(source: Source, form: Form, framing: str, out: Out) -> Steps[bool]:
+def _bare(reading: Reading, form: Form, framing: str, out: Out) -> Steps[bool]:
     """Hands on the text of a value up to the mark that closes it, and reads that; False if the text ends first."""
-    stops = words(framing + form.close, form.close, form.nested)
+    source = reading.source
+    closes = (framing + form.close, form.close)
+    ends = tuple([framing + end for end in form.ends] if framing else []) + form.ends
+    stops = words(*closes, form.nested, *ends)
     depth = 0
     while True:
         stop = yield from source.until(stops, out)
         if not stop:
             return False
-        if stop == form.nested and stop != form.close:
+        if stop in ends and stop not in closes:
+            if not depth and (yield from source.only(len(stop), form.stops)) and not reading.cut:
+                source.take(len(framing) if stop.startswith(framing) else 0)
+                return True
+        elif stop == form.nested and stop not in closes:
             depth += 1
         elif depth:
             depth -= 1
