@@ -5,14 +5,23 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from toolgate.conversation.errors import Garbled
+from toolgate.conversation.errors import EmptyAnswer, Garbled
 from toolgate.conversation.events import Delta, ModelResponse, PartEnd, PartStart, StepStart, ToolProgress, Usage
 from toolgate.conversation.fold import fold
-from toolgate.conversation.message import ApprovalRequest, Message, Text, ToolCall, ToolResult, plain_text
+from toolgate.conversation.message import (
+    ApprovalRequest,
+    Message,
+    Part,
+    Reasoning,
+    Text,
+    ToolCall,
+    ToolResult,
+    plain_text,
+)
 from toolgate.conversation.request import ModelRequest, ToolChoice, ToolDef
 from toolgate.engine.limits import Budget
 from toolgate.engine.ports import Model
-from toolgate.engine.rounds import CIRCLING, INTERRUPTED, Past, WithTools
+from toolgate.engine.rounds import BROKEN_OFF, CIRCLING, INTERRUPTED, SAY_SOMETHING, Past, WithTools
 from toolgate.engine.teller import Heard, Manner
 from toolgate.testing import ScriptedModel
 
@@ -374,3 +383,37 @@ async def test_a_client_that_has_heard_is_told_only_what_it_missed_and_usage_goe
     known = Past(said, heard=Heard(frozenset({"call_ours"}), frozenset({"call_ours"})))
     told = await answer_of(WithTools(ScriptedModel(["Noon."]), Box(), Notes(), native, past=known))
     assert [type(part) for part in told.parts] == [Text]
+
+
+@pytest.mark.parametrize("empty", [[], [Text(" ")], [Reasoning("Hm.")]])
+async def test_an_empty_answer_behind_a_tool_is_asked_for_once_more(empty: list[Part]) -> None:
+    model = ScriptedModel([[OURS], empty, "It is noon."])
+    answer = await WithTools(model, Box(), Notes()).ask(ASKED)
+    response = fold([event async for batch in answer.events() for event in batch])
+    assert plain_text(response.parts).strip() == "It is noon."
+    assert plain_text(model.requests[2].messages[-1].parts) == SAY_SOMETHING
+
+
+async def test_a_run_that_never_gets_an_answer_fails() -> None:
+    answer = await WithTools(ScriptedModel([[OURS], [], []]), Box(), Notes()).ask(ASKED)
+    with pytest.raises(EmptyAnswer):
+        [batch async for batch in answer.events()]
+
+
+async def test_a_model_that_only_calls_after_its_last_round_fails() -> None:
+    calls = [[ToolCall(f"call_{number}", "clock", f'{{"n":{number}}}')] for number in range(4)]
+    answer = await WithTools(ScriptedModel(calls), Box(), Notes(), budget=Budget(rounds=1)).ask(ASKED)
+    with pytest.raises(EmptyAnswer):
+        [batch async for batch in answer.events()]
+
+
+async def test_a_call_that_broke_off_gets_a_result_that_says_so_and_is_not_run() -> None:
+    cut = ToolCall("call_cut", "clock", '{"zone":"C', complete=False)
+    model, box = ScriptedModel([ModelResponse((cut,), "tool_calls"), "It is noon."]), Box()
+    answer = await WithTools(model, box, Notes()).ask(ASKED)
+    response = fold([event async for batch in answer.events() for event in batch])
+    assert plain_text(response.parts).strip() == "It is noon."
+    assert box.ran == []
+    (result,) = model.requests[1].messages[-1].parts
+    assert isinstance(result, ToolResult)
+    assert plain_text(result.content) == BROKEN_OFF

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from tests.engine.test_rounds import Box, Notes
 from tests.upstreams.wrapping import Always, read
-from toolgate.conversation.errors import InvalidRequest, Unavailable
+from toolgate.conversation.errors import EmptyAnswer, InvalidRequest, Unavailable
 from toolgate.conversation.events import Delta, ModelResponse, PartEnd, PartStart, StepEnd, StepStart, Usage
 from toolgate.conversation.fold import fold
 from toolgate.conversation.message import Media, Message, Reasoning, Text, ToolCall, ToolResult, plain_text
 from toolgate.conversation.request import ModelRequest, OutputFormat, Settings, ToolChoice, ToolDef
+from toolgate.engine.loop import run
 from toolgate.engine.rounds import WithTools
 from toolgate.testing import ScriptedModel
 from toolgate.text.prompts import Prompts
@@ -572,3 +573,43 @@ async def test_a_long_answer_costs_no_more_for_its_length():
     text = '<invoke name="get_weather"><parameter name="city">' + "word " * 20_000 + "</parameter></invoke>"
     heard = await asyncio.wait_for(hear(asking(), text), 20)
     assert len(heard.told[0][1]["city"]) == 100_000
+
+
+HALF = '<invoke name="get_weather">\n<parameter name="city">Par'
+MADE_UP = "Result [SUCCESS]\nIt is sunny."
+
+
+@both_ways
+@pytest.mark.parametrize("empty", ["", " \n", MADE_UP, "<think>Hm.</think>"])
+async def test_an_empty_answer_is_asked_for_again(stream, empty):
+    heard = await hear(asking(stream=stream), empty, "It is sunny.")
+    assert heard.told[-1] == "It is sunny."
+    assert "asked_again" in heard.notes
+    assert "It is empty" in heard.asked(1)[-1][1]
+
+
+@both_ways
+@pytest.mark.parametrize("choice", [None, ToolChoice("required"), ToolChoice("none")])
+async def test_an_answer_that_stays_empty_is_a_failure(stream, choice):
+    with pytest.raises(EmptyAnswer):
+        await hear(asking(stream=stream, choice=choice), "", " ")
+
+
+async def test_a_streamed_call_that_breaks_off_ends_its_run_with_length():
+    answer = await Emulated(ScriptedModel([HALF])).ask(asking())
+    events = [event async for batch in run(answer) for event in batch]
+    call = next(event.part for event in events if isinstance(event, PartEnd))
+    assert not call.complete
+    assert events[-2].reason == events[-1].reason == "length"
+
+
+@both_ways
+async def test_a_call_of_a_server_tool_that_breaks_off_is_written_again(stream):
+    box = Box()
+    model = ScriptedModel(['<invoke name="clock"><parameter name="zone">C', '<invoke name="clock"></invoke>', "Noon."])
+    request = asking(tools=(), stream=stream)
+    answer = await WithTools(Emulated(model), box, Notes()).ask(request)
+    response = fold([event async for batch in answer.events() for event in batch])
+    assert plain_text(response.parts).strip() == "Noon."
+    assert len(box.ran) == 1
+    assert len(model.requests) == 3

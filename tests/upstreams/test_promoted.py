@@ -122,3 +122,13 @@ async def test_text_is_told_as_it_comes():
     assert not model.answers[0].complete
     await answer.aclose()
     assert model.answers[0].closed
+
+
+@pytest.mark.parametrize(
+    "leak", [LEAK[:-60], LEAK.replace("Paris</parameter>", "Paris").removesuffix("</function_calls>")[:-12]]
+)
+async def test_a_leaked_call_that_breaks_off_stays_text(leak):
+    response, _ = await hear(leak)
+    assert [type(part) for part in response.parts] == [Text]
+    assert response.parts[0].text == leak
+    assert response.reason == "stop"

@@ -16,7 +16,8 @@
     │   ├── Unavailable         502/503, it could not be reached or said it is broken or busy
     │   │   └── Unreachable     no connection to it could be opened, so that nothing was asked
     │   ├── TimedOut            504
-    │   └── Garbled             502, it broke its own protocol or stopped in the middle
+    │   ├── Garbled             502, it broke its own protocol or stopped in the middle
+    │   └── EmptyAnswer         502, it answered, and said nothing
     └── GatewayFault            500/503, ours
 
 A failure is an exception, never an event. Dialects turn it into their own words; nothing here knows a wire format.
@@ -157,6 +158,12 @@ class Garbled(UpstreamFault):
     """The upstream broke its own protocol or stopped in the middle; what it said so far is not an answer."""
 
     code = "upstream_garbled"
+
+
+class EmptyAnswer(UpstreamFault):
+    """The model answered with neither text nor a call, though it was asked more than once."""
+
+    code = "empty_answer"
 
 
 class GatewayFault(ToolgateError):

@@ -6,22 +6,36 @@ Tools are the client's to run here, so a run is one step.
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
+from msgspec.structs import replace
+
 from toolgate.conversation.events import Delta, Finish, PartEnd, PartStart, RunEvent, StepEnd, Usage
 from toolgate.conversation.message import ToolCall
 from toolgate.engine.ports import Answer
 
 
 async def run(answer: Answer) -> AsyncGenerator[list[RunEvent], None]:
-    """The events of the whole run, in batches as they became known."""
+    """The events of the whole run, in batches as they became known.
+
+    A run that ends in a call which broke off ends with `length`: clients know that such a call is not to be run.
+    """
+    broken_off = False
     async with aclosing(answer.events()) as batches:  # type: ignore[type-var]  # every implementation is a generator
         async for batch in batches:
             if not batch:
                 continue
             told: list[RunEvent] = [*batch]
+            broken_off = broken_off or any(_is_broken_off(event) for event in batch if type(event) is PartEnd)
             match batch[-1]:
-                case StepEnd(reason, usage, stop_sequence, extra):
+                case StepEnd(reason, usage, stop_sequence, extra) as end:
+                    if broken_off and reason in ("stop", "tool_calls"):
+                        reason = "length"
+                        told[-1] = replace(end, reason=reason)
                     told.append(Finish(reason, usage or Usage(estimated=True), stop_sequence, extra))
             yield told
+
+
+def _is_broken_off(event: PartEnd) -> bool:
+    return isinstance(event.part, ToolCall) and not event.part.complete
 
 
 class WholeCalls:

@@ -16,9 +16,10 @@ from functools import partial
 from msgspec import Struct
 from msgspec.structs import replace
 
+from toolgate.conversation.errors import EmptyAnswer
 from toolgate.conversation.events import StepEnd, StepEvent, ToolProgress, Usage
 from toolgate.conversation.history import unanswered
-from toolgate.conversation.message import ApprovalRequest, Message, Text, ToolCall, ToolResult
+from toolgate.conversation.message import ApprovalRequest, Message, Part, Reasoning, Text, ToolCall, ToolResult
 from toolgate.conversation.request import ModelRequest, ToolChoice
 from toolgate.engine.limits import Budget, Price, Spent
 from toolgate.engine.ports import Answer, Journal, Model, Toolbox
@@ -31,6 +32,8 @@ INTERRUPTED = (
 STRANGE = (
     "This call was not made here, or so long ago that nobody remembers it. It was not run; make it anew if needed."
 )
+BROKEN_OFF = "This call broke off and was not run, because its arguments are not complete: write the whole call again."
+SAY_SOMETHING = "Your last answer was empty. Answer the user now."
 CIRCLING = "This very call was made several times already and was not run again: use its result, or do something else."
 _MOST_NEWS = 100
 
@@ -92,6 +95,8 @@ class Run:
         self._gate = asyncio.Semaphore(1 if choice and choice.parallel is False else gear.parallel)
         self._answer: Answer | None = None
         self._last_round = False
+        self._broken_off: set[str] = set()  # ids of our calls that are not complete
+        self._was_empty = False  # the model has been asked again for an empty answer
         self._began = time.monotonic()
         self._closed: Callable[[], None] = _not_at_all
 
@@ -114,6 +119,9 @@ class Run:
                     async for batch in told:
                         yield batch
                 self._answer = None
+                if self._is_empty(step):
+                    await self._ask_again(step)
+                    continue
                 if (end := await self._ended(step)) is not None:
                     yield [end]
                     return
@@ -145,8 +153,24 @@ class Run:
         past = self._past.messages
         return bool(past) and past[-1].role == "assistant" and not self._calls()
 
-    async def _ask(self, choice: ToolChoice | None) -> None:
-        messages = (*self._request.messages, *self._own)
+    def _is_empty(self, step: Step) -> bool:
+        """Whether the run would end here without a word to the client or a call for it."""
+        if step.end.reason not in ("stop", "tool_calls") or (step.ours and not self._last_round):
+            return False
+        said = [part for message in self._own if message.role == "assistant" for part in message.parts]
+        return not any(_is_answer(part) for part in (*said, *step.parts))
+
+    async def _ask_again(self, step: Step) -> None:
+        """Ask once more for an answer that was empty; one that is empty again is a failure."""
+        self._spent.step(step.end.usage)
+        if self._was_empty:
+            raise EmptyAnswer("The model gave an empty answer, and another when it was asked again.")
+        self._was_empty = True
+        choice = ToolChoice("none") if self._last_round else self._next_choice()
+        await self._ask(choice, Message("user", (Text(SAY_SOMETHING),)))
+
+    async def _ask(self, choice: ToolChoice | None, *more: Message) -> None:
+        messages = (*self._request.messages, *self._own, *more)
         own, ours = self._request.tools, self._toolbox.offered()
         tools = (*own, *ours) if own else ours
         request = replace(self._request, messages=messages, tools=tools, tool_choice=choice, relay=False)
@@ -177,9 +201,9 @@ class Run:
         """The end of the run, if the model has called nothing that can be run here."""
         end = step.end
         self._spent.step(end.usage)
-        may_run = step.ours and end.reason in ("stop", "tool_calls") and all(call.complete for call in step.ours)
-        if may_run and not self._last_round:
-            self._own.append(Message("assistant", tuple(step.parts)))
+        if step.ours and end.reason in ("stop", "tool_calls") and not self._last_round:
+            self._broken_off |= {call.id for call in step.ours if not call.complete}
+            self._own.append(Message("assistant", tuple([_to_be_answered(part) for part in step.parts])))
             await self._journal.answered(self._own[-1], end.usage)
             return None
         kept = [part for part in step.parts if part not in step.ours]
@@ -227,6 +251,7 @@ class Run:
         self._last_round = len(refusals) == len(calls)
         # Only what may do harm is noted when it starts; its tool need not be here yet to say so again.
         refusals |= {call.id: INTERRUPTED for call in calls if call.id in self._past.started}
+        refusals |= {call.id: BROKEN_OFF for call in calls if call.id in self._broken_off}
         return refusals | {call.id: STRANGE for call in calls if call.id in self._past.strange}
 
     def _is_harmless(self, name: str) -> bool:
@@ -267,6 +292,23 @@ class Run:
         if any(not self._is_harmless(result.name or "") for result in results):
             await self._journal.progressed(self._own)
         return None
+
+
+def _is_answer(part: Part) -> bool:
+    """Whether a part of an answer says or asks something that reaches the client."""
+    match part:
+        case Text(text):
+            return bool(text.strip())
+        case ToolCall(executor=executor):
+            return executor == "client"
+        case _:
+            return not isinstance(part, (Reasoning, ToolResult))
+
+
+def _to_be_answered(part: Part) -> Part:
+    """The part as it is kept: a call of ours that broke off gets a result, which says so."""
+    is_ours = isinstance(part, ToolCall) and part.executor == "gateway"
+    return replace(part, complete=True) if is_ours else part
 
 
 def _tell(news: "asyncio.Queue[ToolProgress | None]", progress: ToolProgress) -> None:

@@ -13,6 +13,7 @@ from contextlib import aclosing
 from msgspec import Struct
 from msgspec.structs import replace
 
+from toolgate.conversation.errors import EmptyAnswer
 from toolgate.conversation.events import FinishReason, StepEnd, StepEvent, StepStart, Usage
 from toolgate.conversation.message import Text
 from toolgate.conversation.request import ModelRequest
@@ -23,7 +24,7 @@ from toolgate.text.prompts.wording import Prompts
 from toolgate.text.syntaxes import syntax as syntax_named
 from toolgate.upstreams import tokens
 from toolgate.upstreams.adapt import Restorer
-from toolgate.upstreams.emulation.hearing import Ear, Hearing
+from toolgate.upstreams.emulation.hearing import EMPTY, Ear, Hearing
 from toolgate.upstreams.emulation.notes import Note, Noted, unnoticed
 from toolgate.upstreams.emulation.plan import Plan, corrected, plan
 
@@ -124,7 +125,7 @@ class EmulatedAnswer:
             left = min(left - 1, 0 if not hearing.calls and self._plan.choice.mode == "required" else left)
             lead = _BLANK_LINE if lead or hearing.spoke else ""
             await self._ask_again(hearing, problems)
-        yield self._ending(hearing, problems)
+        yield self._ending(hearing, problems, spoke_before=bool(lead))
 
     async def aclose(self) -> None:
         """Stop listening; an unfinished answer is cancelled at the upstream."""
@@ -160,12 +161,16 @@ class EmulatedAnswer:
             usage = await tokens.estimate(self._asked, [*hearing.thought, Text(hearing.said)])
         self._usage += usage
 
-    def _ending(self, hearing: Hearing, problems: list[str]) -> list[StepEvent]:
+    def _ending(self, hearing: Hearing, problems: list[str], spoke_before: bool) -> list[StepEvent]:
         if problems:
             self._gear.noted(Note("given_up", " ".join(problems)))
             self.warnings = (*self.warnings, *[f"the model's answer was not as asked: {one}" for one in problems])
+        if EMPTY in problems and not spoke_before:
+            raise EmptyAnswer("The model gave an empty answer, however often it was asked.")
         rest = self._restore(hearing.rest(problems))
         stop = hearing.stop or StepEnd("stop")
+        if not rest and problems and not hearing.has_content and not spoke_before:
+            raise EmptyAnswer("The model gave an empty answer where a call was required.")
         sequence = None if stop.stop_sequence in self._plan.own_stops else stop.stop_sequence
         return [*rest, StepEnd(_reason(stop.reason, hearing), self._usage, sequence, stop.extra)]
 

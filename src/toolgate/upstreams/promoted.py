@@ -1,8 +1,8 @@
 """A model that has tools of its own but sometimes writes a call as text: such a call is promoted to one.
 
-Only a call that names a tool on offer is, and only in an answer that makes no call in the proper way and was not cut off;
-prose and code never are. That is known when the answer is over, so text from a leaked call on waits for its end; until then
-everything passes as it comes. For models whose row asks for it.
+Only a call that names a tool on offer and can be read is, and only in an answer that makes no call in the proper way and was
+not cut off; prose and code never are. That is known when the answer is over, so text from a leaked call on waits for its
+end; until then everything passes as it comes. For models whose row asks for it.
 """
 
 from collections.abc import AsyncGenerator, Sequence
@@ -20,6 +20,7 @@ from toolgate.text.syntax import Syntax
 from toolgate.text.syntaxes import AUTO
 from toolgate.text.syntaxes import syntax as syntax_named
 from toolgate.upstreams.emulation.notes import Note, Noted, unnoticed
+from toolgate.upstreams.emulation.sieve import is_broken
 
 
 class Promoted:
@@ -98,7 +99,7 @@ class Leaks:
                     self._proper = True
                     told += [*self._settle(proper=True), event]
                 case StepEnd(reason):
-                    leaked = bool(self._held) and reason in ("stop", "tool_calls")
+                    leaked = bool(self._held) and reason in ("stop", "tool_calls") and not self._is_broken()
                     told += self._settle(proper=not leaked)
                     told.append(replace(event, reason="tool_calls") if leaked else event)
                 case _ if self._held:
@@ -112,6 +113,11 @@ class Leaks:
         if text.held:
             self._held.append((text.as_it_came(part), text.held))
         return told
+
+    def _is_broken(self) -> bool:
+        """Whether a call in what is held cannot be run as it is written."""
+        parts = [event.part for _, calls in self._held for event in calls if isinstance(event, PartEnd)]
+        return any(isinstance(part, ToolCall) and is_broken(part) for part in parts)
 
     def _settle(self, proper: bool) -> list[StepEvent]:
         """What is held: as it came if there are proper calls, else as calls."""

@@ -18,6 +18,8 @@ from toolgate.upstreams.emulation.notes import Note, Noted
 from toolgate.upstreams.emulation.plan import Plan
 from toolgate.upstreams.emulation.sieve import Sieve, is_broken, mended
 
+EMPTY = "It is empty: it says nothing to the user and calls no tool."
+
 
 class Ear:
     """How a model's text is read; the options are the parser's own."""
@@ -63,6 +65,7 @@ class Hearing:
         self._parser: Parser | None = ear.parser(plan)
         self._said: list[str] = []
         self._in_text = False
+        self._others = False  # there was something other than text and reasoning
         self._thinking = False
         self._heard_delta = False
         self._held: list[StepEvent] | None = [] if plan.held else None
@@ -88,6 +91,11 @@ class Hearing:
     def spoke(self) -> bool:
         """Whether the client has been told some text."""
         return self._sieve.spoke and self._held is None
+
+    @property
+    def has_content(self) -> bool:
+        """Whether it says something: a call, text that was let through, or what is neither text nor reasoning."""
+        return bool(self.calls) or self._sieve.spoke or self._others
 
     def hear(self, batch: Sequence[StepEvent]) -> list[StepEvent]:
         """The events to tell, now that these have come."""
@@ -134,7 +142,7 @@ class Hearing:
             self._noted(Note("unknown_tool", "a call of a tool that is not on offer", unknown))
             return [f"There is no tool called {unknown!r}; there are: {', '.join(sorted(self._plan.allowed))}."]
         if self._plan.choice.mode != "required":
-            return []
+            return [] if self.has_content else [EMPTY]
         self._noted(Note("choice_unmet", "the client insists on a call, and there is none"))
         return [self._insisting()]
 
@@ -148,7 +156,7 @@ class Hearing:
         spoilt = [call for call in self.calls if self._is_spoilt(call)]
         self._sieve.calls[:] = [call for call in self.calls if call not in spoilt]
         told: list[Part] = [*[_as_text(part) if part in spoilt else part for part in parts], *lines]
-        if not self._sieve.spoke and not self.calls and self.said and not self.thought:
+        if not self._sieve.spoke and not self.calls and self.said.strip():
             told = [*[part for part in parts if not isinstance(part, ToolCall)], Text(self.said)]
         return [event for part in told for event in unfold_part(part)]
 
@@ -163,6 +171,8 @@ class Hearing:
         before = self._finish(cut=False) if isinstance(event, PartStart) else []
         if isinstance(event, PartEnd) and isinstance(event.part, Reasoning):
             self.thought.append(event.part)
+        elif isinstance(event, PartEnd):
+            self._others = True
         return [*before, *self._sieve.sift([event])]
 
     def _finish(self, cut: bool) -> list[StepEvent]:
