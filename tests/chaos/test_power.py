@@ -67,7 +67,7 @@ async def deeds(database: Database) -> AsyncIterator[tuple[str, str]]:
     yield "SELECT count(*) FROM idempotency WHERE answer IS NOT NULL AND key = ?", "claimed"
     await rounds.keep("ann", ["round"], [])
     await rounds.start("ann", "round", "call_1")
-    yield "SELECT count(*) FROM rounds WHERE CAST(started AS TEXT) LIKE ?", "%call_1%"
+    yield "SELECT count(*) FROM turn_parts WHERE CAST(started AS TEXT) LIKE ?", "%call_1%"
     runs = RunStore(database, "n")
     await database.change(runs.opening("run", "ann", b"{}"))
     yield "SELECT count(*) FROM runs WHERE id = ?", "run"

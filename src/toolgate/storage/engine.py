@@ -95,6 +95,16 @@ class Unsettled(Overloaded):
         self.number = number
 
 
+def batches(values: Sequence[_T], size: int = 500) -> Iterator[Sequence[_T]]:
+    """The values, so many at a time: a statement takes a limited number of parameters, in PostgreSQL 65,535."""
+    return (values[start : start + size] for start in range(0, len(values), size))
+
+
+def placeholders(values: Sequence[Any]) -> str:
+    """A `?` for each value, for `IN (…)`."""
+    return ", ".join("?" * len(values))
+
+
 def unavailable(why: str) -> Overloaded:
     """What a caller hears while the database is not there."""
     return Overloaded(f"The storage is not available: {why}.", code="storage_unavailable", retry_after=5)

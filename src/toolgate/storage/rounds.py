@@ -1,27 +1,59 @@
 """What runs did that their clients do not see: turns in which the server's tools were called beside the client's
 own, and runs that were cut off or wait for a person.
 
-A turn is found by the calls that the client comes back with, a run by the request that began it.
+A turn is found by the calls that the client comes back with, a run by the request that began it. Each message is written
+once: a turn grows by appending parts, and any number of keys lead to it.
+
+A private turn, of a client that wants nothing stored, is encrypted under a secret of its own. That is stored for each key
+encrypted under a secret that only whoever has the request, or the id of the call, can derive. The database alone says
+nothing of its content.
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 from msgspec import Struct
 
+from toolgate.conversation.errors import InvalidRequest
+from toolgate.conversation.ids import mint
 from toolgate.conversation.message import Message
 from toolgate.storage.database import Connection, Database
+from toolgate.storage.engine import batches, placeholders
+from toolgate.storage.sealing import Unreadable, seal, unseal
 from toolgate.storage.sightings import Jumps
 
 KEPT_SECONDS = 7 * 24 * 3600.0
+PRIVATE_SECONDS = 24 * 3600.0
+"""For how long a private turn is stored at most."""
+
+MOST_BYTES = 64 * 1024 * 1024
+"""Of the turns that one request may bring back."""
+
+_PART_BYTES = 256 * 1024
+"""About as much is encoded and decoded in one go: other threads can run in between."""
+
 _PRUNE_EVERY = 64
 """Seldom, because who looks at the old ones collides with everybody who adds a new one."""
 
-_SELECT = "SELECT key, messages, started FROM rounds WHERE owner = ? AND created > ? AND key IN (%s)"
+_PRUNED = 200
+_KEYS = """
+SELECT key, turn, secret FROM turn_keys
+WHERE owner = ? AND created > ? AND (secret IS NULL OR expires > ?) AND key IN (%s)
+"""
 _KEEP = """
-INSERT INTO rounds (owner, key, created, messages, started) VALUES (?, ?, ?, ?, ?)
-ON CONFLICT (owner, key) DO UPDATE SET messages = excluded.messages, created = excluded.created
+INSERT INTO turn_keys (owner, key, turn, created, expires, secret) VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT (owner, key) DO UPDATE SET
+    turn = excluded.turn, created = excluded.created, expires = excluded.expires, secret = excluded.secret
+"""
+_APPEND = "INSERT INTO turn_parts (owner, turn, place, bytes, messages, started) VALUES (?, ?, ?, ?, ?, ?)"
+_NEXT = "SELECT coalesce(max(place), -1) + 1 FROM turn_parts WHERE owner = ? AND turn = ?"
+_PARTS = "SELECT messages, started FROM turn_parts WHERE owner = ? AND turn = ? ORDER BY place"
+_SIZE = "SELECT coalesce(sum(bytes), 0) FROM turn_parts WHERE owner = ? AND turn = ?"
+_TURN = "SELECT turn FROM turn_keys WHERE owner = ? AND key = ?"
+_DROP = """
+DELETE FROM turn_parts WHERE owner = ? AND turn = ?
+    AND NOT EXISTS (SELECT 1 FROM turn_keys WHERE turn_keys.owner = ? AND turn_keys.turn = ?)
 """
 _messages = msgspec.json.Decoder(tuple[Message, ...])
 _started = msgspec.json.Decoder(list[str])
@@ -32,15 +64,20 @@ _NAME = "\0"
 
 
 class KeptRounds(Struct, frozen=True):
-    """The messages that were said and done, the calls that had begun, and the name by which the run asked for consent."""
+    """The messages of a turn, the calls that had begun, and the name by which the run asked for consent.
+
+    `turn` and `secret` are needed to append to it.
+    """
 
     messages: tuple[Message, ...]
     started: frozenset[str] = frozenset()
     run: str = ""
+    turn: str = ""
+    secret: bytes | None = None
 
 
 class RoundStore:
-    """Keeps rounds for a week; nobody finds another's."""
+    """Stores turns for a week, private ones for a day; an owner finds only their own."""
 
     def __init__(
         self,
@@ -54,35 +91,75 @@ class RoundStore:
         self._jumps = Jumps(clock, steady)
         self._kept = 0
 
-    async def find(self, owner: str, keys: Iterable[str], within: float = KEPT_SECONDS) -> dict[str, KeptRounds]:
-        """What was kept under these keys within so many seconds, which do not pass because a clock is set forward."""
-        asked = list(keys)
+    async def find(
+        self,
+        owner: str,
+        keys: Iterable[str],
+        within: float = KEPT_SECONDS,
+        *,
+        secrets: Mapping[str, bytes] | None = None,
+        most: int | None = None,
+    ) -> dict[str, KeptRounds]:
+        """What was kept under these keys within so many seconds, which do not pass because a clock is set forward.
+
+        `secrets` open what is private, by key. InvalidRequest if there is more than `most` bytes of it.
+        """
+        asked = list(dict.fromkeys(keys))
         if not asked:
             return {}
-        query = _SELECT % ", ".join("?" * len(asked))
-        oldest = self._clock() - within - self._jumps.forward(within)
-        rows = await self._database.do(lambda db: db.execute(query, (owner, oldest, *asked)).fetchall())
-        return {key: _kept(said, _started.decode(begun)) for key, said, begun in rows}
+        now, jump = self._clock(), self._jumps.forward(within)
+        oldest, alive = now - within - jump, now - jump
+
+        def read(db: Connection) -> dict[str, KeptRounds]:
+            leading = _leading(db, owner, asked, oldest, alive, secrets or {})
+            turns = dict(leading.values())
+            if most is not None:
+                _check_size(db, owner, turns, most)
+            kept = {turn: _read_turn(db, owner, turn, secret) for turn, secret in turns.items()}
+            return {key: kept[turn] for key, (turn, _) in leading.items()}
+
+        return await self._database.do(read)
 
     async def keep(
-        self, owner: str, keys: Sequence[str], messages: Sequence[Message], forget: Sequence[str] = (), run: str = ""
+        self,
+        owner: str,
+        keys: Sequence[str],
+        messages: Sequence[Message],
+        forget: Sequence[str] = (),
+        run: str = "",
+        *,
+        turn: str = "",
+        secret: bytes | None = None,
+        secrets: Mapping[str, bytes] | None = None,
     ) -> None:
-        """Keep these messages under every key, and nothing any more under those to forget.
+        """Append messages to a turn, to which all these keys lead from now on, and nothing any more those to forget.
 
-        The name of the `run` is that under which the messages of a key were kept first.
+        Without a `turn` it is that of the first key, or a new one. With a `secret` the turn is private, and only the keys
+        that have `secrets` of their own lead to it: of the others it is known that they were kept, and nothing else.
         """
-        now, written = self._clock(), msgspec.json.encode(messages)
-        begun = msgspec.json.encode([_NAME + run] if run else [])
-        kept = [(owner, key, now, written, begun) for key in keys]
+        now, given = self._clock(), tuple(messages)
+        fresh = turn or mint()
         prune = self._kept % _PRUNE_EVERY == 0
         self._kept += 1
-        dropped = [(owner, key) for key in forget]
+        expires = now + (KEPT_SECONDS if secret is None else PRIVATE_SECONDS)
+
+        def row(key: str, turn: str) -> tuple[object, ...]:
+            if secret is None:
+                return (owner, key, turn, now, expires, None)
+            opening = (secrets or {}).get(key)
+            known = (owner, key, turn if opening else "", now)
+            return (*known, expires, seal(opening, secret)) if opening else (*known, now + KEPT_SECONDS, None)
 
         def write(db: Connection) -> None:
-            db.executemany(_KEEP, kept)
-            db.executemany("DELETE FROM rounds WHERE owner = ? AND key = ?", dropped)
+            former = _turns(db, owner, [*keys, *forget])
+            here = turn or (former.get(keys[0]) if keys else None) or fresh
+            db.executemany(_KEEP, [row(key, here) for key in keys])
+            db.executemany("DELETE FROM turn_keys WHERE owner = ? AND key = ?", [(owner, key) for key in forget])
+            if keys and (secret is None or any(key in (secrets or {}) for key in keys)):
+                _append(db, owner, here, given, [_NAME + run] if run else [], secret)
+            _drop(db, [(owner, one) for one in {*former.values()}])
             if prune:
-                db.execute("DELETE FROM rounds WHERE created < ?", (now - KEPT_SECONDS,))
+                _prune(db, now)
 
         await self._database.change(write)
 
@@ -90,14 +167,95 @@ class RoundStore:
         """Remember that a call has begun; once this returns it survives a crash."""
 
         def write(db: Connection) -> None:
-            found = db.execute("SELECT started FROM rounds WHERE owner = ? AND key = ?", (owner, key)).fetchone()
+            found = db.execute(_TURN, (owner, key)).fetchone()
             if found is not None:
-                begun = msgspec.json.encode([*_started.decode(found[0]), call_id])
-                db.execute("UPDATE rounds SET started = ? WHERE owner = ? AND key = ?", (begun, owner, key))
+                _append(db, owner, found[0], (), [call_id], None)
 
         await self._database.change(write)
 
 
-def _kept(said: bytes, begun: Sequence[str]) -> KeptRounds:
+def _leading(
+    db: Connection, owner: str, keys: Sequence[str], oldest: float, alive: float, secrets: Mapping[str, bytes]
+) -> dict[str, tuple[str, bytes | None]]:
+    """The turn that each of the keys leads to, and the secret of a private one; those that cannot be read are left out."""
+    leading: dict[str, tuple[str, bytes | None]] = {}
+    for some in batches(keys):
+        for key, turn, secret in db.execute(_KEYS % placeholders(some), (owner, oldest, alive, *some)).fetchall():
+            if secret is None:
+                leading[key] = (turn, None)
+            elif key in secrets:
+                try:
+                    leading[key] = (turn, unseal(secrets[key], bytes(secret)))
+                except Unreadable:
+                    continue
+    return leading
+
+
+def _check_size(db: Connection, owner: str, turns: Iterable[str], most: int) -> None:
+    left = most
+    for turn in turns:
+        left -= db.execute(_SIZE, (owner, turn)).fetchone()[0]
+        if left < 0:
+            raise InvalidRequest(
+                f"The earlier turns of this conversation in which server tools ran hold more than {most} bytes; "
+                "send fewer of them.",
+                code="context_length_exceeded",
+            )
+
+
+def _read_turn(db: Connection, owner: str, turn: str, secret: bytes | None) -> KeptRounds:
+    messages: list[Message] = []
+    begun: list[str] = []
+    for said, started in db.execute(_PARTS, (owner, turn)).fetchall() if turn else ():
+        messages += _messages.decode(unseal(secret, bytes(said)) if secret and said else said or b"[]")
+        begun += _started.decode(started)
     run = next((one[1:] for one in begun if one.startswith(_NAME)), "")
-    return KeptRounds(_messages.decode(said), frozenset([one for one in begun if not one.startswith(_NAME)]), run)
+    started = frozenset([one for one in begun if not one.startswith(_NAME)])
+    return KeptRounds(tuple(messages), started, run, turn, secret)
+
+
+def _append(
+    db: Connection, owner: str, turn: str, messages: Sequence[Message], started: Sequence[str], secret: bytes | None
+) -> None:
+    place = db.execute(_NEXT, (owner, turn)).fetchone()[0]
+    begun = msgspec.json.encode(started if place == 0 or not (started and started[0].startswith(_NAME)) else [])
+    parts = [*_parts(messages)] or ([b""] if begun != b"[]" else [])
+    for number, part in enumerate(parts):
+        kept = seal(secret, part) if secret is not None and part else part
+        db.execute(_APPEND, (owner, turn, place + number, len(part), kept, begun if number == 0 else b"[]"))
+
+
+def _parts(messages: Sequence[Message]) -> Iterator[bytes]:
+    """The messages as JSON arrays of moderate size."""
+    pending: list[bytes] = []
+    size = 0
+    for message in messages:
+        pending.append(msgspec.json.encode(message))
+        size += len(pending[-1])
+        if size >= _PART_BYTES:
+            yield b"[%b]" % b",".join(pending)
+            pending, size = [], 0
+    if pending:
+        yield b"[%b]" % b",".join(pending)
+
+
+def _turns(db: Connection, owner: str, keys: Sequence[str]) -> dict[str, str]:
+    """The turns that these keys lead to so far."""
+    found: dict[str, str] = {}
+    for some in batches(keys):
+        select = f"SELECT key, turn FROM turn_keys WHERE owner = ? AND key IN ({placeholders(some)})"  # noqa: S608 - ?
+        found |= dict(db.execute(select, (owner, *some)).fetchall())
+    return found
+
+
+def _drop(db: Connection, turns: Iterable[tuple[str, str]]) -> None:
+    """Delete the turns that no key leads to any more."""
+    db.executemany(_DROP, [(owner, turn, owner, turn) for owner, turn in turns])
+
+
+def _prune(db: Connection, now: float) -> None:
+    """Delete some of the keys whose time is over, and the turns that are left without one."""
+    select = "SELECT owner, key, turn FROM turn_keys WHERE expires < ? ORDER BY expires LIMIT ?"
+    old = db.execute(select, (now, _PRUNED)).fetchall()
+    db.executemany("DELETE FROM turn_keys WHERE owner = ? AND key = ?", [(owner, key) for owner, key, _ in old])
+    _drop(db, {(owner, turn) for owner, _, turn in old})

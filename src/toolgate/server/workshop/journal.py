@@ -4,6 +4,9 @@ In a dialect that has no words for the server's calls, a client that returns wit
 only its part of the turn: the whole turn is put in its place. A run that was cut off, or waits for a person, goes on when
 the very same request comes again; what it had done is not done twice.
 
+What a client wants nothing stored of (`store: false`) is stored encrypted, under secrets that are derived from the request
+itself, or from the id of the call that the client comes back with: who has only the database cannot read it.
+
 A client that leaves may ask again before we have noticed. So a request that is just being answered for the same caller waits
 until it is certain that the first one's client is still there, if anything is at stake.
 """
@@ -14,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from toolgate.conversation.errors import Overloaded
@@ -23,7 +27,8 @@ from toolgate.conversation.ids import mint
 from toolgate.conversation.message import Message, Part, ToolCall, ToolResult, plain_text
 from toolgate.conversation.request import ModelRequest
 from toolgate.engine.rounds import Past
-from toolgate.storage.rounds import KeptRounds, RoundStore
+from toolgate.storage.rounds import MOST_BYTES, KeptRounds, RoundStore
+from toolgate.storage.sealing import derived, new_secret
 
 RESUMABLE_SECONDS = 3600.0
 """For how long the same request goes on with a run that broke off; later it is a new one."""
@@ -31,6 +36,13 @@ RESUMABLE_SECONDS = 3600.0
 
 DEPARTURE_SECONDS = 2.0
 """Within this time it is noticed that a client has left."""
+
+
+class RunKey(Struct, frozen=True):
+    """The digest of the request that began a run; `secret` opens what is stored of one that is private."""
+
+    text: str
+    secret: bytes | None = None
 
 
 class Memory:
@@ -41,30 +53,33 @@ class Memory:
         self._live: dict[tuple[str, str], RunJournal] = {}
 
     async def begin(
-        self, owner: str, key: str, request: ModelRequest, native: bool, run: str = ""
+        self, owner: str, key: RunKey, request: ModelRequest, native: bool, run: str = ""
     ) -> tuple["RunJournal", Past]:
         """A journal for the run of this key, and what an earlier attempt did, if there was one.
 
         `run` is the name by which a new run asks for consent; one that goes on has that of its first attempt.
         A run of this key that is live is left alone: this one is another.
         """
-        if (earlier := self._live.get((owner, key))) is not None:
+        if (earlier := self._live.get((owner, key.text))) is not None:
             await earlier.overtaken()
-        if (owner, key) in self._live:
-            key = f"{key}+{mint()}"
+        if (owner, key.text) in self._live:
+            key = replace(key, text=f"{key.text}+{mint()}")
             return RunJournal(self._store, self._live, owner, key, request.messages, native, run), Past()
         # The key is taken before anything is awaited: of two that come back, one goes on.
         journal = RunJournal(self._store, self._live, owner, key, request.messages, native, run)
         try:
             pending = {_began_key(call): call.id for call in unanswered(request.messages)}
-            kept = await self._store.find(owner, [key, *pending], within=RESUMABLE_SECONDS)
+            secrets = {key.text: key.secret} if key.secret is not None else {}
+            kept = await self._store.find(owner, [key.text, *pending], within=RESUMABLE_SECONDS, secrets=secrets)
             strange = await self._strange(owner, unanswered(request.messages)) if native and pending else frozenset()
         except BaseException:
             journal.close()
             raise
-        journal.resumed = journal._kept = key in kept
-        attempt = kept.pop(key, KeptRounds(()))
-        journal.run = attempt.run or run
+        attempt = kept.pop(key.text, None)
+        if attempt is None:
+            attempt = KeptRounds(())
+        else:
+            journal.resume(attempt)
         started = attempt.started | {pending[began] for began in kept}
         return journal, Past(attempt.messages, started, strange - started)
 
@@ -77,11 +92,18 @@ class Memory:
     async def restored(self, owner: str, request: ModelRequest, native: bool, has_ids: bool) -> ModelRequest:
         """The request with all that its client did not see or could not keep."""
         if native:
-            kept = await self._store.find(owner, _run_keys(request.messages))
+            kept = await self._store.find(owner, _run_keys(request.messages), most=MOST_BYTES)
             return replace(request, messages=tuple(_in_full(request.messages, kept))) if kept else request
         turns = _turns(request.messages, has_ids)
-        kept = await self._store.find(owner, turns.values())
-        found = {number: kept[key].messages for number, key in turns.items() if key in kept}
+        private = {number: _private_key(calls) for number, calls in turns.calls.items()} if has_ids else {}
+        secrets = {key: _secret(turns.calls[number]) for number, key in private.items()}
+        keys = [*turns.keys.values(), *private.values()]
+        kept = await self._store.find(owner, keys, secrets=secrets, most=MOST_BYTES)
+        found = {
+            number: kept[key].messages
+            for number, key in [*turns.keys.items(), *private.items()]
+            if key in kept and kept[key].messages
+        }
         return replace(request, messages=tuple(_with_turns(request.messages, found))) if found else request
 
 
@@ -93,7 +115,7 @@ class RunJournal:
         store: RoundStore,
         live: "dict[tuple[str, str], RunJournal]",
         owner: str,
-        key: str,
+        key: RunKey,
         asked: Sequence[Message],
         native: bool,
         run: str = "",
@@ -107,13 +129,24 @@ class RunJournal:
         self._store = store
         self._live = live
         self._owner = owner
-        self._key = key
+        self._key = key.text
+        self._opening = key.secret
+        self._secret = new_secret() if key.secret is not None else None
+        self._turn = mint()
+        self._written = 0  # so many messages are stored already
         self._kept = False
         self._is_finished = False
         self._begun: list[str] = []
         self._over = asyncio.Event()
         self._is_overtaken = False
-        live[owner, key] = self
+        live[owner, key.text] = self
+
+    def resume(self, attempt: KeptRounds) -> None:
+        """Go on with what an earlier attempt had begun."""
+        self.resumed = self._kept = True
+        self.run = attempt.run or self.run
+        self._turn, self._secret = attempt.turn, attempt.secret
+        self._written = len(attempt.messages)
 
     async def overtaken(self) -> None:
         """The same request has come again: if anything is at stake, wait for the end of this run, as long as may be."""
@@ -125,7 +158,7 @@ class RunJournal:
     async def progressed(self, messages: Sequence[Message]) -> None:
         """Keep what the run did so far, for the same request to go on from."""
         self._kept = True
-        await self._store.keep(self._owner, [self._key], messages, run=self.run)
+        await self._append([self._key], messages)
 
     async def answered(self, message: Message, usage: Usage | None) -> None:
         """Nothing is lost yet: the same request would get another answer."""
@@ -148,12 +181,29 @@ class RunJournal:
         self, messages: Sequence[Message], returned: Sequence[ToolCall], asked: Sequence[str] = ()
     ) -> None:
         """Keep the turn for when the client comes back; the attempt stays until the client has heard of its end."""
-        keys = [_call_key(returned), _spoken_key(_spoken(self._asked), returned)] if returned else []
+        keys, secrets = [], {}
+        if returned and self._secret is None:
+            keys += [_call_key(returned), _spoken_key(_spoken(self._asked), returned)]
+        elif returned:
+            keys += [_private_key(returned)]
+            secrets[keys[0]] = _secret(returned)
         keys += [*dict.fromkeys(_run_keys(messages)), *map(_asked_key, asked)] if self._native else []
         keys += [self._key] if self._kept else []
         if keys:
-            await self._store.keep(self._owner, keys, messages)
+            await self._append(keys, messages, secrets)
         self._is_finished = True
+
+    async def _append(
+        self, keys: Sequence[str], messages: Sequence[Message], secrets: Mapping[str, bytes] | None = None
+    ) -> None:
+        """Store the messages that are not stored yet, and let the keys lead to all of them."""
+        new, known = messages[self._written :], dict(secrets or {})
+        if self._opening is not None:
+            known[self._key] = self._opening
+        await self._store.keep(
+            self._owner, keys, new, run=self.run, turn=self._turn, secret=self._secret, secrets=known
+        )
+        self._written = len(messages)
 
     async def told(self) -> None:
         """The client has heard the end: from now on the same request is another."""
@@ -167,9 +217,10 @@ class RunJournal:
         self._over.set()
 
 
-def request_key(*words: bytes) -> str:
+def request_key(*words: bytes, private: bool = False) -> RunKey:
     """The key of a run: the digest of the request that began it."""
-    return "run:" + hashlib.sha256(b"\0".join(words)).hexdigest()
+    whole = b"\0".join(words)
+    return RunKey("run:" + hashlib.sha256(whole).hexdigest(), derived("run", whole) if private else None)
 
 
 def _began_key(call: ToolCall) -> str:
@@ -191,6 +242,16 @@ def _asked_key(approval: str) -> str:
 def _call_key(calls: Sequence[ToolCall]) -> str:
     """The key of a turn by the first of the client's calls in it."""
     return f"call:{calls[0].id}"
+
+
+def _private_key(calls: Sequence[ToolCall]) -> str:
+    """The key of a private turn: the id of the client's call opens it, so that only its digest is stored."""
+    return f"call:{hashlib.sha256(calls[0].id.encode('utf-8', 'replace')).hexdigest()}"
+
+
+def _secret(calls: Sequence[ToolCall]) -> bytes:
+    """The secret that opens a private turn."""
+    return derived("call", calls[0].id.encode("utf-8", "replace"))
 
 
 def _spoken_key(spoken: "hashlib._Hash", calls: Sequence[ToolCall]) -> str:
@@ -225,13 +286,20 @@ def _calls(message: Message) -> list[ToolCall]:
     return [part for part in message.parts if isinstance(part, ToolCall) and part.executor == "client"]
 
 
-def _turns(messages: Sequence[Message], has_ids: bool) -> dict[int, str]:
-    """The key of each turn that holds calls of the client, by the number of its message."""
-    turns, spoken = {}, hashlib.sha256()
+class _Turns(Struct, frozen=True):
+    """The turns that hold calls of the client: their keys and those calls, by the number of the message."""
+
+    keys: dict[int, str]
+    calls: dict[int, list[ToolCall]]
+
+
+def _turns(messages: Sequence[Message], has_ids: bool) -> _Turns:
+    turns, spoken = _Turns({}, {}), hashlib.sha256()
     for number, message in enumerate(messages):
         _hear(spoken, message)
         if calls := _calls(message):
-            turns[number] = _call_key(calls) if has_ids else _spoken_key(spoken, calls)
+            turns.keys[number] = _call_key(calls) if has_ids else _spoken_key(spoken, calls)
+            turns.calls[number] = calls
     return turns
 
 

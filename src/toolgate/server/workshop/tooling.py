@@ -164,7 +164,8 @@ class Tooling:
         if not outfit.runs:
             offered = [tool for tool in outfit.shelf.offered() if not outfit.shelf.is_virtual(tool.name)]
             return Equipment(route.model, replace(request, tools=(*request.tools, *offered)), outfit.selection.warnings)
-        key = request_key(dialect.name.encode(), route.name.encode(), repr(wanted).encode(), encode(body))
+        words = (dialect.name.encode(), route.name.encode(), repr(wanted).encode(), encode(body))
+        key = request_key(*words, private=_is_private(body))
         hold = 0.0 if dialect.asking else self.terms.hold_seconds
         if lasting is not None:
             key, hold = request_key(lasting.run.encode()), HOLD_SECONDS
@@ -300,6 +301,11 @@ class _Journalled:
         """The client has heard the answer."""
         if self._journal is not None:
             await self._journal.told()
+
+
+def _is_private(body: Any) -> bool:
+    """Whether the client wants nothing of the answer stored."""
+    return type(body) is dict and body.get("store") is False
 
 
 def _is_copy(tool: ToolDef, registry: Registry) -> bool:
