@@ -4,6 +4,7 @@ A speaker holds a conversation as a user of that client would: it keeps what it 
 """
 
 import json
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from anthropic import Anthropic
@@ -133,13 +134,15 @@ class Responses:
         return Turn(final.output_text, calls, final.status, ours, asked)
 
 
-class Messages:
-    """Anthropic Messages."""
+class PlainMessages:
+    """Anthropic Messages without any beta: the server's calls are hidden, because the plain API has no blocks for them."""
 
-    native = True
+    native = False
+    headers: Mapping[str, str] = {}
 
     def __init__(self, stage: Stage, model: str, stream: bool, own: tuple[str, ...], **wants: Any) -> None:
-        self._client = Anthropic(base_url=stage.url, api_key="unused", max_retries=0)
+        headers = dict(self.headers)
+        self._client = Anthropic(base_url=stage.url, api_key="unused", max_retries=0, default_headers=headers)
         self._wants, self._stream, self._model = wants, stream, model
         self._messages: list[Any] = []
         tools: Any = [{"name": name, "input_schema": SCHEMA} for name in own]
@@ -187,7 +190,15 @@ class Messages:
         ]
         calls = {block["name"]: block["id"] for block in content if block["type"] == "tool_use"}
         text = "".join([block["text"] for block in content if block["type"] == "text"])
+        assert all(block["type"] in ("text", "tool_use") for block in content) or self.headers
         return Turn(text, calls, final.stop_reason, ours, [])
+
+
+class Messages(PlainMessages):
+    """Anthropic Messages of a client that knows the blocks of MCP servers."""
+
+    native = True
+    headers: Mapping[str, str] = {"anthropic-beta": "mcp-client-2025-11-20"}
 
 
 class Ollama:
@@ -243,4 +254,10 @@ def _headers(wants: dict[str, Any]) -> dict[str, str]:
     return {names[name]: value for name, value in said.items()}
 
 
-SPEAKERS: dict[str, Any] = {"chat": Chat, "responses": Responses, "messages": Messages, "ollama": Ollama}
+SPEAKERS: dict[str, Any] = {
+    "chat": Chat,
+    "responses": Responses,
+    "messages": Messages,
+    "plain_messages": PlainMessages,
+    "ollama": Ollama,
+}

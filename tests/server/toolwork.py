@@ -126,7 +126,7 @@ class Work:
     ) -> Heard:
         """One request that wants all server tools run."""
         payload = body(client, model, stream, text, **{**AUTO, **more})
-        return await ask(self.url, PATHS[client], payload, *_key(key))
+        return await ask(self.url, PATHS[client], payload, *_key(key), *_beta(client))
 
     @asynccontextmanager
     async def asking(
@@ -134,7 +134,8 @@ class Work:
     ) -> AsyncIterator[Caller]:
         """A request whose answer has not been read; the caller may hang up."""
         async with Caller(self.url) as caller:
-            await caller.post(PATHS[client], body(client, "openai_chat", stream, text, **{**AUTO, **more}), *_key(key))
+            payload = body(client, "openai_chat", stream, text, **{**AUTO, **more})
+            await caller.post(PATHS[client], payload, *_key(key), *_beta(client))
             yield caller
 
     async def get(self, path: str, key: str = "") -> Heard:
@@ -164,6 +165,11 @@ class Work:
     async def decide(self, id: str, decision: str = "approve", key: str = "", **more: Any) -> Heard:
         """Answer a question."""
         return await self.post(f"/v1/approvals/{id}", {"decision": decision, **more}, key)
+
+
+def _beta(client: str) -> tuple[str, ...]:
+    """What an Anthropic client says that can read the server's own calls."""
+    return ("anthropic-beta: mcp-client-2025-11-20",) if client == "anthropic" else ()
 
 
 def _key(key: str) -> tuple[str, ...]:

@@ -37,7 +37,8 @@ def timeless() -> tuple[float, float]:
 class Reply(Struct, frozen=True):
     """How our answer presents itself: its id, the second it was created and the model's public name.
 
-    `tool_events` asks a dialect that has no words for the server's tools to tell of them in fields of our own.
+    `tool_events` asks a dialect that has no words for the server's tools to tell of them in fields of our own;
+    `shows_server_tools` is false where the dialect has such words and this client cannot read them.
     `times` are the seconds that the first piece of the answer took, and those that all of it took so far.
     """
 
@@ -46,6 +47,7 @@ class Reply(Struct, frozen=True):
     model: str
     tool_events: bool = False
     times: Callable[[], tuple[float, float]] = timeless
+    shows_server_tools: bool = True
 
 
 def tool_event(event: RunEvent) -> dict[str, Any] | None:
@@ -193,13 +195,18 @@ def _no_servers(
     return request, ()
 
 
+def _reads_all(request: ModelRequest) -> bool:
+    return True
+
+
 class Dialect(Struct, frozen=True):
     """A wire format with both its halves.
 
     `passed_headers` are headers in which a client says things that an upstream of the same dialect should hear;
     with `one_event_a_write`, no two events leave in one piece, as the dialect's specification wants it.
     One that is `native` to tools that the server runs shows their calls and results, one that is `asking` has words for an
-    approval, one that is `pausing` for a turn to be gone on with. `take_servers` are the tool servers that a request names
+    approval, one that is `pausing` for a turn to be gone on with; `reads_server_tools` says whether the client that made a
+    request can read such calls. `take_servers` are the tool servers that a request names
     and that the given function knows, and the request without them.
     """
 
@@ -213,6 +220,7 @@ class Dialect(Struct, frozen=True):
     asking: bool = False
     pausing: bool = False
     take_servers: TakeServers = _no_servers
+    reads_server_tools: Callable[[ModelRequest], bool] = _reads_all
 
     def frame_decoder(self) -> FrameDecoder:
         """Cuts a streamed body of this dialect into frames."""

@@ -173,11 +173,12 @@ class Conversations:
             request = asked = await self._check.check(request, route)
             model = route.model
         else:
-            request, asked, model, told = await self._equipped(
-                call, request, route, wanted or Wanted(), dialect, body, lasting
-            )
+            wanted = wanted or Wanted()
+            if wanted.status != "events" and not dialect.reads_server_tools(request):
+                dialect = replace(dialect, native=False, pausing=False)
+            request, asked, model, told = await self._equipped(call, request, route, wanted, dialect, body, lasting)
         events = wanted is not None and wanted.status == "events"
-        reply = Reply(half.reply_id(), int(time.time()), request.model, events, record.times)
+        reply = Reply(half.reply_id(), int(time.time()), request.model, events, record.times, dialect.native)
         return Question(call.exchange, dialect, half, request, model, asked, reply, record, whole, told=told)
 
     async def _equipped(

@@ -1,10 +1,17 @@
 """Anthropic Messages."""
 
 from toolgate.dialects.anthropic import server, upstream
-from toolgate.dialects.anthropic.tool_servers import take_servers
+from toolgate.dialects.anthropic.tool_servers import reads_server_tools, take_servers
 from toolgate.dialects.anthropic.words import NAME
 from toolgate.dialects.dialect import Dialect
 
 DIALECT = Dialect(
-    NAME, server, upstream, passed_headers=("anthropic-beta",), native=True, pausing=True, take_servers=take_servers
+    NAME,
+    server,
+    upstream,
+    passed_headers=("anthropic-beta",),
+    native=True,
+    pausing=True,
+    take_servers=take_servers,
+    reads_server_tools=reads_server_tools,
 )

@@ -74,6 +74,7 @@ class MessagesEncoder:
 
     def __init__(self, reply: Reply) -> None:
         self._reply = reply
+        self._hides = not reply.shows_server_tools
         self._began = False
         self._refused = False
         self._blocks = 0  # how many the client has heard of
@@ -123,6 +124,8 @@ class MessagesEncoder:
                 self._prepare({"type": "text", "text": ""}, "text_delta", "text")
             case Reasoning():
                 self._prepare(write_thinking("", ""), "thinking_delta", "thinking")
+            case ToolCall(executor="gateway") if self._hides:
+                pass
             case ToolCall():
                 self._prepare({**write_call(part), "input": {}}, "input_json_delta", "partial_json")
                 self._around = (b"", b"") if part.freeform else self._around
@@ -162,6 +165,8 @@ class MessagesEncoder:
                 return self._catch_up(text) + self._close()
             case Reasoning():
                 return self._end_reasoning(part)
+            case ToolCall(executor="gateway") | ToolResult() if self._hides:
+                return b""
             case ToolCall(arguments=arguments):
                 if part.freeform:
                     whole = encode({"input": arguments}).decode()
@@ -219,9 +224,15 @@ def encode_response(response: ModelResponse, request: ModelRequest, reply: Reply
     """A whole answer."""
     refused = any(isinstance(part, Refusal) for part in response.parts)
     reason = write_reason(response.reason, response.stop_sequence, refused)
-    content = [block for part in response.parts for block in write_part(part)]
+    parts = response.parts if reply.shows_server_tools else [part for part in response.parts if not _is_ours(part)]
+    content = [block for part in parts for block in write_part(part)]
     message = write_message(reply, content, reason, response.stop_sequence, response.usage or Usage())
     return encode({**message, **response.extra.get(NAME, {})})
+
+
+def _is_ours(part: Part) -> bool:
+    """Whether the part is a call that the server ran, or its result."""
+    return isinstance(part, ToolResult) or (isinstance(part, ToolCall) and part.executor == "gateway")
 
 
 def write_part(part: Part) -> list[dict[str, Any]]:

@@ -5,8 +5,22 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from toolgate.conversation.message import ToolCall
 from toolgate.conversation.request import ModelRequest, ToolDef, ToolServer
 from toolgate.dialects.anthropic.words import NAME
+
+_BETA = "mcp-client-"
+
+
+def reads_server_tools(request: ModelRequest) -> bool:
+    """Whether the client knows `mcp_tool_use` and `mcp_tool_result`, which are blocks of the beta API.
+
+    The SDK's plain `messages.create` reads them as text blocks without a text, on which clients break.
+    """
+    if "mcp_servers" in request.extra.get(NAME, {}) or _BETA in request.headers.get("anthropic-beta", ""):
+        return True
+    parts = [part for message in request.messages if message.role == "assistant" for part in message.parts]
+    return any(isinstance(part, ToolCall) and part.executor == "gateway" for part in parts)  # it has sent them back
 
 
 def take_servers(
