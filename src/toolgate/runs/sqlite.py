@@ -4,10 +4,13 @@ DBOS would bring the file up to its schema statement by statement, and one that 
 again. Here it has an engine whose statements are all of one transaction while it does so.
 """
 
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine.interfaces import DBAPIConnection
+
+from toolgate.storage.files import make_private
 
 _CONNECTIONS = 5
 _PATIENCE_MS = 30_000
@@ -18,6 +21,7 @@ class StepsFile:
 
     def __init__(self, url: str) -> None:
         self._preparing = True
+        make_private(Path(url.removeprefix("sqlite:///")))
         self.engine: Engine = create_engine(url, pool_size=_CONNECTIONS, max_overflow=0)
         event.listen(self.engine, "connect", _connected)
         event.listen(self.engine, "begin", self._begun)

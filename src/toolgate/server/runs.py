@@ -12,6 +12,7 @@ from toolgate.server.fanout import Fanout
 from toolgate.server.responses import State
 from toolgate.server.responses import Terms as ResponseTerms
 from toolgate.storage.database import Database
+from toolgate.storage.files import steps_file
 from toolgate.storage.responses import ResponseStore
 from toolgate.storage.runs import RunStore
 from toolgate.telemetry.traced import Traced
@@ -65,8 +66,7 @@ def system_database(place: str) -> str | None:
     path = place.removeprefix("sqlite://").removeprefix("/")
     if not path:
         return None
-    file = Path(path)
-    return f"sqlite:///{file.with_name(f'{file.stem}-runs{file.suffix}')}"
+    return f"sqlite:///{steps_file(Path(path))}"
 
 
 def _workflows(url: str, node: str, warn: Callable[[str], None]) -> Execution:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from toolgate.storage.engine import Connection, Duplicate, Work, unavailable
+from toolgate.storage.files import make_private
 
 _T = TypeVar("_T")
 
@@ -89,7 +90,7 @@ class SqliteEngine:
 
     def _open(self) -> sqlite3.Connection:
         if self._path is not None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            make_private(self._path)
         connection = sqlite3.connect(self._path or ":memory:", isolation_level=None, check_same_thread=False)
         try:
             connection.execute(f"PRAGMA busy_timeout = {round(self._patience * 1000)}")

@@ -3,6 +3,7 @@
 What is not configured is not imported: each kind of source brings its own weight.
 """
 
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from toolgate.config.settings import HttpTools, McpLogin, McpServer
 from toolgate.conversation.errors import InvalidRequest
 from toolgate.server.workshop.egress import guarded_http, guarded_streams
 from toolgate.storage.database import Database
+from toolgate.storage.files import own_files
 from toolgate.storage.pins import PinStore
 from toolgate.tools.builtin import BuiltinSource
 from toolgate.tools.egress import Refused
@@ -19,6 +21,7 @@ from toolgate.tools.egress.guarded import Watch, unwatched
 from toolgate.tools.egress.url import read_url
 from toolgate.tools.sources.api import Registration
 from toolgate.tools.tool import ToolSource, ToolSpec
+from toolgate.upstreams.embedded.cache import default_folder
 
 if TYPE_CHECKING:
     from toolgate.server.workshop.egress import GuardedStreams
@@ -77,8 +80,10 @@ class Sources:
 
     def _builtin(self) -> ToolSource:
         builtin = self._config.tools.builtin
-        own = [self._base / LOGINS, *[self._base / place for place in self._config.tools.python]]
-        protected = [path for path in (*own, self._config.source, self._database) if path]
+        protected = [self._base / LOGINS, *[self._base / place for place in self._config.tools.python]]
+        protected += own_files(self._database) if self._database is not None else []
+        protected += [self._config.source] if self._config.source is not None else []
+        protected += [self._base / place for place in self._own_folders() if place is not None]
         return BuiltinSource(
             [self._base / root for root in builtin.roots],
             http=self._http,
@@ -86,6 +91,12 @@ class Sources:
             disabled=frozenset(builtin.disabled),
             protected=protected,
         )
+
+    def _own_folders(self) -> list[str | None]:
+        """Weights and prompts, which decide what models say."""
+        embedded = self._config.embedded
+        weights = embedded.model if embedded.model.endswith(".gguf") else None
+        return [embedded.folder or str(default_folder(os.environ)), weights, self._config.text.templates]
 
     def _python(self) -> ToolSource:
         from toolgate.tools.sources.python import PythonSource
