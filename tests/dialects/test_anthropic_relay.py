@@ -243,3 +243,11 @@ def test_a_whole_answer_that_is_an_error_fails():
     """quirk: a_error_200_json"""
     with pytest.raises(Unavailable, match="Full"):
         DIALECT.upstream.decode_response({"type": "error", "error": {"message": "Full"}}, REQUEST)
+
+
+@pytest.mark.parametrize("pieces", [('{"city": ,}',), ('["Par', 'is"]'), ('{"city":"Par',)])
+def test_arguments_that_are_no_object_end_the_stream_with_an_error(pieces):
+    calling = [start(), call_block(0), *[delta(0, partial_json=piece) for piece in pieces], stop(0)]
+    with pytest.raises(Garbled, match="not a JSON object"):
+        relayed(wire(*calling, ending("tool_use"), STOP))
+    assert parsed(relayed(wire(*calling, ending("max_tokens"), STOP)))[-1]["type"] == "message_stop"

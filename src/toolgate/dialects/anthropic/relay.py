@@ -3,17 +3,18 @@
 Mended are a missing or second `message_start`, usage without the counts that SDKs demand, empty text blocks, starts and
 stops said twice or not at all, the numbers of blocks, thinking sent into a block of text, inputs that come whole in the
 start of a call, ids that clients refuse, a stop reason that forgets the calls, and a missing `message_stop`.
-Unknown fields, blocks and events stay as they are.
+A call whose arguments turn out to be no JSON object ends the stream with an error. Unknown fields, blocks and events stay
+as they are.
 """
 
 import re
 from typing import Any
 
 from toolgate.conversation import ids
-from toolgate.conversation.arguments import as_object, as_text
+from toolgate.conversation.arguments import as_object, as_text, is_object
 from toolgate.conversation.errors import Garbled, ToolgateError
 from toolgate.conversation.events import FinishReason, ModelResponse, Usage
-from toolgate.dialects.anthropic.server import encode_stream_error
+from toolgate.dialects.anthropic.server import encode_stream_error, unusable_arguments
 from toolgate.dialects.anthropic.stream import object_of, read_event
 from toolgate.dialects.anthropic.words import (
     ID_PATTERN,
@@ -39,7 +40,7 @@ _EMPTY: dict[str, dict[str, Any]] = {
 class _Block:
     """A block that is open: its number for the client, once it has one, and what was held back."""
 
-    __slots__ = ("given_id", "input", "kind", "number", "start", "told")
+    __slots__ = ("arguments", "given_id", "input", "kind", "number", "start")
 
     def __init__(self, start: dict[str, Any]) -> None:
         self.start = start
@@ -47,7 +48,7 @@ class _Block:
         self.given_id = start["content_block"].get("id")
         self.number: int | None = None
         self.input: Any = None
-        self.told = False
+        self.arguments: list[str] = []
 
 
 class MessagesRelay:
@@ -62,6 +63,7 @@ class MessagesRelay:
         self._count = 0
         self._ids: set[str] = set()
         self._reason: FinishReason | None = None
+        self._unusable: str | None = None  # the tool of a call whose arguments are no object
 
     @property
     def reason(self) -> FinishReason | None:
@@ -165,7 +167,8 @@ class MessagesRelay:
             block = self._blocks[index]
         if block.number is None:
             before += self._open(block)
-        block.told = block.told or bool(delta.get("partial_json"))
+        if type(piece := delta.get("partial_json")) is str and piece:
+            block.arguments.append(piece)
         event["index"] = block.number
         return before + event_bytes(event)
 
@@ -187,7 +190,9 @@ class MessagesRelay:
         if block is None or block.number is None:
             return b""
         held = b""
-        if block.input and not block.told:
+        if block.arguments and block.kind == "tool_use" and not is_object("".join(block.arguments).strip()):
+            self._unusable = block.start["content_block"]["name"]
+        if block.input and not block.arguments:
             delta = {"type": "input_json_delta", "partial_json": as_text(block.input)}
             held = event_bytes({"type": "content_block_delta", "index": block.number, "delta": delta})
         return held + event_bytes({"type": "content_block_stop", "index": block.number})
@@ -201,6 +206,8 @@ class MessagesRelay:
         word = delta.get("stop_reason")
         if type(word) is str:
             self._reason, delta["stop_reason"] = mended_reason(word, bool(self._ids), delta.get("stop_sequence"))
+        if self._unusable is not None and self._reason in ("stop", "tool_calls"):
+            raise unusable_arguments(self._unusable)
         told = write_usage(self.usage or Usage())
         return event_bytes({**event, "delta": delta, "usage": {**told, **_said(event.get("usage"))}})
 

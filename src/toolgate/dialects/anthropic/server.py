@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from toolgate.conversation import ids
-from toolgate.conversation.errors import ToolgateError
+from toolgate.conversation.arguments import is_object
+from toolgate.conversation.errors import Garbled, ToolgateError
 from toolgate.conversation.events import Delta, Finish, ModelResponse, PartEnd, PartStart, RunEvent, StepStart, Usage
 from toolgate.conversation.message import Extra, Media, Opaque, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
 from toolgate.conversation.request import ModelRequest
@@ -70,6 +71,8 @@ class MessagesEncoder:
 
     A block of text or thinking is opened by its first words, for an empty one breaks clients that send it back; a call is
     opened at once. What stands around the text of a delta is written once a block.
+    Clients take arguments for a JSON object: those of the gateway's calls are sent whole, and a client's call whose
+    arguments turn out to be no object ends the stream with an error.
     """
 
     def __init__(self, reply: Reply) -> None:
@@ -82,6 +85,7 @@ class MessagesEncoder:
         self._opened = False
         self._around = (b"", b"")
         self._told = False
+        self._unusable: str | None = None  # the tool of a call whose arguments are no object
 
     def encode(self, event: RunEvent) -> bytes:
         """The events of the dialect for this event."""
@@ -128,7 +132,7 @@ class MessagesEncoder:
                 pass
             case ToolCall():
                 self._prepare({**write_call(part), "input": {}}, "input_json_delta", "partial_json")
-                self._around = (b"", b"") if part.freeform else self._around
+                self._around = (b"", b"") if part.freeform or part.executor == "gateway" else self._around
                 return self._open()
             case _:
                 pass
@@ -168,9 +172,11 @@ class MessagesEncoder:
             case ToolCall(executor="gateway") | ToolResult() if self._hides:
                 return b""
             case ToolCall(arguments=arguments):
-                if part.freeform:
-                    whole = encode({"input": arguments}).decode()
+                if part.freeform or part.executor == "gateway":
+                    whole = encode(write_input(part)).decode()
                     return self._close({"type": "input_json_delta", "partial_json": whole})
+                if part.complete and not is_object(arguments):
+                    self._unusable = part.name
                 return self._catch_up(arguments) + self._close()
             case _:
                 return b"".join([self._whole(block) for block in write_part(part)])
@@ -204,6 +210,8 @@ class MessagesEncoder:
         return start + self._close(*deltas)
 
     def _finish(self, finish: Finish) -> bytes:
+        if self._unusable is not None and finish.reason in ("stop", "tool_calls"):
+            raise unusable_arguments(self._unusable)
         delta = {
             "stop_reason": write_reason(finish.reason, finish.stop_sequence, self._refused),
             "stop_sequence": finish.stop_sequence,
@@ -213,6 +221,11 @@ class MessagesEncoder:
         beside = {name: value for name, value in own.items() if name not in _OF_THE_DELTA}
         event = {"type": "message_delta", "delta": delta, "usage": write_usage(finish.usage), **beside}
         return event_bytes(event) + _STOP
+
+
+def unusable_arguments(tool: str) -> Garbled:
+    """The failure of a streamed call whose arguments, already sent, are no JSON object."""
+    return Garbled(f"The model called {tool} with arguments that are not a JSON object.", code="invalid_arguments")
 
 
 def _citation_deltas(extra: Extra) -> list[dict[str, Any]]:
