@@ -48,6 +48,7 @@ def check_shape(client: str, heard: Heard) -> None:
         assert said["type"] == "error"
         assert said["error"]["type"]
         assert said["error"]["message"]
+        assert said["request_id"] == heard.headers["request-id"]
     else:
         assert set(said["error"]) >= {"message", "type", "param", "code"}
     assert heard.headers["x-request-id"]

@@ -16,7 +16,7 @@ from tests.clients.scenes import HELLO, LOOK_UP, LOOK_UP_TWICE
 from tests.server.talk import CLIENTS, PATHS, Caller, ask, body
 from tests.stage import MEMORY, UPSTREAMS, Player, Stage, gateway_config, upstream_config
 from toolgate.config import Config, ConfigError, Key, Log, Secret, Server, load
-from toolgate.conversation.message import Text
+from toolgate.conversation.message import Reasoning, Text
 from toolgate.server.build import Toolgate
 from toolgate.server.edge.answer import Answer
 from toolgate.server.edge.listen import listening
@@ -316,3 +316,37 @@ async def test_an_answered_request_leaves_nothing_to_the_garbage_collector(stage
     finally:
         gc.enable()
     assert alive < asked
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("upstream", [name for name in UPSTREAMS if name != "ollama"])
+@pytest.mark.parametrize("think", [False, True, None])
+async def test_an_ollama_client_that_wants_no_thoughts_gets_none(
+    stage: Stage, upstream: str, think: bool | None, stream: bool
+) -> None:
+    stage.play([Reasoning("Let me see."), Text("Hello.")])
+    wanted = {} if think is None else {"think": think}
+    heard = await ask(stage.url, PATHS["ollama"], body("ollama", upstream, stream, **wanted))
+    messages = [json.loads(line)["message"] for line in heard.body.splitlines()]
+    assert "".join([message["content"] for message in messages]) == "Hello."
+    thoughts = "".join([message.get("thinking", "") for message in messages])
+    assert thoughts == ("" if think is False else "Let me see.")
+
+
+@pytest.mark.parametrize("upstream", [name for name in UPSTREAMS if name != "anthropic"])
+async def test_a_messages_stream_begins_with_about_the_size_of_its_input(stage: Stage, upstream: str) -> None:
+    stage.play(HELLO)
+    heard = await ask(stage.url, PATHS["anthropic"], body("anthropic", upstream, True, text="word " * 400))
+    start = next(json.loads(line[6:]) for line in heard.body.decode().splitlines() if line.startswith("data: "))
+    assert 300 < start["message"]["usage"]["input_tokens"] < 700
+
+
+async def test_results_among_the_input_items_have_a_status(stage: Stage) -> None:
+    """The official SDKs require it."""
+    stage.play("Done.")
+    call = {"type": "function_call", "call_id": "call_1", "name": "look_up", "arguments": "{}"}
+    result = {"type": "function_call_output", "call_id": "call_1", "output": "seen"}
+    asked = {"model": "openai_chat", "input": [{"role": "user", "content": "Go."}, call, result]}
+    response = (await ask(stage.url, "/v1/responses", asked)).json
+    listed = await get(stage.url, f"/v1/responses/{response['id']}/input_items")
+    assert [item["status"] for item in listed.json["data"]] == ["completed"] * 3

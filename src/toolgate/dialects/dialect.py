@@ -39,6 +39,7 @@ class Reply(Struct, frozen=True):
 
     `tool_events` asks a dialect that has no words for the server's tools to tell of them in fields of our own;
     `shows_server_tools` is false where the dialect has such words and this client cannot read them.
+    `request_id` is what an error in the middle of the answer names.
     `times` are the seconds that the first piece of the answer took, and those that all of it took so far.
     """
 
@@ -48,6 +49,7 @@ class Reply(Struct, frozen=True):
     tool_events: bool = False
     times: Callable[[], tuple[float, float]] = timeless
     shows_server_tools: bool = True
+    request_id: str = ""
 
 
 def tool_event(event: RunEvent) -> dict[str, Any] | None:
@@ -115,8 +117,8 @@ class ServerHalf(Protocol):
     def encode_response(self, response: ModelResponse, request: ModelRequest, reply: Reply) -> bytes:
         """A whole answer."""
 
-    def encode_error(self, error: ToolgateError) -> bytes:
-        """The body of an error response."""
+    def encode_error(self, error: ToolgateError, request_id: str = "") -> bytes:
+        """The body of an error response; `request_id` is given where the dialect has a place for it."""
 
 
 class Decoder(Protocol):

@@ -39,7 +39,7 @@ class Call(Struct, frozen=True):
 class Words(Protocol):
     """The words in which an error is told."""
 
-    def encode_error(self, error: ToolgateError) -> bytes:
+    def encode_error(self, error: ToolgateError, request_id: str = "") -> bytes:
         """The body of an error response."""
 
 
@@ -87,7 +87,11 @@ class App:
         """Serve one HTTP request."""
         exchange = Exchange(scope, receive, send)
         record = RequestRecord(ids.mint(20), exchange.method, exchange.path)
-        exchange.extra_headers.append((b"x-request-id", record.request_id.encode()))
+        request_id = record.request_id.encode()
+        exchange.extra_headers += (
+            (b"x-request-id", request_id),
+            (b"request-id", request_id),
+        )  # OpenAI's and Anthropic's
         try:
             await self._admit(exchange, record)
         except Unauthenticated as error:
@@ -160,7 +164,9 @@ class App:
             headers.append((b"www-authenticate", b"Bearer"))
         if error.code in _LASTING:
             headers.append((b"x-should-retry", b"false"))
-        await exchange.respond(error.status, self.half_for(exchange.path).encode_error(error), headers)
+        await exchange.respond(
+            error.status, self.half_for(exchange.path).encode_error(error, record.request_id), headers
+        )
 
 
 def _pattern(path: str) -> re.Pattern[str]:

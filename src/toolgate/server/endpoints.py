@@ -178,7 +178,9 @@ class Conversations:
                 dialect = replace(dialect, native=False, pausing=False)
             request, asked, model, told = await self._equipped(call, request, route, wanted, dialect, body, lasting)
         events = wanted is not None and wanted.status == "events"
-        reply = Reply(half.reply_id(), int(time.time()), request.model, events, record.times, dialect.native)
+        reply = Reply(
+            half.reply_id(), int(time.time()), request.model, events, record.times, dialect.native, record.request_id
+        )
         return Question(call.exchange, dialect, half, request, model, asked, reply, record, whole, told=told)
 
     async def _equipped(

@@ -98,7 +98,7 @@ class MessagesRelay:
 
     def error(self, error: ToolgateError) -> bytes:
         """The error as an event; nothing follows it."""
-        return encode_stream_error(error)
+        return encode_stream_error(error, self._reply.request_id)
 
     def end(self) -> bytes:
         """What is left to say."""

@@ -10,6 +10,7 @@ from typing import Any
 from toolgate.conversation import ids
 from toolgate.conversation.arguments import is_object
 from toolgate.conversation.errors import Garbled, ToolgateError
+from toolgate.conversation.estimate import rough_input_tokens
 from toolgate.conversation.events import Delta, Finish, ModelResponse, PartEnd, PartStart, RunEvent, StepStart, Usage
 from toolgate.conversation.message import Extra, Media, Opaque, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
 from toolgate.conversation.request import ModelRequest
@@ -63,7 +64,7 @@ def reply_id() -> str:
 
 def encoder(request: ModelRequest, reply: Reply) -> Encoder:
     """An encoder for the answer to this request."""
-    return MessagesEncoder(reply)
+    return MessagesEncoder(reply, request)
 
 
 class MessagesEncoder:
@@ -75,8 +76,9 @@ class MessagesEncoder:
     arguments turn out to be no object ends the stream with an error.
     """
 
-    def __init__(self, reply: Reply) -> None:
+    def __init__(self, reply: Reply, request: ModelRequest) -> None:
         self._reply = reply
+        self._request = request
         self._hides = not reply.shows_server_tools
         self._began = False
         self._refused = False
@@ -110,13 +112,14 @@ class MessagesEncoder:
 
     def error(self, error: ToolgateError) -> bytes:
         """The error as an event; nothing follows it, for what does would make the answer look complete."""
-        return encode_stream_error(error)
+        return encode_stream_error(error, self._reply.request_id)
 
     def _begin(self, usage: Usage | None) -> bytes:
         if self._began:
             return b""
         self._began = True
-        message = write_message(self._reply, [], None, None, usage or Usage())
+        usage = usage or Usage(rough_input_tokens(self._request), estimated=True)  # the end of the stream has the count
+        message = write_message(self._reply, [], None, None, usage)
         return event_bytes({"type": "message_start", "message": message}) + _PING
 
     def _start(self, part: Part) -> bytes:
@@ -313,19 +316,19 @@ def _media_note(part: Media) -> str:
     return f"[{part.kind} {part.name or part.mime or 'of unknown type'}: this API cannot carry it in an answer]"
 
 
-def encode_stream_error(error: ToolgateError) -> bytes:
+def encode_stream_error(error: ToolgateError, request_id: str) -> bytes:
     """An error in the middle of a stream."""
-    return b"event: error\ndata: " + encode_error(error) + b"\n\n"
+    return b"event: error\ndata: " + encode_error(error, request_id) + b"\n\n"
 
 
-def encode_error(error: ToolgateError) -> bytes:
+def encode_error(error: ToolgateError, request_id: str = "") -> bytes:
     """The body of an error response."""
     kind = _ERROR_TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
     told: dict[str, Any] = {"type": kind, "message": error.message}
     details = error.details or ({"error_code": error.code, "param": error.param} if error.param else None)
     if details:
         told["details"] = details
-    return encode({"type": "error", "error": told})
+    return encode({"type": "error", "error": told, "request_id": request_id or None})
 
 
 def encode_count(tokens: int) -> bytes:

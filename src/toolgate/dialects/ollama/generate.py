@@ -55,12 +55,12 @@ def said(content: str = "", **more: Any) -> dict[str, Any]:
 
 def encoder(request: ModelRequest, reply: Reply) -> Encoder:
     """An encoder for the answer to this request."""
-    return LineEncoder(reply, said)
+    return LineEncoder(request, reply, said)
 
 
 def encode_response(response: ModelResponse, request: ModelRequest, reply: Reply) -> bytes:
     """A whole answer."""
-    return whole(response, reply, said)
+    return whole(response, request, reply, said)
 
 
 def is_load_request(body: Any) -> bool:

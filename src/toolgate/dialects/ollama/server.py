@@ -49,12 +49,12 @@ def said(content: str = "", **more: Any) -> dict[str, Any]:
 
 def encoder(request: ModelRequest, reply: Reply) -> Encoder:
     """An encoder for the answer to this request."""
-    return LineEncoder(reply, said)
+    return LineEncoder(request, reply, said)
 
 
 def encode_response(response: ModelResponse, request: ModelRequest, reply: Reply) -> bytes:
     """A whole answer."""
-    return whole(response, reply, said)
+    return whole(response, request, reply, said)
 
 
 def encode_stream_error(error: ToolgateError) -> bytes:
@@ -62,7 +62,7 @@ def encode_stream_error(error: ToolgateError) -> bytes:
     return encode_error(error) + b"\n"
 
 
-def encode_error(error: ToolgateError) -> bytes:
+def encode_error(error: ToolgateError, request_id: str = "") -> bytes:
     """The body of an error response."""
     return encode_line({"error": error.message})
 
@@ -80,7 +80,8 @@ def encode_load(body: Any, reply: Reply) -> bytes:
 class LineEncoder:
     """Tells a run as lines of JSON; the fixed parts of a line are written once."""
 
-    def __init__(self, reply: Reply, said: Said) -> None:
+    def __init__(self, request: ModelRequest, reply: Reply, said: Said) -> None:
+        self._thinks = shows_thinking(request)
         self._head = encode_line(_head(reply))[:-1] + b","
         self._said = said
         self._tool_events = reply.tool_events
@@ -115,7 +116,7 @@ class LineEncoder:
         match part:
             case Text() | Refusal():
                 self._open_delta = self._around(self._said("?"))
-            case Reasoning():
+            case Reasoning() if self._thinks:
                 self._open_delta = self._around(self._said(thinking="?"))
             case Media():
                 return self._line(self._said(_link(part)))
@@ -129,14 +130,19 @@ class LineEncoder:
         return before, after
 
 
-def whole(response: ModelResponse, reply: Reply, said: Said) -> bytes:
+def shows_thinking(request: ModelRequest) -> bool:
+    """Whether thoughts are shown: a client that says `think: false` shall not get those that a model has all the same."""
+    return request.settings.thinking is None or request.settings.thinking.enabled
+
+
+def whole(response: ModelResponse, request: ModelRequest, reply: Reply, said: Said) -> bytes:
     """A whole answer, in the words of its endpoint."""
     parts = response.parts
     text = "".join([shown for part in parts if (shown := _shown(part))])
     thought = "".join([part.text for part in parts if type(part) is Reasoning])
     calls = [part for part in parts if type(part) is ToolCall and is_shown(part)]
     more: dict[str, Any] = {}
-    if thought:
+    if thought and shows_thinking(request):
         more["thinking"] = thought
     if calls:
         more["tool_calls"] = [write_call(call, call.id, number) for number, call in enumerate(calls)]

@@ -218,7 +218,7 @@ def encode_stream_error(error: ToolgateError) -> bytes:
     return b"data: " + encode_error(error) + b"\n\n" + _DONE
 
 
-def encode_error(error: ToolgateError) -> bytes:
+def encode_error(error: ToolgateError, request_id: str = "") -> bytes:
     """The body of an error response."""
     kind = _ERROR_TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "server_error")
     return encode({"error": {"message": error.message, "type": kind, "param": error.param, "code": error.code}})

@@ -82,7 +82,7 @@ def encode_response(response: ModelResponse, request: ModelRequest, reply: Reply
     )
 
 
-def encode_error(error: ToolgateError) -> bytes:
+def encode_error(error: ToolgateError, request_id: str = "") -> bytes:
     """The body of an error response."""
     return encode({"error": error_object(error)})
 

@@ -6,7 +6,7 @@ from toolgate.server.mcp.jsonrpc import error as error_message
 from toolgate.wire.jsontext import encode
 
 
-def encode_error(error: ToolgateError) -> bytes:
+def encode_error(error: ToolgateError, request_id: str = "") -> bytes:
     """The body of an error response that belongs to no message."""
     if error.code == "invalid_json":
         code = PARSE_ERROR

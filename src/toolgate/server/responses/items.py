@@ -7,6 +7,10 @@ from toolgate.conversation.ids import mint
 from toolgate.dialects.openai_responses.words import new_item_id
 
 _PREFIXES = {"function_call_output": "fco_", "custom_tool_call_output": "ctco_", "mcp_approval_response": "mcpr_"}
+_WITH_STATUS = frozenset(
+    ("message", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output")
+)
+"""Items whose status the official SDKs require."""
 
 
 def text_message(text: str) -> dict[str, Any]:
@@ -24,6 +28,8 @@ def _whole(item: dict[str, Any]) -> dict[str, Any]:
     given = item.get("id")
     id = given if type(given) is str and given else _new_id(kind)
     whole = {**item, "id": id, "type": kind}
+    if kind in _WITH_STATUS:
+        whole.setdefault("status", "completed")
     return _message(whole) if kind == "message" else whole
 
 
@@ -31,7 +37,6 @@ def _message(item: dict[str, Any]) -> dict[str, Any]:
     content = item.get("content")
     if type(content) is str:
         item["content"] = [_spoken(content, item.get("role"))]
-    item.setdefault("status", "completed")
     return item
 
 
