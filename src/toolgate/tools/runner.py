@@ -186,13 +186,19 @@ class Runner:
         asked = Asked(tool.spec, invocation, consent.run, preparation, consent.stance, consent.tainted)
         approvals = consent.approvals or self._approvals
         verdict = await approvals.decide(asked)
-        if verdict.stance != "pending" or verdict.approval is None or not consent.hold_seconds:
-            return verdict
-        began = time.monotonic()
-        answered = await approvals.wait(verdict.approval, consent.hold_seconds)
-        if on_wait is not None:
-            on_wait(time.monotonic() - began)
-        return await approvals.decide(asked) if answered else verdict
+        until = time.monotonic() + consent.hold_seconds
+        # A question may go out of scope before it is answered, because the policy changes: then another stands for it.
+        while verdict.stance == "pending" and verdict.approval is not None:
+            began = time.monotonic()
+            if began >= until:
+                break
+            answered = await approvals.wait(verdict.approval, until - began)
+            if on_wait is not None:
+                on_wait(time.monotonic() - began)
+            if not answered:
+                break
+            verdict = await approvals.decide(asked)
+        return verdict
 
     async def _prepared(self, tool: Tool, invocation: Invocation) -> Preparation:
         try:

@@ -124,8 +124,9 @@ class LastingApprovals:
         """Whether a person wants a call of unknown outcome to be run again; nothing else can want that."""
         self._pending.discard(asked.invocation.call_id)
         verdict = await self._desk.decide(asked)
-        if verdict.stance == "pending" and verdict.approval is not None:
-            await self.wait(verdict.approval, HOLD_SECONDS)
+        while verdict.stance == "pending" and verdict.approval is not None:
+            if not await self.wait(verdict.approval, HOLD_SECONDS):
+                break
             verdict = await self._desk.decide(asked)
         if verdict.stance != "allow" or verdict.approval is None:
             return False

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from toolgate.conversation.errors import ClientFault, Unauthenticated
 from toolgate.conversation.history import unanswered
-from toolgate.conversation.message import Message, ToolCall
+from toolgate.conversation.message import Message, ToolCall, ToolResult
 from toolgate.conversation.request import ModelRequest, ToolDef, ToolServer
 from toolgate.conversation.stock import names_of
 from toolgate.dialects.dialect import Dialect
@@ -321,7 +321,9 @@ def _is_copy(tool: ToolDef, registry: Registry) -> bool:
 
 def _is_tainted(messages: Sequence[Message], registry: Registry) -> bool:
     """Whether strangers may have written what the model reads: results of our tools that reach outside."""
-    calls = [part for message in messages for part in message.parts if isinstance(part, ToolCall)]
+    parts = [part for message in messages for part in message.parts]
+    read = {part.call_id for part in parts if isinstance(part, ToolResult)}
+    calls = [part for part in parts if isinstance(part, ToolCall) and part.id in read]
     ours = {call.name for call in calls if call.executor == "gateway"}
     found = [entry.spec for name in ours if (entry := registry.entry(name)) is not None]
     return any(spec.annotations.open_world for spec in found)

@@ -118,14 +118,14 @@ class Desk:
         return verdict(found[0]) if found else None
 
     async def wait(self, approval: str, seconds: float) -> bool:
-        """Whether the approval was answered within that time, or can be answered no more."""
+        """Whether the approval was answered within that time, or can be answered no more: the policy may have changed."""
         clock = asyncio.get_running_loop().time
         deadline = clock() + seconds
         async with self._waiting.heard(approval) as event:
             while True:
                 event.clear()
                 found = await self._ledger.find(approval, self._now())
-                if found is None or found.state != "pending":
+                if found is None or found.state != "pending" or found.policy != self.policy.version:
                     return True
                 left = deadline - clock()
                 if left <= 0:
