@@ -15,13 +15,15 @@ from msgspec.structs import replace
 from tests.clients.scenes import HELLO, LOOK_UP, LOOK_UP_TWICE
 from tests.server.talk import CLIENTS, PATHS, Caller, ask, body
 from tests.stage import MEMORY, UPSTREAMS, Player, Stage, gateway_config, upstream_config
-from toolgate.config import Config, ConfigError, Key, Log, Secret, Server, load
+from toolgate.config import BUILTIN, Config, ConfigError, Key, Log, Model, Secret, Server, Target, load
+from toolgate.config.settings import Embedded
 from toolgate.conversation.message import Reasoning, Text
 from toolgate.server.build import Toolgate
 from toolgate.server.edge.answer import Answer
 from toolgate.server.edge.listen import listening
 from toolgate.server.exchange import Exchange
 from toolgate.testing import Entry, ScriptedModel
+from toolgate.upstreams.catalog import Capabilities
 
 every_client = pytest.mark.parametrize("client", CLIENTS)
 every_upstream = pytest.mark.parametrize("upstream", UPSTREAMS)
@@ -350,3 +352,22 @@ async def test_results_among_the_input_items_have_a_status(stage: Stage) -> None
     response = (await ask(stage.url, "/v1/responses", asked)).json
     listed = await get(stage.url, f"/v1/responses/{response['id']}/input_items")
     assert [item["status"] for item in listed.json["data"]] == ["completed"] * 3
+
+
+async def test_every_list_of_models_tells_a_known_window_and_guesses_none(stage: Stage) -> None:
+    local = Model(name="here", targets=(Target(upstream=BUILTIN, model="local"),))
+    small = Model(
+        name="small", targets=(Target(upstream=BUILTIN, model="echo"),), capabilities=Capabilities(context=4096)
+    )
+    unknown = Model(name="unknown", targets=(Target(upstream=BUILTIN, model="echo"),))
+    config = Config(server=Server(port=0), models=(local, small, unknown), storage=MEMORY, log=Log(level="error"))
+    models = {"local": ScriptedModel([]), "echo": ScriptedModel([])}
+    async with listening(Toolgate(replace(config, embedded=Embedded(context=8192)), models)) as url:
+        openai = (await get(url, "/v1/models")).json["data"]
+        anthropic = (await get(url, "/v1/models", "anthropic-version: 2023-06-01")).json["data"]
+        shown = [(await ask(url, "/api/show", {"model": name})).json["model_info"] for name in ("here", "small")]
+    for field in ("context_length", "max_model_len", "context_window"):
+        assert [model.get(field) for model in openai] == [8192, 4096, None]
+    assert [model.get("max_input_tokens") for model in anthropic] == [8192, 4096, None]
+    lengths = [value for info in shown for name, value in info.items() if name.endswith(".context_length")]
+    assert lengths == [8192, 4096]

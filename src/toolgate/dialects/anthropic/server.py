@@ -336,10 +336,11 @@ def encode_count(tokens: int) -> bytes:
     return encode({"input_tokens": tokens})
 
 
-def write_model(id: str, display_name: str, created: int) -> dict[str, Any]:
-    """A model as Anthropic's clients list it."""
+def write_model(id: str, display_name: str, created: int, window: int | None = None) -> dict[str, Any]:
+    """A model as Anthropic's clients list it; `window` is how many tokens it takes, if that is known."""
     date = datetime.fromtimestamp(created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return {"type": "model", "id": id, "display_name": display_name, "created_at": date, "lifecycle": "active"}
+    named = {"type": "model", "id": id, "display_name": display_name, "created_at": date, "lifecycle": "active"}
+    return named if window is None else {**named, "max_input_tokens": window}
 
 
 def write_models(models: Sequence[dict[str, Any]]) -> dict[str, Any]:

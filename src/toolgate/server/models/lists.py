@@ -7,6 +7,8 @@ from toolgate.server.app import Call
 from toolgate.upstreams.router import Route, Router
 from toolgate.wire.jsontext import encode
 
+_WINDOW_FIELDS = ("context_length", "max_model_len", "context_window")
+
 
 class ModelLists:
     """Tells which models there are; a caller sees only those it may use."""
@@ -35,8 +37,10 @@ def _asks_anthropic(call: Call) -> bool:
 
 
 def _openai(route: Route) -> dict[str, Any]:
-    return {"id": route.name, "object": "model", "created": route.created, "owned_by": route.owner}
+    """OpenAI has no field for a model's window; these are OpenRouter's, vLLM's and Groq's, which clients look for."""
+    window = {} if route.context is None else dict.fromkeys(_WINDOW_FIELDS, route.context)
+    return {"id": route.name, "object": "model", "created": route.created, "owned_by": route.owner, **window}
 
 
 def _anthropic(route: Route) -> dict[str, Any]:
-    return write_model(route.name, route.name, route.created)
+    return write_model(route.name, route.name, route.created, route.context)

@@ -57,6 +57,7 @@ class Models:
                     Counted(_chain([balanced[model.name], *[balanced[names[f]] for f in model.fallbacks]])),
                     started,
                     self._is_peer(model),
+                    self._context(model),
                 )
                 for model in self._config.models
             ],
@@ -92,6 +93,10 @@ class Models:
         if model.promote:
             asked = Promoted(asked, noted=noted)
         return Injected(asked, self._prompts(model.prompts)) if model.system == "inject" else asked
+
+    def _context(self, model: Model) -> int | None:
+        """The model's window in tokens, if it is known."""
+        return model.capabilities.context or (self._config.embedded.context if self._config.is_local(model) else None)
 
     def _is_peer(self, model: Model) -> bool:
         found = [self._config.upstreams.get(target.upstream) for target in model.targets]
@@ -137,7 +142,7 @@ def _chain(models: list[ports.Model]) -> ports.Model:
     return models[0] if len(models) == 1 else Fallback(models)
 
 
-def _route(model: Model, answering: ports.Model, created: int, personal: bool) -> Route:
+def _route(model: Model, answering: ports.Model, created: int, personal: bool, context: int | None) -> Route:
     able = model.capabilities
     return Route(
         name=model.name,
@@ -153,7 +158,7 @@ def _route(model: Model, answering: ports.Model, created: int, personal: bool) -
         allow_tools=model.server_tools,
         block_tools=model.blocked_tools,
         price=Price(model.price.input, model.price.output),
-        context=able.context,
+        context=context,
         images=able.images,
         tools=able.tools or model.tools == "emulated",
         thinking=able.thinking,
