@@ -13,7 +13,7 @@ from toolgate.conversation.events import (
     StepEvent,
     StepStart,
 )
-from toolgate.conversation.message import Part, Reasoning, Refusal, Text, ToolCall
+from toolgate.conversation.message import Part, Reasoning, Refusal, Text, ToolCall, is_blank
 
 
 def fold(events: Iterable[RunEvent]) -> ModelResponse:
@@ -30,6 +30,11 @@ def fold(events: Iterable[RunEvent]) -> ModelResponse:
     if end is None:
         raise ValueError("the events of an answer end in StepEnd or Finish")
     return ModelResponse(tuple(parts), end.reason, end.usage, start.id, start.model, end.stop_sequence, end.extra)
+
+
+def is_empty(response: ModelResponse) -> bool:
+    """Whether the model ended its answer by itself and has said nothing in it."""
+    return response.reason in ("stop", "tool_calls") and all(is_blank(part) for part in response.parts)
 
 
 def unfold(response: ModelResponse) -> list[StepEvent]:

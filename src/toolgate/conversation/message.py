@@ -121,6 +121,11 @@ def spoken_content(result: ToolResult) -> tuple[Text | Media, ...]:
             return (Text("Error"), *content)
 
 
+def is_blank(part: Part) -> bool:
+    """Whether a part of an answer tells the client nothing: blank text, reasoning or a result alone."""
+    return not part.text.strip() if isinstance(part, Text) else isinstance(part, (Reasoning, ToolResult))
+
+
 def plain_text(parts: tuple[Part, ...]) -> str:
     """The text parts alone, joined as they stand."""
     return "".join(part.text for part in parts if isinstance(part, Text))

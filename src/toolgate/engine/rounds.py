@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from toolgate.conversation.errors import EmptyAnswer
 from toolgate.conversation.events import StepEnd, StepEvent, ToolProgress, Usage
 from toolgate.conversation.history import unanswered
-from toolgate.conversation.message import ApprovalRequest, Message, Part, Reasoning, Text, ToolCall, ToolResult
+from toolgate.conversation.message import ApprovalRequest, Message, Part, Text, ToolCall, ToolResult, is_blank
 from toolgate.conversation.request import ModelRequest, ToolChoice
 from toolgate.engine.limits import Budget, Price, Spent
 from toolgate.engine.ports import Answer, Journal, Model, Toolbox
@@ -295,14 +295,8 @@ class Run:
 
 
 def _is_answer(part: Part) -> bool:
-    """Whether a part of an answer says or asks something that reaches the client."""
-    match part:
-        case Text(text):
-            return bool(text.strip())
-        case ToolCall(executor=executor):
-            return executor == "client"
-        case _:
-            return not isinstance(part, (Reasoning, ToolResult))
+    """Whether a part of an answer tells the client something, or calls its tools."""
+    return not is_blank(part) and not (isinstance(part, ToolCall) and part.executor == "gateway")
 
 
 def _to_be_answered(part: Part) -> Part:

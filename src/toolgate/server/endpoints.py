@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from toolgate.conversation.errors import GatewayFault, ToolgateError
 from toolgate.conversation.events import Delta, Finish, ModelResponse, PartStart, RunEvent
-from toolgate.conversation.fold import fold
+from toolgate.conversation.fold import fold, is_empty
 from toolgate.conversation.message import ToolCall
 from toolgate.conversation.request import ModelRequest
 from toolgate.dialects.dialect import Dialect, Encoder, Reply, ServerHalf
@@ -27,6 +27,7 @@ from toolgate.telemetry.traced import RequestRecord, Traced
 from toolgate.upstreams.router import Route, Router
 from toolgate.upstreams.tokens import estimate
 
+EMPTY_ANSWER = "the model gave an empty answer"
 _PING = b": ping\n"  # no blank line: some clients take one for an empty event
 
 
@@ -233,7 +234,7 @@ class Conversations:
         _note_response(question.record, answer, response)
         if keeper is not None:
             await keeper.before_whole(body)
-        headers = _headers(question, answer)
+        headers = _headers(question, answer, *([EMPTY_ANSWER] if is_empty(response) else ()))
         if response.usage is not None and response.usage.estimated:
             headers.append((b"x-toolgate-usage", b"estimated"))
         await question.exchange.respond(200, body, headers)
@@ -368,9 +369,9 @@ async def _beat(exchange: Outlet, seconds: float, comment: bytes) -> None:
             await exchange.write(comment)
 
 
-def _headers(question: Question, answer: Answer | None) -> list[Header]:
+def _headers(question: Question, answer: Answer | None, *more: str) -> list[Header]:
     """Whatever could not be said to the upstream: silence would be a bug."""
-    warnings = [*question.request.warnings, *(answer.warnings if answer else ())]
+    warnings = [*question.request.warnings, *(answer.warnings if answer else ()), *more]
     if not warnings:
         return []
     question.record.warnings = tuple(warnings)
