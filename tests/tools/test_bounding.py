@@ -1,5 +1,6 @@
 """Outputs cut to what a model should read: nothing passes that is too much, secret, or cannot be said."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ BOUNDS = Bounds(output=100, media=50, pieces=3)
 
 
 def cut(*content: Text | Media, **fields: Any) -> Output:
-    return bounded(Output(content, **fields), BOUNDS, lambda text: text.replace(SECRET, "…"))
+    return asyncio.run(bounded(Output(content, **fields), BOUNDS, lambda text: text.replace(SECRET, "…")))
 
 
 def test_text_is_cut_with_a_mark_and_counted_over_all_pieces() -> None:

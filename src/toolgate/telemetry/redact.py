@@ -14,27 +14,35 @@ _KEPT = 4
 _SHORTEST_KNOWN = 6
 _LONG_ENOUGH = 16  # to show its end without giving it away
 
+_SLICE = 32 * 1024
+"""Characters that one search looks through: the interpreter does nothing else meanwhile."""
+
+_OVERLAP = 2048
+"""Characters that two slices have in common: more than any shape needs to be known by."""
+
+_MARGIN = 128
+"""Characters behind what was found that may show it to be something longer."""
+
 _NAMES = (
     r"(?:x-)?(?:goog-)?api[-_ ]?key|access[-_]?key|client[-_]?secret|secret|passw(?:or)?d|pwd|authorization|credential"
 )
-_NAMED = re.compile(
-    rf"(?i)((?:{_NAMES}|token|\bkey)\\?[\"']?\s*[=:]\s*\\?[\"']?(?:bearer\s+|basic\s+)?)([^\s\"'\\,;&}}{{)(]{{3,}})"
-)
-# No pattern may try long stretches again and again: text comes from strangers.
-_SHAPES: tuple[tuple[re.Pattern[str], int], ...] = (
-    (re.compile(r"(?i)\b((?:bearer|basic)\s+)([^\s\"'\\,;]{4,})"), 2),
-    (_NAMED, 2),
-    (re.compile(r"(://[^\s/:@\"']{0,256}:)([^\s/@\"']{1,512})(?=@)"), 2),
-    (
-        re.compile(
-            r"\b((?:sk|rk|pk|tg|gsk|xai|csk|fw|hf|r8|pplx|nvapi|glpat|gh[opsur]|github_pat|xox[abprs])[-_])"
-            r"([A-Za-z0-9_-]{8,})"
-        ),
-        2,
+# Text comes from strangers: nothing may be tried again and again, so whatever repeats is possessive or short.
+_SHAPES: tuple[re.Pattern[str], ...] = (
+    re.compile(r"(?i)\b((?:bearer|basic)\s{1,64}+)([^\s\"'\\,;]{4,}+)"),
+    re.compile(
+        rf"(?i)((?=[xacspt]|\bk)(?:{_NAMES}|token|\bkey)\\?[\"']?\s{{0,64}}+[=:]\s{{0,64}}+\\?[\"']?"
+        r"(?:(?:bearer|basic)\s{1,64}+)?)([^\s\"'\\,;&}{)(]{3,}+)"
     ),
-    (re.compile(r"\b(AIza|AKIA)([A-Za-z0-9_-]{12,})"), 2),
-    (re.compile(r"\b(eyJ)([A-Za-z0-9_-]{8,4096}\.[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]*)?)"), 2),
+    re.compile(r"(://[^\s/:@\"']{0,256}+:)([^\s/@\"']{1,512}+)(?=@)"),
+    re.compile(
+        r"\b((?:sk|rk|pk|tg|gsk|xai|csk|fw|hf|r8|pplx|nvapi|glpat|gh[opsur]|github_pat|xox[abprs])[-_])"
+        r"([A-Za-z0-9_-]{8,}+)"
+    ),
+    re.compile(r"\b(AIza|AKIA)([A-Za-z0-9_-]{12,}+)"),
 )
+# A JSON Web Token may begin anywhere within a stretch of its letters, so a stretch is looked at as a whole and once.
+_STRETCH = re.compile(r"(?<![A-Za-z0-9_-])([A-Za-z0-9_-]{11,}+)(\.[A-Za-z0-9_-]++(?:\.[A-Za-z0-9_-]*+)?)")
+_JWT = re.compile(r"\beyJ(?=[A-Za-z0-9_-]{8})")
 # Text without any of these, in small letters, has no secret of a known shape: most text is let through by this alone.
 _MARKS = (
     *(
@@ -83,17 +91,42 @@ class Redactor:
         for secret in self._known:
             if secret in text:
                 text = text.replace(secret, hint(secret))
-        for shape, group in _SHAPES:
-            text = shape.sub(_shorten(group), text)
-        return text
+        for shape in _SHAPES:
+            text = _replaced(shape, _shortened, text)
+        return _replaced(_STRETCH, _without_token, text) if "eyJ" in text else text
 
 
-def _shorten(group: int) -> Callable[[re.Match[str]], str]:
-    def shortened(found: re.Match[str]) -> str:
-        secret = found[group]
-        return found[1] + (secret if secret.startswith("…") else hint(secret))
+def _shortened(found: re.Match[str]) -> str:
+    secret = found[2]
+    return found[1] + (secret if secret.startswith("…") else hint(secret))
 
-    return shortened
+
+def _without_token(found: re.Match[str]) -> str:
+    token = _JWT.search(found[1])
+    return found[0] if token is None else found[1][: token.end()] + hint(found[1][token.end() :] + found[2])
+
+
+def _replaced(shape: re.Pattern[str], replacement: Callable[[re.Match[str]], str], text: str) -> str:
+    """The text with whatever has this shape replaced; each search is short, however long the text."""
+    if len(text) <= _SLICE:
+        return shape.sub(replacement, text)
+    pieces: list[str] = []
+    kept = start = 0
+    size = _SLICE
+    while start < len(text):
+        end = min(start + size, len(text))
+        going_on = max(start, end - _OVERLAP)
+        for found in shape.finditer(text, start, end):
+            if found.end() > end - _MARGIN and end < len(text):  # it may be longer: look again from its beginning
+                going_on, size = found.start(), size * 2 if found.start() == start else _SLICE
+                break
+            pieces += (text[kept : found.start()], replacement(found))
+            kept = found.end()
+            going_on = max(going_on, kept)
+        else:
+            size = _SLICE
+        start = going_on if end < len(text) else len(text)
+    return "".join([*pieces, text[kept:]])
 
 
 def outline(arguments: str) -> str:

@@ -3,6 +3,7 @@
 Knows outputs alone. Whoever runs tools lets no output pass that has not been here.
 """
 
+import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from toolgate.conversation.message import Media, Text
 from toolgate.tools.tool import Output
 
 _OVERLAP = 4096
+_AT_ONCE = 16 * 1024
 
 
 class Bounds(Struct, frozen=True):
@@ -29,8 +31,18 @@ class Bounds(Struct, frozen=True):
     pieces: int = 100
 
 
-def bounded(output: Output, bounds: Bounds, redact: Callable[[str], str]) -> Output:
-    """The output within bounds; data without words is put in words, and data that cannot be written is a failure."""
+async def bounded(output: Output, bounds: Bounds, redact: Callable[[str], str]) -> Output:
+    """The output within bounds; data without words is put in words, and data that cannot be written is a failure.
+
+    A large one is looked through in a thread.
+    """
+    size = sum([len(piece.text) for piece in output.content if isinstance(piece, Text)])
+    if size <= _AT_ONCE and output.structured is None and not output.meta:
+        return _bounded(output, bounds, redact)
+    return await asyncio.to_thread(_bounded, output, bounds, redact)
+
+
+def _bounded(output: Output, bounds: Bounds, redact: Callable[[str], str]) -> Output:
     try:
         written = "" if output.structured is None else msgspec.json.encode(output.structured).decode()
         meta = msgspec.json.encode(output.meta).decode()

@@ -141,7 +141,7 @@ class Runner:
                 return output
             outcome = "error" if output.is_error else "ok"
         self._end(tool, asked, consent, course, outcome)
-        return bounded(output, self.bounds, self._redact)
+        return await bounded(output, self.bounds, self._redact)
 
     async def _through(
         self,
