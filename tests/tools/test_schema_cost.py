@@ -39,9 +39,18 @@ def chained(links: int) -> dict[str, Any]:
 
 
 HOSTILE: dict[str, tuple[dict[str, Any], str]] = {
-    "anyOf doubles": (doubling("anyOf", 20, {"type": "string"}), "subschemas once its references"),
-    "allOf doubles": (doubling("allOf", 20, {"type": "string"}), "subschemas once its references"),
-    "oneOf doubles": (doubling("oneOf", 20, {"type": "string"}), "subschemas once its references"),
+    "anyOf doubles": (doubling("anyOf", 20, {"type": "string"}), "subschemas of one value once its references"),
+    "allOf doubles": (doubling("allOf", 20, {"type": "string"}), "subschemas of one value once its references"),
+    "oneOf doubles": (doubling("oneOf", 20, {"type": "string"}), "subschemas of one value once its references"),
+    "doubles one level below another": (
+        {
+            "type": "object",
+            "$ref": "#/$defs/a0",
+            "$defs": {f"a{n}": {"anyOf": [{"properties": {"x": {"$ref": f"#/$defs/a{n + 1}"}}}] * 2} for n in range(30)}
+            | {"a30": {"type": "string"}},
+        },
+        "subschemas of one value once its references",
+    ),
     "doubles by anchors": (
         {
             "type": "object",
@@ -51,7 +60,7 @@ HOSTILE: dict[str, tuple[dict[str, Any], str]] = {
                 for number in range(20)
             },
         },
-        "subschemas once its references",
+        "subschemas of one value once its references",
     ),
     "doubles in another resource": (
         {
@@ -65,9 +74,9 @@ HOSTILE: dict[str, tuple[dict[str, Any], str]] = {
                 }
             },
         },
-        "subschemas once its references",
+        "subschemas of one value once its references",
     ),
-    "unevaluated within unevaluated": (unevaluated(20), "subschemas once its references"),
+    "unevaluated within unevaluated": (unevaluated(20), "subschemas of one value once its references"),
     "itself": ({"type": "object", "allOf": [{"$ref": "#"}]}, "refers to itself without end"),
     "a circle": (
         {
@@ -205,6 +214,19 @@ def test_the_work_for_arguments_is_bounded(schema: dict[str, Any], text: str, sa
     began = time.process_time()
     assert said in asyncio.run(read(schema, text))
     assert time.process_time() - began < MANY
+
+
+def test_types_that_are_used_again_and_again_under_other_names_are_no_reason_to_refuse() -> None:
+    steps = {
+        f"a{n}": {"properties": {side: {"$ref": f"#/$defs/a{n + 1}"} for side in ("left", "right")}} for n in range(30)
+    }
+    schema = {
+        "type": "object",
+        "properties": {"x": {"$ref": "#/$defs/a0"}},
+        "$defs": {**steps, "a30": {"type": "string"}},
+    }
+    assert SchemaCheck().complaint(schema) is None
+    assert asyncio.run(read(schema, '{"x":{"left":{"right":{"left":{}}}}}')) == "fits"
 
 
 def test_large_arguments_of_a_plain_schema_fit() -> None:

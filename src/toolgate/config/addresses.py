@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from toolgate.upstreams.catalog import DialectName, Endpoint
 
-_VERSION = re.compile(r"v\d+\w*")
+_VERSION = re.compile(r"v\d++\w*+")
 _ENDPOINTS = ("/chat/completions", "/responses", "/messages", "/api/chat", "/api/generate")
 _PLAIN = re.compile(r"[^\x00-\x20\x7f]+")
 

@@ -95,7 +95,7 @@ def _evaluations(cost: SchemaCost, text: str) -> int:
     if cost.recursive or cost.backtracks:
         return MAX_EVALUATIONS + 1
     values = 1 + text.count(",") + text.count("[") + text.count("{") + len(text) // 64
-    return cost.expansion * values
+    return cost.width * values
 
 
 def _explained(compiled: _Compiled, arguments: Mapping[str, Any], text: str) -> str:

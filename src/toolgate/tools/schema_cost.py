@@ -1,4 +1,4 @@
-"""How much work a JSON Schema may cause: its size once references are followed, and the evaluations for one value.
+"""How much work a JSON Schema may cause: the subschemas that are tried on one value, and on all of a call's arguments.
 
 A validator follows every `$ref` and tries every alternative, so 1 KB of schema may stand for 2^30 of them. The counts
 here are upper limits and take time that grows with the schema and the value alone. Knows no validator.
@@ -9,8 +9,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote
 
-MAX_EXPANSION = 100_000
-"""Subschemas that a schema may stand for when each reference is replaced by what it refers to."""
+MAX_WIDTH = 100_000
+"""Subschemas that may have to be tried on one value when each reference is replaced by what it refers to."""
+
+MAX_CLOSURES = 200_000
+"""Pairs of subschemas of which one applies wherever the other does."""
 
 MAX_CHAIN = 48
 """Subschemas that one and the same value may have to pass one inside the other: a validator's stack is finite."""
@@ -66,19 +69,12 @@ class _Node:
         self.members: list[int] = []
         self.items: list[int] = []
 
-    def edges(self) -> Iterator[tuple[int, int]]:
-        """What it leads to, and how often."""
-        yield from self.here.items()
-        for number in (*self.named.values(), *self.members, *self.items):
-            yield number, 1
-
 
 class SchemaCost:
     """The work that a schema may cause; TooComplex if that is too much for any value.
 
-    The schema's nesting must have been bounded before. `expansion` counts its subschemas with references followed,
-    those that lead back to where they came from once; `recursive` says that there are such, `backtracks` that a pattern
-    looks around or back.
+    The schema's nesting must have been bounded before. `width` is how many subschemas may have to be tried on one value
+    anywhere in the arguments, unless the schema is `recursive`; `backtracks` says that a pattern looks around or back.
     """
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
@@ -90,14 +86,17 @@ class SchemaCost:
         self._edges = 0
         self._nodes: list[_Node] = []
         self._closures: dict[int, dict[int, int]] = {}
+        self._pairs = 0
         self.recursive = False
         self.backtracks = False
         self._distinct: set[str] = set()
         self._add(schema)
         self._check_chains()
-        self.expansion = self._expanded()
-        if self.expansion > MAX_EXPANSION:
-            raise TooComplex(f"stands for more than {MAX_EXPANSION} subschemas once its references are followed")
+        self.width = self._widest()
+        if self.width > MAX_WIDTH:
+            raise TooComplex(
+                f"stands for more than {MAX_WIDTH} subschemas of one value once its references are followed"
+            )
 
     @property
     def patterns(self) -> int:
@@ -165,6 +164,9 @@ class SchemaCost:
                 for inner, count in self._closure(one).items():
                     found[inner] = found.get(inner, 0) + count * times
             self._closures[number] = found
+            self._pairs += len(found)
+            if self._pairs > MAX_CLOSURES:
+                raise TooComplex("has too many subschemas for the same value")
         return found
 
     def _add(self, schema: Mapping[str, Any]) -> None:
@@ -249,27 +251,44 @@ class SchemaCost:
             if state[start] > MAX_CHAIN:
                 raise TooComplex(f"has more than {MAX_CHAIN} subschemas for the same value one inside the other")
 
-    def _expanded(self) -> int:
-        """The number of subschemas with references followed, no further than a little beyond what is allowed."""
-        sizes: dict[int, int] = {}
-        entered: set[int] = set()
+    def _widest(self) -> int:
+        """How many subschemas may have to be tried in one place of a value; those of the places below it are others.
+
+        A member has one name, so of what is declared for different names only the dearest counts.
+        """
+        widths: dict[int, int] = {}
+        below: dict[int, list[dict[int, int]]] = {}
         path = [0]
         while path:
             number = path[-1]
-            if number in sizes:
+            if number in widths:
                 path.pop()
-                continue
-            node = self._nodes[number]
-            if number not in entered:
-                entered.add(number)
-                missing = [one for one, _ in node.edges() if one not in sizes]
-                self.recursive = self.recursive or any(one in entered for one in missing)
-                path += [one for one in missing if one not in entered]
-                continue
-            size = node.weight + sum(sizes.get(one, 1) * times for one, times in node.edges())
-            sizes[number] = min(size, MAX_EXPANSION + 1)
-            path.pop()
-        return sizes[0]
+            elif number not in below:
+                below[number] = self._below(number)
+                following = {one for choice in below[number] for one in choice if one not in widths}
+                self.recursive = self.recursive or any(one in below for one in following)
+                path += [one for one in following if one not in below]
+            else:
+                here = sum(self._nodes[one].weight * times for one, times in self._closure(number).items())
+                items, members, *named = [
+                    sum(widths.get(one, 1) * times for one, times in choice.items()) for choice in below[number]
+                ]
+                widths[number] = min(max(here, items, members + max(named, default=0)), MAX_WIDTH + 1)
+                path.pop()
+        return widths[0]
+
+    def _below(self, number: int) -> list[dict[int, int]]:
+        """What applies to the items of a value that this applies to, and to its members: any, and those of each name."""
+        items: dict[int, int] = {}
+        members: dict[int, int] = {}
+        named: dict[str, dict[int, int]] = {}
+        for one, times in self._closure(number).items():
+            node = self._nodes[one]
+            _add_all(items, node.items, times)
+            _add_all(members, node.members, times)
+            for name, inner in node.named.items():
+                _add_all(named.setdefault(name, {}), [inner], times)
+        return [items, members, *named.values()]
 
 
 _STAND_IN: dict[str, Any] = {"enum": [None] * (_ELSEWHERE * _VALUES_EACH)}

@@ -17,9 +17,9 @@ from toolgate.conversation.request import ModelRequest
 from toolgate.engine.ports import Answer
 
 _INSTRUCTION = re.compile(
-    r"\bcall\s+(?:the\s+)?(?:tool\s+)?[`\"']?([\w.-]+)[`\"']?\s*(?:with\s*)?(\{.*\})?\s*$", re.IGNORECASE
+    r"\bcall\s++(?:the\s++)?(?:tool\s++)?[`\"']?([\w.-]++)[`\"']?\s*+(?:with\s*+)?", re.IGNORECASE
 )
-_THEN = re.compile(r"^\s*then\s*$", re.IGNORECASE | re.MULTILINE)
+_THEN = re.compile(r"^[ \t]*+then[ \t\r]*+$", re.IGNORECASE | re.MULTILINE)
 _ABOUT = "I am echo, Toolgate's built-in test model. I only repeat what you say"
 
 
@@ -101,12 +101,22 @@ def _wanted_calls(message: Message, rounds: int, request: ModelRequest) -> list[
     if not offered or (choice and choice.mode == "none") or message.role != "user":
         return []
     wanted = _THEN.split(plain_text(message.parts))[rounds : rounds + 1]
-    found = [_INSTRUCTION.search(line) for line in "".join(wanted).splitlines()]
-    calls = [_call(match[1], match[2]) for match in found if match and match[1] in offered]
+    found = [_instruction(line.rstrip()) for line in "".join(wanted).splitlines()]
+    calls = [_call(*one) for one in found if one and one[0] in offered]
     if not calls and not rounds and choice and choice.mode == "required":
         name = choice.names[0] if choice.names else sorted(offered)[0]
         return [_call(name, None)]
     return calls[:1] if choice and choice.parallel is False else calls
+
+
+def _instruction(line: str) -> tuple[str, str | None] | None:
+    """The tool that the end of the line says to call, and its arguments."""
+    for found in _INSTRUCTION.finditer(line):
+        if found.end() == len(line):
+            return found[1], None
+        if line[found.end()] == "{" and line[-1] == "}":
+            return found[1], line[found.end() :]
+    return None
 
 
 def _call(name: str, arguments: str | None) -> ToolCall:

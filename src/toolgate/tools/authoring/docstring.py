@@ -4,15 +4,15 @@ import inspect
 import re
 
 _SECTION = re.compile(r"^(args|arguments|parameters|params):\s*$", re.IGNORECASE)
-_ENTRY = re.compile(r"^\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)$")
-_FIELD = re.compile(r"^:param\s+(?:[^:]*\s)?\*{0,2}(\w+)\s*:\s*(.*)$")
+_ENTRY = re.compile(r"\*{0,2}(\w++)\s*+(?:\([^)]*+\)\s*+)?:\s*+(.*)")
+_FIELD = re.compile(r":param\s([^:]*+):\s*+(.*)")
 
 
 def summary(docstring: str | None) -> str:
     """The first paragraph as one line; empty where there is none."""
     first = inspect.cleandoc(docstring or "").split("\n\n", 1)[0]
     lines = [line.strip() for line in first.splitlines()]
-    return " ".join(line for line in lines if line and not _FIELD.match(line))
+    return " ".join(line for line in lines if line and _field(line) is None)
 
 
 def parameters(docstring: str | None) -> dict[str, str]:
@@ -44,11 +44,20 @@ def _fields(lines: list[str]) -> dict[str, str]:
     said: dict[str, str] = {}
     name = ""
     for line in map(str.strip, lines):
-        entry = _FIELD.match(line)
-        if entry:
-            name, said[entry[1]] = entry[1], entry[2].strip()
+        entry = _field(line)
+        if entry is not None:
+            name = entry[0]
+            said[name] = entry[1]
         elif not line or line.startswith(":"):
             name = ""
         elif name:
             said[name] = f"{said[name]} {line}".strip()
     return said
+
+
+def _field(line: str) -> tuple[str, str] | None:
+    """The parameter that a `:param type name:` line is about, and what it says."""
+    found = _FIELD.match(line)
+    name = found[1].split()[-1:] if found else []
+    name = [one.removeprefix("*").removeprefix("*") for one in name]
+    return (name[0], found[2].strip()) if found and name and name[0].isidentifier() else None

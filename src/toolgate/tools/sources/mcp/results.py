@@ -8,7 +8,7 @@ from toolgate.conversation.message import Media, Text
 from toolgate.tools.tool import Output, ToolFailure
 from toolgate.wire.jsontext import encode
 
-_BASE64 = re.compile(r"[A-Za-z0-9+/\r\n]*={0,2}\s*")
+_BASE64 = re.compile(r"[A-Za-z0-9+/\r\n]*+={0,2}+\s*+")
 
 
 def output(result: Mapping[str, Any]) -> Output:

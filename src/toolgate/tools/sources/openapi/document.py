@@ -15,7 +15,7 @@ MAX_JSON = 8 * 1024 * 1024
 MAX_YAML = 2 * 1024 * 1024
 MAX_DEPTH = 64
 MAX_NODES = 400_000
-_LEVELS = re.compile(rb'"[^"\\]*+(?>(?:\\.[^"\\]*+)*)"|([\[{])|([\]}])', re.DOTALL)
+_LEVELS = re.compile(rb'"[^"\\]*+(?>(?:\\.[^"\\]*+)*)(?:"|\\?\Z)|([\[{])|([\]}])', re.DOTALL)
 
 
 class DocumentError(Exception):

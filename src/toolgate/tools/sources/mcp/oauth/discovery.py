@@ -28,7 +28,7 @@ class Authority(Struct, frozen=True):
 
 def challenged(header: str, field: str) -> str | None:
     """A parameter of a WWW-Authenticate header."""
-    found = re.search(rf'(?:^|[\s,]){field}\s*=\s*(?:"([^"]*)"|([^\s,"]+))', header[:8192])
+    found = re.search(rf'(?:^|[\s,]){field}\s*+=\s*+(?:"([^"]*+)"|([^\s,"]+))', header[:8192])
     return (found.group(1) or found.group(2)) if found else None
 
 

@@ -1,0 +1,247 @@
+"""No pattern takes time that grows faster than the text it looks at: text comes from strangers.
+
+Every pattern of the package is tried, in each way in which it is used, on texts that are made from its own letters. A
+pattern that is made inside a function has to be listed here with an example.
+"""
+
+import ast
+import fnmatch
+import importlib
+import re
+import time
+from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import chain, product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import toolgate
+from toolgate.text.syntaxes import syntaxes
+
+try:
+    from re import _parser as parser
+except ImportError:  # pragma: no cover
+    parser = pytest.importorskip("sre_parse")
+
+TOP = Path(toolgate.__file__).parent
+WAYS = ("search", "match", "fullmatch", "sub", "split", "findall", "finditer")
+LENGTH = 8000
+ENOUGH = 0.02
+"""Seconds of CPU: what takes less is not looked at again."""
+
+BY_STRANGERS_NEVER = "made of the configuration or of the code, and used on the same"
+
+
+def marks() -> Iterator[str]:
+    """The patterns by which calls in text begin."""
+    for syntax in syntaxes().values():
+        yield from [opener.pattern for opener in syntax.openers(("search", "a_b")) if opener.pattern]
+
+
+WORDS = "made of plain words alone"
+INSIDE: dict[str, tuple[str, str] | str] = {
+    "conversation/ids.py:fitted": (r"[a-zA-Z0-9_-]{1,64}", "fullmatch"),
+    "dialects/anthropic/turns.py:__init__": (r"[a-zA-Z0-9_-]+", "fullmatch"),
+    "server/app.py:_pattern": (r"/v1/responses/([^/]+)/items/(.+)", "fullmatch"),
+    "server/openapi.py:_operation": BY_STRANGERS_NEVER,
+    "server/openapi.py:document": BY_STRANGERS_NEVER,
+    "storage/migrations.py:_spelled": BY_STRANGERS_NEVER,
+    "text/openers.py:__init__": ("|".join(dict.fromkeys(marks())), "search"),
+    "text/source.py:__init__": WORDS,
+    "text/writing.py:identifier": (r"[\w.:/-]+", "fullmatch"),
+    "text/writing.py:python_name": (r"[\w.$-]+", "fullmatch"),
+    "tools/builtin/markup.py:_raw": (r"(?i)</script[\s/>]", "search"),
+    "tools/selection.py:_compiled": (fnmatch.translate("*a*b*[c-e]*a?*"), "match"),
+    "tools/sources/mcp/oauth/discovery.py:challenged": (
+        r'(?:^|[\s,])scope\s*+=\s*+(?:"([^"]*+)"|([^\s,"]+))',
+        "search",
+    ),
+    "tools/sources/openapi/operation.py:_name": (r"[^A-Za-z0-9_-]+|__+", "sub"),
+    "tools/sources/openapi/operation.py:_plain": (r"[^A-Za-z0-9_.-]+", "sub"),
+    "tools/sources/openapi/operation.py:read": (r"[?#\\\s]", "search"),
+    "tools/sources/openapi/parameter.py:_segment": (r"[/\\]", "split"),
+    "tools/sources/openapi/schema.py:_reference": (r"[^A-Za-z0-9_.-]", "sub"),
+    "upstreams/echo.py:_told": (r"\S+\s*|\s+", "findall"),
+}
+
+
+@cache
+def sources() -> list[tuple[str, ast.Module]]:
+    texts = [(path, path.read_text()) for path in sorted(TOP.rglob("*.py"))]
+    return [(path.relative_to(TOP).as_posix(), ast.parse(text)) for path, text in texts if "re." in text]
+
+
+def is_pattern(node: ast.AST) -> bool:
+    """Whether this makes a pattern, or uses one that is written there."""
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and isinstance(node.func.value, ast.Name)
+        and node.func.value.id == "re"
+        and node.func.attr in ("compile", *WAYS)
+    )
+
+
+def inside() -> set[str]:
+    """The functions that make patterns."""
+    found: set[str] = set()
+    for name, tree in sources():
+        pending: list[tuple[ast.AST, str]] = [(tree, "")]
+        while pending:
+            node, function = pending.pop()
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                function = function or node.name
+            if function and is_pattern(node):
+                found.add(f"{name}:{function}")
+            pending += [(inner, function) for inner in ast.iter_child_nodes(node)]
+    return found
+
+
+def ways(tree: ast.Module, name: str) -> list[str]:
+    """How a module uses a pattern of its own; in every way if that is not to be seen."""
+    used = {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == name
+    }
+    chosen = {  # `(_ONE if … else _OTHER).match`
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.IfExp)
+        and name in [one.id for one in (node.value.body, node.value.orelse) if isinstance(one, ast.Name)]
+    }
+    return sorted((used | chosen) & set(WAYS)) or ["search"]
+
+
+def patterns(value: Any, depth: int = 3) -> Iterator[re.Pattern[Any]]:
+    """Those in a module's value."""
+    if isinstance(value, re.Pattern):
+        yield value
+    elif isinstance(value, (tuple, list, dict)) and depth:
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from patterns(one, depth - 1)
+
+
+def cases() -> Iterator[Any]:
+    for path, tree in sources():
+        if not any(map(is_pattern, ast.walk(tree))) or path.startswith("upstreams/embedded/engine"):
+            continue
+        module = importlib.import_module(
+            "toolgate." + path.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+        )
+        for name, value in vars(module).items():
+            for pattern in patterns(value):
+                for way in ways(tree, name):
+                    yield pytest.param(pattern, way, id=f"{path}:{name}.{way}")
+    for name, example in INSIDE.items():
+        if not isinstance(example, str):
+            yield pytest.param(re.compile(example[0]), example[1], id=f"{name}.{example[1]}")
+
+
+def letters(tree: Any) -> Iterator[str]:
+    """Stretches of letters that the pattern asks for, and one letter of every class."""
+    literal = ""
+    for operator, argument in tree:
+        word = str(operator)
+        if word == "LITERAL":
+            literal += chr(argument)
+            continue
+        if literal:
+            yield literal
+            literal = ""
+        if word == "IN":
+            yield from _of_class(argument)
+        elif word == "NOT_LITERAL" or word == "ANY":
+            yield "a"
+        elif word in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"):
+            yield from letters(argument[2])
+        elif word == "SUBPATTERN":
+            yield from letters(argument[3])
+        elif word == "ATOMIC_GROUP":
+            yield from letters(argument)
+        elif word in ("ASSERT", "ASSERT_NOT"):
+            yield from letters(argument[1])
+        elif word == "BRANCH":
+            yield from chain.from_iterable(map(letters, argument[1]))
+    if literal:
+        yield literal
+
+
+def _of_class(members: Any) -> Iterator[str]:
+    negated = any(str(operator) == "NEGATE" for operator, _ in members)
+    for operator, argument in members:
+        match str(operator):
+            case "LITERAL":
+                yield chr(argument)
+            case "RANGE":
+                yield chr(argument[0])
+            case "CATEGORY":
+                yield from {"CATEGORY_SPACE": " \n", "CATEGORY_DIGIT": "1"}.get(str(argument), "a")
+    if negated:
+        yield "a"
+
+
+def example(tree: Any) -> str:
+    """A short text that fits, or nearly."""
+    text = ""
+    for operator, argument in tree:
+        match str(operator):
+            case "LITERAL":
+                text += chr(argument)
+            case "IN":
+                text += next(iter(_of_class(argument)), "a") if argument[0][0] != parser.NEGATE else "a"
+            case "ANY" | "NOT_LITERAL":
+                text += "a"
+            case "MAX_REPEAT" | "MIN_REPEAT" | "POSSESSIVE_REPEAT":
+                text += example(argument[2]) * min(max(argument[0], 1), 20)
+            case "SUBPATTERN":
+                text += example(argument[3])
+            case "ATOMIC_GROUP":
+                text += example(argument)
+            case "BRANCH":
+                text += example(argument[1][0])
+    return text
+
+
+def texts(pattern: re.Pattern[Any]) -> Iterator[tuple[str, str, str]]:
+    """How texts begin, what they repeat, and an end that spoils a match: made of what the pattern asks for."""
+    source = pattern.pattern if isinstance(pattern.pattern, str) else pattern.pattern.decode("latin-1")
+    tree = parser.parse(source, pattern.flags & ~re.LOCALE)
+    atoms = list(dict.fromkeys([*letters(tree), "a", " "]))[:14]
+    starts = list(dict.fromkeys(["", *[example(tree[:place]) for place in range(1, len(tree) + 1)]]))[:8]
+    pairs = [one + other for one, other in product(atoms, atoms) if one != other]
+    yield from product(starts, atoms, ("", "\x01"))
+    yield from product(("",), pairs, ("", "\x01"))
+
+
+def worked(pattern: re.Pattern[Any], way: str, text: str) -> float:
+    """Seconds of CPU."""
+    given: Any = text if isinstance(pattern.pattern, str) else text.encode("utf-8", "replace")
+    used: Callable[..., Any] = getattr(pattern, way)
+    began = time.thread_time()
+    if way == "sub":
+        used("", given) if isinstance(given, str) else used(b"", given)
+    elif way == "finditer":
+        for _ in used(given):
+            pass
+    else:
+        used(given)
+    return time.thread_time() - began
+
+
+@pytest.mark.parametrize(("pattern", "way"), list(cases()))
+def test_a_pattern_takes_time_that_grows_with_the_text_and_no_faster(pattern: re.Pattern[Any], way: str) -> None:
+    for start, word, end in texts(pattern):
+        times = LENGTH // len(word)
+        if worked(pattern, way, start + word * times + end) < ENOUGH:
+            continue
+        once = min(worked(pattern, way, start + word * times + end) for _ in range(3))
+        twice = min(worked(pattern, way, start + word * 2 * times + end) for _ in range(3))
+        assert twice < 3 * once, (start, word, end, once, twice)
+
+
+def test_every_pattern_that_a_function_makes_is_listed_here() -> None:
+    assert inside() == set(INSIDE)
