@@ -20,6 +20,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from toolgate import __version__
+from toolgate.cli import watch as watching
 from toolgate.cli.commands import app
 from toolgate.cli.ports import complaint
 from toolgate.cli.watch import watch
@@ -259,6 +260,23 @@ class TestWatch:
             enough.set()
         finally:
             signal.signal(signal.SIGHUP, before)
+
+    def test_a_file_that_is_being_written_is_not_read(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A look sees an empty file, a growing one, and then twice the same: only then it is read."""
+        stamps = iter([(2, 0, 1), (2, 0, 1), (3, 40, 1), (4, 80, 1), (5, 99, 1), (5, 99, 1), (5, 99, 1)])
+        looks, read = [], []
+        monkeypatch.setattr(watching, "_stamp", lambda path: looks.append(1) or next(stamps))
+        monkeypatch.setattr(signal, "getsignal", lambda number: print)
+        monkeypatch.setattr(os, "kill", lambda pid, number: read.append(len(looks)))
+        with pytest.raises(StopIteration):
+            watching._look(Path("toolgate.yaml"), 0.0, (1, 50, 1), threading.Event())
+        assert read == [6]
+
+    def test_a_server_whose_file_with_keys_is_gone_does_not_start_open(self, empty_folder: Path) -> None:
+        (empty_folder / "toolgate.yaml.keys-required").touch()
+        result = CliRunner().invoke(app, ["serve"])
+        assert result.exit_code == 2
+        assert "toolgate.yaml had keys and is gone" in result.stderr
 
 
 def test_the_command_line_loads_nothing_that_a_command_does_not_need() -> None:

@@ -12,6 +12,7 @@ import pytest
 from toolgate.config import BUILTIN, Config, ConfigError, Secret, Timeouts, diff, load
 from toolgate.config.addresses import base_url, is_loopback
 from toolgate.config.settings import ECHO, LOCAL, Embedded, File, Limits
+from toolgate.config.values import Outline
 from toolgate.conversation.request import Settings, Thinking
 from toolgate.server.edge.head import Limits as EdgeLimits
 from toolgate.upstreams.catalog import catalog
@@ -100,7 +101,7 @@ def test_the_model_on_this_machine_can_be_turned_off_from_outside() -> None:
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "server:\nmodels:\n", "{}"])
 def test_an_empty_file_means_the_defaults(written: Any, text: str) -> None:
-    assert msgspec.structs.replace(written(text), source=None) == load(None, {})
+    assert msgspec.structs.replace(written(text), source=None, outline=Outline()) == load(None, {})
 
 
 def test_the_example_that_the_command_prints_can_be_used() -> None:
@@ -540,7 +541,7 @@ class TestReload:
     @pytest.mark.parametrize(
         ("text", "live", "restart"),
         [
-            ("", (), ()),
+            ("server: {}", (), ()),
             ("keys: [{name: a, key: k}]", ("keys.a",), ()),
             ("log: {level: debug, format: json}", ("log.level",), ("log.format",)),
             (
@@ -572,9 +573,48 @@ class TestReload:
 
     def test_keys_cannot_be_removed_from_an_address_that_others_reach(self, written: Any) -> None:
         old = written("keys: [{name: a, key: k}]", host="0.0.0.0")
-        new = written("")  # the file says nothing of the address that the command line gave
+        new = written("server: {open: true}")  # the file says nothing of the address that the command line gave
         with pytest.raises(ConfigError, match=r"0\.0\.0\.0 can be reached from other machines"):
             diff(old, new)
+
+    KEYS = "keys: [{name: a, key: k}]\n"
+
+    @pytest.mark.parametrize(
+        ("old", "new", "why"),
+        [
+            ("server: {}\n", "", "says nothing"),
+            ("server: {}\n", "# keys: []\n", "says nothing"),
+            (KEYS, "server: {}\n", r"write `server: \{open: true\}`"),
+            (KEYS, "keys: []\n", r"write `server: \{open: true\}`"),
+            ("log: {level: error}\n" + KEYS, "log: {level: err", None),
+            ("server: {}\n", "server: {port: 80}", "end it with a line break"),
+            ("server: {hosts: [a]}\n" + KEYS, KEYS, "server: is gone"),
+            (KEYS + "tools: {approvals: {read_only: deny}}\n", KEYS, "tools: is gone"),
+        ],
+    )
+    def test_a_file_that_may_be_cut_off_takes_no_check_away(
+        self, written: Any, old: str, new: str, why: str | None
+    ) -> None:
+        before = written(old)
+        with pytest.raises(ConfigError, match=why):
+            diff(before, written(new))
+
+    @pytest.mark.parametrize(
+        ("old", "new"),
+        [
+            (KEYS, "server: {open: true}\n"),
+            ("server: {hosts: [a]}\n" + KEYS, "server: {}\n" + KEYS),
+            (KEYS + "tools: {approvals: {read_only: deny}}\n", KEYS + "tools: {}\n"),
+            (KEYS + "tools: {offer: [a]}\n", KEYS),
+        ],
+    )
+    def test_whoever_says_so_in_words_takes_checks_away(self, written: Any, old: str, new: str) -> None:
+        diff(written(old), written(new))
+
+    def test_keys_and_an_open_server_contradict_each_other(self, complaints: Any) -> None:
+        assert complaints("server: {open: true}\n" + self.KEYS) == [
+            "server.open: contradicts `keys`: remove one of the two"
+        ]
 
 
 def test_limits_and_timeouts_agree_with_those_who_keep_them() -> None:

@@ -10,9 +10,10 @@ import pytest
 from msgspec.structs import replace
 
 from tests.server.toolwork import soon
-from toolgate.config import Config, Key, Secret
+from toolgate.config import Config, Key, Secret, Server
 from toolgate.conversation.errors import Overloaded, Unauthenticated
 from toolgate.server.callers.access import Access
+from toolgate.server.callers.auth import ANONYMOUS
 from toolgate.server.callers.keyring import Keyring
 from toolgate.storage.database import Database
 from toolgate.storage.keys import KeyStore, StoredKey
@@ -107,7 +108,7 @@ async def store() -> AsyncIterator[Flaky]:
 async def ring(store: Flaky, lines: Lines) -> AsyncIterator[Ring]:
     await store.create(KEY)
     ring = Ring(store, lines.log)
-    await ring.ring.open(watched=False)
+    await ring.ring.open()
     assert await ring.next() == {"carl"}
     yield ring
     await ring.ring.aclose()
@@ -172,13 +173,29 @@ async def test_a_use_is_noted_at_most_once_a_minute_and_at_the_end(store: Flaky,
     assert (await store.all())[1][0].last_used == 1090
 
 
-async def test_nobody_looks_for_keys_where_there_are_none(store: Flaky, lines: Lines) -> None:
-    """A server without any key pays for one look at its start."""
-    before = asyncio.all_tasks()
+async def test_the_first_key_of_all_is_seen_where_another_process_made_it(store: Flaky, lines: Lines) -> None:
+    """A worker that let everybody in must notice, or it stays open beside others that are not."""
     ring = Ring(store, lines.log)
-    await ring.ring.open(watched=False)
-    assert asyncio.all_tasks() == before
+    await ring.ring.open()
+    assert await ring.next() == set()
+    await store.create(KEY)
+    assert await ring.next() == {"carl"}
     await ring.ring.aclose()
+
+
+async def test_a_key_that_expires_or_is_revoked_as_the_last_one_opens_nothing(tmp_path: Path, lines: Lines) -> None:
+    database = Database(f"sqlite:///{tmp_path}/t.db")
+    await KeyStore(database).create(replace(KEY, revoked=5))
+    access = Access(Config(), database, Traced(lines.log, Metrics()))
+    await access.open()
+    with pytest.raises(Unauthenticated):
+        access.keys.authenticate([])
+    await access.aclose()
+    said = Access(Config(server=Server(open=True)), database, Traced(lines.log, Metrics()))
+    await said.open()
+    assert said.keys.authenticate([]) is ANONYMOUS
+    await said.aclose()
+    await database.aclose()
 
 
 async def test_whoever_comes_without_a_key_waits_until_it_is_known_that_none_is_needed(

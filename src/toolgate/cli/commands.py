@@ -50,6 +50,8 @@ def serve(
     from toolgate.cli.watch import watch
 
     path = _find(config)
+    if path is None and (wrong := _lost_keys()):
+        _stop(wrong, BAD_CONFIG)
     loaded = _load(path, host, port, _workers(workers))
     wrong = complaint(loaded.server.host, loaded.server.port)
     if wrong:
@@ -217,6 +219,16 @@ def version() -> None:
 
 def _find(given: Path | None) -> Path | None:
     return given or (CONFIG_FILE if CONFIG_FILE.is_file() else None)
+
+
+def _lost_keys() -> str | None:
+    """Why the built-in configuration is not served here: the file that had keys is gone."""
+    from toolgate.server.callers.demand import SUFFIX
+
+    marker = Path(f"{CONFIG_FILE}{SUFFIX}")
+    if not marker.exists():
+        return None
+    return f"{CONFIG_FILE} had keys and is gone: bring it back, or remove {marker} to let everybody on this machine in."
 
 
 def _workers(said: str | None) -> int | None:

@@ -1,11 +1,13 @@
-"""Saving the configuration file has the effect of SIGHUP, for `serve --reload`."""
+"""Saving the configuration file has the effect of SIGHUP, for `serve --reload`, once it has stopped changing."""
 
 import os
 import signal
 import threading
 from pathlib import Path
+from typing import TypeAlias
 
 EVERY = 0.5
+Stamp: TypeAlias = tuple[int, int, int]
 
 
 def watch(path: Path, every: float = EVERY) -> threading.Event:
@@ -15,19 +17,22 @@ def watch(path: Path, every: float = EVERY) -> threading.Event:
     return enough
 
 
-def _look(path: Path, every: float, seen: tuple[int, int] | None, enough: threading.Event) -> None:
+def _look(path: Path, every: float, seen: Stamp | None, enough: threading.Event) -> None:
+    before = seen
     while not enough.wait(every):
-        now = _stamp(path)
-        # An editor may be between two steps of saving, and SIGHUP kills who does not listen for it yet.
-        if now is None or now == seen or signal.getsignal(signal.SIGHUP) in (signal.SIG_DFL, None):
+        last, before = before, _stamp(path)
+        # An editor may be between two steps of saving: a file is read that was the same at two looks, and holds something.
+        if before is None or before != last or before == seen or not before[1]:
             continue
-        seen = now
+        if signal.getsignal(signal.SIGHUP) in (signal.SIG_DFL, None):  # it would kill who does not listen for it yet
+            continue
+        seen = before
         os.kill(os.getpid(), signal.SIGHUP)
 
 
-def _stamp(path: Path) -> tuple[int, int] | None:
+def _stamp(path: Path) -> Stamp | None:
     try:
         stat = path.stat()
     except OSError:
         return None
-    return stat.st_mtime_ns, stat.st_size
+    return stat.st_mtime_ns, stat.st_size, stat.st_ino

@@ -9,7 +9,7 @@ from toolgate.config.problems import ConfigError, Problem, Problems
 from toolgate.config.reading import parse_yaml, read
 from toolgate.config.resolve import check_bind, resolve
 from toolgate.config.settings import File
-from toolgate.config.values import ECHO, Config
+from toolgate.config.values import ECHO, Config, Outline
 from toolgate.upstreams.catalog import catalog
 
 _NO = {"0", "false", "no", "off"}
@@ -29,14 +29,20 @@ def load(
     """
     source = str(path) if path else "the built-in configuration"
     problems = Problems()
-    document = parse_yaml(_read(path), source) if path else None
+    text = _read(path) if path else b""
+    document = parse_yaml(text, source) if path else None
     file = read(File, document, env, problems)
     problems.settle(source)
     assert file is not None  # or a problem was noted
     config = resolve(file, catalog(), env, problems)
     given = {"host": host, "port": port, "workers": workers}
     said = {name: value for name, value in given.items() if value is not None}
-    config = msgspec.structs.replace(config, server=msgspec.structs.replace(config.server, **said), source=path)
+    config = msgspec.structs.replace(
+        config,
+        server=msgspec.structs.replace(config.server, **said),
+        source=path,
+        outline=Outline(sections=frozenset(document or ()), ends_line=text.endswith(b"\n")),
+    )
     if env.get("ENABLE_TOOLS", "").strip().lower() in _NO:
         config = msgspec.structs.replace(config, tools=msgspec.structs.replace(config.tools, enabled=False))
     if env.get("ENABLE_EMBEDDED_MODEL", "").strip().lower() in _NO:

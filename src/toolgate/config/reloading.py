@@ -8,11 +8,12 @@ from msgspec import Struct
 
 from toolgate.config.problems import Problems
 from toolgate.config.resolve import check_bind
+from toolgate.config.settings import Approvals
 from toolgate.config.values import Config
 
 _LIVE_TOOLS = ("execution", "offer", "context", "group_above", "limits", "approvals")
 _RESTART = ("embedded", "storage", "storage_pool", "redis", "responses", "runs")
-_LIVE_SERVER = ("hosts", "origins", "keepalive_seconds", "first_event_wait")
+_LIVE_SERVER = ("open", "hosts", "origins", "keepalive_seconds", "first_event_wait")
 
 
 class Changes(Struct, frozen=True):
@@ -27,12 +28,13 @@ class Changes(Struct, frozen=True):
 
 
 def diff(old: Config, new: Config) -> Changes:
-    """Sort the differences; ConfigError if the keys went while we listen where others can reach us.
+    """Sort the differences; ConfigError if checks are lost that nobody said should be.
 
     A server that took `config` over would differ from `new` only by what needs a restart.
     """
     problems = Problems()
     running = _running(old, new)
+    _check_cut_off(old, new, problems)
     check_bind(running, problems)
     problems.settle(str(new.source or "the built-in configuration"))
     live = [f"keys.{name}" for name in _differing(_by_name(old.keys), _by_name(new.keys))]
@@ -50,6 +52,23 @@ def diff(old: Config, new: Config) -> Changes:
     restart += ["tools.approvals.webhook"] * (old.tools.approvals.webhook != new.tools.approvals.webhook)
     restart += [name for name in _RESTART if getattr(old, name) != getattr(new, name)]
     return Changes(tuple(live), tuple(restart), running)
+
+
+def _check_cut_off(old: Config, new: Config, problems: Problems) -> None:
+    """Note what a file lacks that is still being written: whoever means to take keys or rules away says so in words."""
+    if not new.outline.sections:
+        problems.note("", "the file says nothing, as one does that is being written")
+    elif old.outline.ends_line and not new.outline.ends_line:
+        problems.note("", "the last line has no end, as in a file that is being written: end it with a line break")
+    if old.keys and not new.keys and not new.server.open:
+        problems.note(
+            "keys",
+            "there are keys now, and this file has none: keep one, or write `server: {open: true}` "
+            "to let everybody on this machine in",
+        )
+    for section, guards in (("server", old.server.hosts), ("tools", old.tools.approvals != Approvals())):
+        if guards and section in old.outline.sections and section not in new.outline.sections:
+            problems.note(section, f"is gone, and its checks with it: write `{section}: {{}}` if that is meant")
 
 
 def _running(old: Config, new: Config) -> Config:

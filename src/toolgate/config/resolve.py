@@ -63,6 +63,8 @@ def check_bind(config: Config, problems: Problems) -> None:
 
 
 def _check_server(server: Server, has_keys: bool, problems: Problems) -> None:
+    if server.open and has_keys:
+        problems.note("server.open", "contradicts `keys`: remove one of the two")
     for number, host in enumerate(server.hosts):
         if not _HOST.fullmatch(host):
             problems.note(f"server.hosts[{number}]", "must be a host name without scheme, port or path")

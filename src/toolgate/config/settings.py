@@ -66,6 +66,9 @@ class Server(Struct, frozen=True, kw_only=True):
     host: Annotated[str, about("Address to listen on. Any but loopback demands a key.", min_length=1)] = "127.0.0.1"
     port: Annotated[int, about("Port to listen on; 0 takes any that is free.", ge=0, le=65535)] = 8080
     workers: Annotated[int, about("Processes that serve; 0 is one for each processor.", ge=0, le=256)] = 1
+    open: Annotated[
+        bool, about("Let everybody on this machine in while there is no key, also where there were keys before.")
+    ] = False
     hosts: Annotated[
         tuple[str, ...], about("Values of the Host header that are served; none means any, once there are keys.")
     ] = ()

@@ -89,6 +89,13 @@ class Model(Struct, frozen=True, kw_only=True):
 ECHO = Model(name="echo", targets=(Target(upstream=BUILTIN, model="echo"),))
 
 
+class Outline(Struct, frozen=True, kw_only=True):
+    """What a file that was cut off is known by: the settings at its top level, and whether its last line has an end."""
+
+    sections: frozenset[str] = frozenset()
+    ends_line: bool = False
+
+
 class Config(Struct, frozen=True, kw_only=True):
     """All of it; `source` is the file it came from, None for the built-in defaults."""
 
@@ -108,6 +115,7 @@ class Config(Struct, frozen=True, kw_only=True):
     runs: Runs = Runs()
     log: Log = Log()
     source: Path | None = None
+    outline: Outline = Outline()
 
     def is_local(self, model: Model) -> bool:
         """Whether the model runs on this machine."""

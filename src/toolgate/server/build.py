@@ -210,13 +210,13 @@ class Toolgate:
             return
         try:
             site = self._build(changes.config)
-        except ValueError as error:
+            if self._workshop is not None:
+                self._workshop.renew(changes.config)
+        except (ValueError, ToolgateError) as error:
             log.error("reload refused", problems=[str(error)])
             return
         self.config, self._site = changes.config, site
         self._records.renew(changes.config)
-        if self._workshop is not None:
-            self._workshop.renew(changes.config)
         self._access.renew(changes.config)
         log.level, log.redact = changes.config.log.level, Redactor(changes.config.secrets())
         log.info("reloaded", changed=changes.live, needs_restart=changes.restart)
@@ -297,7 +297,7 @@ def serve(config: Config, *, config_path: Path | None) -> int:
     """Serve until told to stop; SIGHUP reads the configuration again."""
     try:
         gate = Toolgate(config)
-    except ValueError as error:  # templates, folders and the like, which are looked at only now
+    except (ValueError, ToolgateError) as error:  # templates, folders and the like, which are looked at only now
         sys.stderr.write(f"{config.source or 'The built-in configuration'} cannot be used:\n  - {error}\n")
         return 2
 

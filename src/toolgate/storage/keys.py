@@ -89,6 +89,21 @@ class KeyStore:
 
         return await self._database.change(write)
 
+    async def demanded(self) -> bool:
+        """Whether keys were demanded by a configuration since it was last said that none need be."""
+        return await self._database.do(lambda db: db.execute("SELECT 1 FROM key_demand").fetchone() is not None)
+
+    async def demand(self, demanded: bool) -> None:
+        """Remember whether keys are demanded; other processes see that as a change."""
+
+        def write(db: Connection) -> None:
+            before = db.execute("SELECT 1 FROM key_demand").fetchone() is not None
+            if before != demanded:
+                db.execute("INSERT INTO key_demand VALUES (1)" if demanded else "DELETE FROM key_demand")
+                db.execute(_COUNT)
+
+        await self._database.change(write)
+
     async def touch(self, used: Mapping[str, int]) -> None:
         """Note when keys were last used, by id; this counts as no change."""
 

@@ -11,6 +11,7 @@ import msgspec
 
 from toolgate.config import Config, Key, Secret
 from toolgate.server.callers.auth import Keys
+from toolgate.server.callers.demand import DemandFile
 from toolgate.server.callers.keyrights import KeyRights
 from toolgate.server.callers.keyring import Keyring
 from toolgate.server.callers.present import Present
@@ -18,6 +19,10 @@ from toolgate.storage.database import Database
 from toolgate.storage.keys import KeyStore, StoredKey
 from toolgate.telemetry.traced import Traced
 
+_LOCKED = (
+    "no key is in force, and keys were demanded before: nobody is let in; "
+    "add one under `keys`, or write `server: {open: true}` to let everybody on this machine in"
+)
 OnHeld: TypeAlias = Callable[[Iterable[Key]], None]
 
 
@@ -31,6 +36,8 @@ class Access:
         self.keys = Keys(config.keys, config.models)
         self.present = Present()
         self.configured = config.keys
+        self._config = config
+        self._file = DemandFile(config.source)
         self.ring = Keyring(KeyStore(database), self._hold, self._used, traced.log)
         self._log = traced.log
         self._listeners: list[OnHeld] = []
@@ -41,16 +48,21 @@ class Access:
         self._listeners.append(listener)
 
     async def open(self) -> None:
-        """Read the keys of the database; without any key anywhere nobody looks again."""
-        await self.ring.open(watched=bool(self.configured))
+        """Read the keys of the database; until they are known, or if keys were demanded before, one is needed."""
+        self._remember()
+        await self.ring.open()
         self.keys.unsure = not self.ring.known
+        if self._judge() and not self.keys.any:
+            self._log.error("keys", problem=_LOCKED)
 
     def renew(self, config: Config) -> None:
         """From now on the keys of this configuration are good, and no others of a configuration."""
-        self.configured = config.keys
+        if config.server.open and not self._config.server.open:
+            self._log.warning("keys", problem="server.open: where there is no key, everybody on this machine is let in")
+        self._config, self.configured = config, config.keys
+        self._remember()
+        self._judge()
         self.keys.renew(config.keys, config.models)
-        if config.keys:
-            self.ring.watch()
         self._warn_of_shadows(self.ring.all.values())
         self._review("")
 
@@ -58,8 +70,21 @@ class Access:
         """Note what was used."""
         await self.ring.aclose()
 
+    def _remember(self) -> None:
+        """Have it outlive us that keys are demanded, or that somebody said in words that none are."""
+        if self.configured or self._config.server.open:
+            self._file.write(not self._config.server.open)
+            self.ring.demand(not self._config.server.open)
+
+    def _judge(self) -> bool:
+        """Decide whether a key is needed although none may be in force: a lost or expired key opens nothing."""
+        known = bool(self.configured or self.ring.all or self.ring.demanded or self._file.exists)
+        self.keys.demanded = known and not self._config.server.open
+        return self.keys.demanded
+
     def _hold(self, held: Mapping[str, StoredKey], sparing: str) -> None:
         self.keys.unsure = False
+        self._judge()
         self._warn_of_shadows(held.values())
         keys = {id: key for id, stored in held.items() if (key := as_configured(stored)) is not None}
         if len(keys) < len(held):

@@ -72,7 +72,7 @@ class Keys:
     """The keys in force, ready to be looked up: those of the configuration and those that the database holds.
 
     `used` collects the ids of the database's keys that were presented, for whoever notes that; `unsure` says that nobody
-    knows yet whether the database holds keys, so that nobody is let in without one.
+    knows yet whether the database holds keys, `demanded` that there were keys: then nobody is let in without one.
     """
 
     nobody = NOBODY
@@ -82,7 +82,7 @@ class Keys:
         self._former: Mapping[str, bytes] = {}
         self._secret = urandom(16)
         self.used: set[str] = set()
-        self.unsure = False
+        self.unsure = self.demanded = False
         self.renew(keys, models)
 
     def renew(self, keys: Iterable[Key], models: Iterable[Model] = ()) -> None:
@@ -119,7 +119,12 @@ class Keys:
     @property
     def open(self) -> bool:
         """Whether everybody is let in because there are no keys."""
-        return not self._callers and not self.unsure
+        return not (self._callers or self.unsure or self.demanded)
+
+    @property
+    def any(self) -> bool:
+        """Whether a key is in force."""
+        return bool(self._callers)
 
     def authenticate(self, headers: Iterable[tuple[bytes, bytes]]) -> Caller:
         """The caller whose key the headers carry; Unauthenticated says the same of every other request."""
@@ -133,7 +138,7 @@ class Keys:
                 if caller.id:
                     self.used.add(caller.id)
                 return caller
-        raise Unauthenticated("No valid API key was given: send one as `Authorization: Bearer …` or `x-api-key`.")
+        raise _unauthenticated()
 
     def _look_up(self, credential: bytes, mark: bytes) -> Caller | None:
         """Whose key this is, remembered by its mark."""
@@ -149,7 +154,13 @@ class Keys:
                 code="storage_unavailable",
                 retry_after=5,
             )
+        if self.demanded:
+            raise _unauthenticated()
         return ANONYMOUS
+
+
+def _unauthenticated() -> Unauthenticated:
+    return Unauthenticated("No valid API key was given: send one as `Authorization: Bearer …` or `x-api-key`.")
 
 
 def guess(headers: Iterable[tuple[bytes, bytes]]) -> bytes:

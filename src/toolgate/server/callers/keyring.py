@@ -23,7 +23,10 @@ _USE_NOTED = 60
 
 
 class Keyring:
-    """All keys of the database, and which of them are in force."""
+    """All keys of the database, and which of them are in force.
+
+    `demanded` is whether some configuration with keys was in force, as the database remembers it.
+    """
 
     def __init__(
         self,
@@ -47,6 +50,8 @@ class Keyring:
         self._log = log
         self._every = every
         self._clock = clock
+        self.demanded = False
+        self._wanted: bool | None = None
         self._number: int | None = None
         self._noted: dict[str, int] = {}
         self._trouble = False
@@ -57,21 +62,21 @@ class Keyring:
         """Whether the database could be read at all."""
         return self._number is not None
 
-    async def open(self, watched: bool) -> None:
-        """Read the keys, and look for changes from now on if there are any or if `watched` says that some may come."""
+    async def open(self) -> None:
+        """Read the keys, and look for changes from now on: another process may make the first key."""
         await self._look()
-        if watched or self.all or not self.known:
-            self.watch()
+        self._watching = asyncio.get_running_loop().create_task(self._watch())
 
-    def watch(self) -> None:
-        """Look for changes from now on."""
-        if self._watching is None:
-            self._watching = asyncio.get_running_loop().create_task(self._watch())
+    def demand(self, demanded: bool) -> None:
+        """Have the database remember, with the next look, whether keys are demanded."""
+        self._wanted = demanded
 
     async def refresh(self, sparing: str = "") -> None:
         """Read all keys again; what has changed holds when this returns."""
         number, keys = await self.store.all()
-        first = self._number is None
+        demanded = await self.store.demanded()
+        first = self._number is None or demanded != self.demanded
+        self.demanded = demanded
         self._number, self.all = number, {key.id: key for key in keys}
         self._settle(sparing, first)
 
@@ -110,6 +115,9 @@ class Keyring:
         return True
 
     async def _catch_up(self) -> None:
+        if self._wanted is not None:
+            await self.store.demand(self._wanted)
+            self._wanted = None
         if await self.store.number() != self._number:
             await self.refresh()
 

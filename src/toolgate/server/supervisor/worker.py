@@ -16,6 +16,7 @@ import msgspec
 import uvloop
 
 from toolgate.config import Config, ConfigError, load
+from toolgate.conversation.errors import ToolgateError
 from toolgate.server.build import Toolgate, edge
 from toolgate.server.edge.listen import Listener, NotStarted, with_files
 from toolgate.server.startup import spare_the_collector
@@ -48,7 +49,7 @@ async def _work(post: Post, config: Config, path: Path | None) -> int:
     await foreman.open(socket.socket(fileno=post.line))
     try:
         gate = Toolgate(config, foreman=foreman)
-    except ValueError as error:  # templates, folders and the like, which are looked at only now
+    except (ValueError, ToolgateError) as error:  # templates, folders and the like, which are looked at only now
         sys.stderr.write(f"{config.source or 'The built-in configuration'} cannot be used:\n  - {error}\n")
         return BAD_CONFIG
     worker = Worker(gate, foreman, path, {fd: socket.socket(fileno=fd) for fd in post.sockets}, post)

@@ -104,10 +104,14 @@ class Workshop:
         return [*tools, *ApprovalInbox(self.desk).endpoints(), *mcp]
 
     def renew(self, config: Config) -> None:
-        """From now on the policy, limits and defaults of this configuration hold; its sources need a restart."""
+        """From now on the policy, limits and defaults of this configuration hold; its sources need a restart.
+
+        What cannot be used raises before anything is changed.
+        """
+        policy, terms = _policy(config, self._more_keys), _terms(config.tools)
         self._config = config
-        self.desk.renew(_policy(config, self._more_keys), _desk_terms(config.tools))
-        self.tooling.terms = _terms(config.tools)
+        self.desk.renew(policy, _desk_terms(config.tools))
+        self.tooling.terms = terms
         self._runner.bounds = _bounds(config.tools)
 
     def heed(self, access: Access) -> None:
