@@ -200,3 +200,43 @@ async def test_there_is_no_door_to_the_policy() -> None:
             assert heard.status in (404, 405)
         assert msgspec.json.encode(inbox.desk.policy) == before
         assert await inbox.desk.grants() == []
+
+
+async def test_one_callers_flood_hides_nobodys_question() -> None:
+    async with open_inbox(terms=Terms(max_pending_per_run=2000)) as inbox:
+        lonely = await inbox.ask(caller="bob")
+        for number in range(120):
+            await inbox.ask(arguments={"number": number})
+        first = (await get(inbox, "/v1/approvals?state=pending", "root")).json
+        assert (len(first["data"]), first["has_more"]) == (20, True)
+        seen, after = [one["id"] for one in first["data"]], first["last_id"]
+        while after:
+            page = (await get(inbox, f"/v1/approvals?state=pending&limit=50&after={after}", "root")).json
+            seen += [one["id"] for one in page["data"]]
+            after = page["last_id"] if page["has_more"] else None
+        assert lonely in seen
+        assert len(seen) == len(set(seen)) == 121
+        fair = (await get(inbox, "/v1/approvals?state=pending&order=fair&limit=2", "root")).json
+        assert lonely in [one["id"] for one in fair["data"]]
+        named = (await get(inbox, "/v1/approvals?caller=bob", "root")).json
+        assert [one["id"] for one in named["data"]] == [lonely]
+        back = (await get(inbox, f"/v1/approvals?limit=30&before={seen[-1]}", "root")).json
+        assert [one["id"] for one in back["data"]] == seen[-31:-1]
+        assert back["has_more"]
+
+
+@pytest.mark.parametrize(
+    "query", ["limit=0", "limit=101", "order=odd", "after=mcpr_none", "before=mcpr_none", "after=a&before=b"]
+)
+@pytest.mark.parametrize("path", ["/v1/approvals", "/v1/approvals/grants"])
+async def test_a_page_that_cannot_be_is_refused(path: str, query: str) -> None:
+    async with open_inbox() as inbox:
+        assert (await get(inbox, f"{path}?{query}")).status == 400
+
+
+async def test_callers_cannot_list_for_others_nor_page_from_their_questions() -> None:
+    async with open_inbox() as inbox:
+        theirs = await inbox.ask(caller="bob")
+        mine = await inbox.ask()
+        assert [one["id"] for one in (await get(inbox, "/v1/approvals?caller=bob")).json["data"]] == [mine]
+        assert (await get(inbox, f"/v1/approvals?after={theirs}")).status == 400

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from toolgate.storage.approvals import ApprovalStore
+from toolgate.storage.approvals import ApprovalStore, Order
 from toolgate.storage.database import Database
 from toolgate.tools.approvals.record import Approval, Grant
 
@@ -159,4 +159,49 @@ async def test_lists_are_newest_first_and_by_caller_and_state(storage_url: str) 
     assert [one.id for one in await store.approvals(NOW)] == ["mcpr_2", "mcpr_1", "mcpr_0"]
     assert [one.id for one in await store.approvals(NOW, caller="ann")] == ["mcpr_2", "mcpr_0"]
     assert [one.id for one in await store.approvals(NOW, state="pending", limit=1)] == ["mcpr_2"]
+    await database.aclose()
+
+
+@pytest.mark.parametrize("order", ["asc", "desc", "fair"])
+async def test_pages_follow_each_other_in_both_directions(storage_url: str, order: Order) -> None:
+    database, store = open_store(storage_url)
+    for number in range(7):
+        caller = "bob" if number == 6 else "ann"
+        await store.claim(question(f"mcpr_{number}", caller=caller, created=NOW + number // 2), 9, NOW)
+
+    async def page(limit: int, after: str | None = None, before: str | None = None) -> list[str]:
+        found = await store.page(NOW, wanted={"state": "pending"}, order=order, after=after, before=before, limit=limit)
+        assert found is not None
+        return [one.id for one in found]
+
+    everything = await page(100)
+    if order == "fair":
+        assert everything == [f"mcpr_{number}" for number in (0, 6, 1, 2, 3, 4, 5)]
+    else:
+        assert everything == sorted(everything, reverse=order == "desc")
+    for size in (1, 2, 3):
+        forward = await page(size)
+        while more := await page(size, after=forward[-1]):
+            forward += more
+        backward = everything[-1:]
+        while more := await page(size, before=backward[0]):
+            backward = [*more, *backward]
+        assert forward == backward == everything
+    wanted = {"caller": "bob"}
+    assert await store.page(NOW, wanted=wanted, order=order, after="mcpr_0", before=None, limit=9) is None
+    await database.aclose()
+
+
+async def test_consent_that_a_call_used_up_is_found_among_any_number_of_others(storage_url: str) -> None:
+    database, store = open_store(storage_url)
+    for id, run in (("mcpr_1", "r"), ("mcpr_2", "other")):
+        asked = question(id, run=run, digest="same")
+        await store.claim(asked, 9, NOW)
+        await store.answer(approved(asked), None, NOW)
+        assert await store.use("same", NOW) is not None
+    found = await store.used("ann", "r", "c", "same")
+    assert found is not None
+    assert found.id == "mcpr_1"
+    assert await store.used("ann", "r", "another", "same") is None
+    assert await store.used("bob", "r", "c", "same") is None
     await database.aclose()

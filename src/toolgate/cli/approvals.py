@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import typer
 
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 SHORT = 300
 """Characters of the arguments that a list shows; `show` shows all."""
 
+LISTED = 100
+"""Questions that a list shows unless it is asked for more."""
+
+_PAGE = 100
 _COLUMNS = ("id", "tool", "source", "arguments", "question", "asked by", "expires in")
 
 app = typer.Typer(
@@ -48,10 +52,20 @@ class Level(StrEnum):
 
 
 @app.callback()
-def pending(context: typer.Context, url: Url = HERE, key: Key = None) -> None:
-    """List what waits for an answer."""
+def pending(
+    context: typer.Context,
+    caller: Annotated[str | None, typer.Option(help="Only what this key asks for.")] = None,
+    tool: Annotated[str | None, typer.Option(help="Only calls of this tool.")] = None,
+    limit: Annotated[int, typer.Option(help="How many to list at most.", min=1)] = LISTED,
+    url: Url = HERE,
+    key: Key = None,
+) -> None:
+    """List what waits for an answer: the longest waiting of each key, then the next of each."""
     if context.invoked_subcommand is None:
-        print_table(_table(_listed(url, key)))
+        listed, more = _listed(url, key, limit, caller=caller, tool=tool)
+        print_table(_table(listed))
+        if more:
+            typer.echo("There are more: see --limit, --caller and --tool.", err=True)
 
 
 @app.command()
@@ -108,7 +122,7 @@ def watch(
     seen: list[Mapping[str, Any]] | None = None
     try:
         while True:
-            listed = _listed(url, key)
+            listed, _ = _listed(url, key, LISTED)
             if listed != seen:
                 seen = listed
                 print_table(_table(listed), anew=True)
@@ -120,7 +134,7 @@ def watch(
 @app.command()
 def grants(url: Url = HERE, key: Key = None) -> None:
     """List what was granted beyond one call."""
-    listed = ask(url, key, "GET", "/v1/approvals/grants")["data"]
+    listed, _ = _pages(url, key, "/v1/approvals/grants", {})
     columns = ("tool", "source", "level", "place", "caller", "granted_by")
     print_table(rows_table("Grants", columns, [[one.get(name) for name in columns] for one in listed]))
 
@@ -132,9 +146,23 @@ def reset(url: Url = HERE, key: Key = None) -> None:
     typer.echo(f"Forgot {forgotten} grants.")
 
 
-def _listed(url: str, key: str | None) -> list[Mapping[str, Any]]:
-    listed: list[Mapping[str, Any]] = ask(url, key, "GET", "/v1/approvals?state=pending")["data"]
-    return listed
+def _listed(url: str, key: str | None, most: int, **wanted: str | None) -> tuple[list[Mapping[str, Any]], bool]:
+    """What waits, callers taking turns, and whether there is more than was asked for."""
+    said = {"state": "pending", "order": "fair", **{name: value for name, value in wanted.items() if value}}
+    return _pages(url, key, "/v1/approvals", said, most)
+
+
+def _pages(
+    url: str, key: str | None, path: str, said: Mapping[str, str], most: int = 10_000
+) -> tuple[list[Mapping[str, Any]], bool]:
+    """A list, page by page."""
+    listed: list[Mapping[str, Any]] = []
+    while True:
+        cursor = {"after": str(listed[-1]["id"])} if listed else {}
+        page = ask(url, key, "GET", f"{path}?{urlencode({**said, **cursor, 'limit': min(_PAGE, most - len(listed))})}")
+        listed += page["data"]
+        if not page.get("has_more") or len(listed) >= most:
+            return listed, bool(page.get("has_more"))
 
 
 def _path(id: str) -> str:

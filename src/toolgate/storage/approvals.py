@@ -4,7 +4,8 @@ It knows rows and states, not what they mean: records are given and taken as the
 whose fields are named like the columns.
 """
 
-from typing import Any, Generic, TypeAlias, TypeVar
+from collections.abc import Mapping
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -15,6 +16,8 @@ from toolgate.storage.database import Connection, Database
 _Approval = TypeVar("_Approval", bound=Struct)
 _Grant = TypeVar("_Grant", bound=Struct)
 _Row: TypeAlias = dict[str, Any]
+Order: TypeAlias = Literal["asc", "desc", "fair"]
+"""By when they were made; or `fair`, where callers take turns and the oldest of each goes first."""
 
 _EXPIRE = "UPDATE approvals SET state = 'expired' WHERE state IN ('pending', 'approved') AND expires <= :now"
 _VOID_STALE = """
@@ -67,6 +70,26 @@ SELECT * FROM approvals
 WHERE (CAST(:caller AS TEXT) IS NULL OR caller = :caller) AND (CAST(:state AS TEXT) IS NULL OR state = :state)
 ORDER BY created DESC, id LIMIT :limit
 """
+_USED = """
+SELECT * FROM approvals
+WHERE digest = :digest AND state = 'consumed' AND caller = :caller AND run = :run AND call = :call
+ORDER BY created DESC LIMIT 1
+"""
+_PAGE = """
+SELECT * FROM {table} WHERE {wanted} AND {behind}
+ORDER BY created {direction}, id {direction} LIMIT :limit
+"""
+_BEHIND = "(created, id) {sign} (SELECT created, id FROM {table} WHERE id = :cursor)"
+# One of each caller, the oldest first, then the next of each: many of one caller do not hide those of another.
+_FAIR_PAGE = """
+WITH listed AS (
+    SELECT id AS listed, created AS since, row_number() OVER (PARTITION BY caller ORDER BY created, id) AS turn
+    FROM {table} WHERE {wanted}
+)
+SELECT {table}.* FROM listed JOIN {table} ON id = listed WHERE {behind}
+ORDER BY turn {direction}, since {direction}, listed {direction} LIMIT :limit
+"""
+_FAIR_BEHIND = "(turn, since, listed) {sign} (SELECT turn, since, listed FROM listed WHERE listed = :cursor)"
 _GRANT = """
 INSERT INTO grants (id, caller, tool, source, spec, level, place, granted_by, created)
 VALUES (:id, :caller, :tool, :source, :spec, :level, :place, :granted_by, :created)
@@ -78,7 +101,9 @@ SELECT 1 FROM grants WHERE caller = :caller AND tool = :tool AND source = :sourc
     OR (level = 'session' AND place = :session AND place != '' AND created > :since)
 ) LIMIT 1
 """
-_GRANTS = "SELECT * FROM grants WHERE CAST(:caller AS TEXT) IS NULL OR caller = :caller ORDER BY created DESC, id"
+_GRANTS = """
+SELECT * FROM grants WHERE CAST(:caller AS TEXT) IS NULL OR caller = :caller ORDER BY created DESC, id LIMIT 1000
+"""
 _DISUSE = """
 UPDATE approvals SET state = 'out_of_scope'
 WHERE state = 'approved' AND (CAST(:caller AS TEXT) IS NULL OR caller = :caller)
@@ -135,6 +160,31 @@ class ApprovalStore(Generic[_Approval, _Grant]):
         """Approvals, newest first."""
         return await self._current(_LIST, {"caller": caller, "state": state, "limit": limit, "now": now})
 
+    async def page(
+        self,
+        now: float,
+        *,
+        wanted: Mapping[str, str],
+        order: Order,
+        after: str | None,
+        before: str | None,
+        limit: int,
+    ) -> list[_Approval] | None:
+        """So many approvals behind `after` or ahead of `before`; None if that is not among those that are wanted."""
+
+        def read(db: Connection) -> list[_Row] | None:
+            db.execute(_EXPIRE, {"now": now})
+            return _page(db, "approvals", wanted, order, after, before, limit)
+
+        found = await self._database.change(read)
+        return None if found is None else [self._read(row) for row in found]
+
+    async def used(self, caller: str, run: str, call: str, digest: str) -> _Approval | None:
+        """The approval that this very call of this run has used up."""
+        values = {"caller": caller, "run": run, "call": call, "digest": digest}
+        rows = await self._database.do(lambda db: _rows(db, _USED, values))
+        return self._read(rows[0]) if rows else None
+
     async def deny_all(
         self, reason: str | None, by: str, now: float, *, caller: str | None, run: str | None
     ) -> list[str]:
@@ -160,6 +210,13 @@ class ApprovalStore(Generic[_Approval, _Grant]):
         """Grants, newest first."""
         rows = await self._database.do(lambda db: _rows(db, _GRANTS, {"caller": caller}))
         return [msgspec.convert(row, self._grant) for row in rows]
+
+    async def grants_page(
+        self, *, wanted: Mapping[str, str], order: Order, after: str | None, before: str | None, limit: int
+    ) -> list[_Grant] | None:
+        """So many grants behind `after` or ahead of `before`; None if that is not among those that are wanted."""
+        rows = await self._database.do(lambda db: _page(db, "grants", wanted, order, after, before, limit))
+        return None if rows is None else [msgspec.convert(row, self._grant) for row in rows]
 
     async def reset(self, caller: str | None = None) -> int:
         """Forget all grants and let no approval given so far be used; how many grants there were."""
@@ -192,6 +249,32 @@ def _claim(db: Connection, values: _Row, most: int) -> _Row | None:
     if db.execute(_COUNT, values).fetchone()[0] >= most:
         return None
     return _rows(db, _INSERT, values)[0]
+
+
+def _page(
+    db: Connection,
+    table: str,
+    wanted: Mapping[str, str],
+    order: Order,
+    after: str | None,
+    before: str | None,
+    limit: int,
+) -> list[_Row] | None:
+    """The rows of a page, in the order of the list; None if the cursor is not among those that are wanted."""
+    fits = " AND ".join([f"{name} = :{name}" for name in wanted]) or "1 = 1"
+    cursor, fair = after or before, order == "fair"
+    values: _Row = {**wanted, "limit": limit}
+    if cursor is not None:
+        values["cursor"] = cursor
+        there = f"SELECT 1 FROM {table} WHERE id = :cursor AND {fits}"  # noqa: S608 - names of columns
+        if db.execute(there, values).fetchone() is None:
+            return None
+    rising = (order != "desc") == (before is None)
+    words = {"table": table, "wanted": fits, "direction": "ASC" if rising else "DESC"}
+    behind = (_FAIR_BEHIND if fair else _BEHIND).format(sign=">" if rising else "<", **words)
+    text = (_FAIR_PAGE if fair else _PAGE).format(behind=behind if cursor is not None else "1 = 1", **words)
+    rows = _rows(db, text, values)
+    return rows if before is None else rows[::-1]
 
 
 def _rows(db: Connection, text: str, values: _Row) -> list[_Row]:

@@ -31,10 +31,15 @@ def read_page(query: str) -> Page:
     order = said.get("order", "desc")
     if order not in ("asc", "desc"):
         raise InvalidRequest("order must be asc or desc.", param="order")
+    return Page(cast(Order, order), read_limit(said), said.get("after") or None)
+
+
+def read_limit(said: dict[str, str]) -> int:
+    """How many items a page may have."""
     limit = read_number(said, "limit", 20)
     if not 1 <= limit <= LONGEST_PAGE:
         raise InvalidRequest(f"limit must be from 1 to {LONGEST_PAGE}.", param="limit", code="invalid_value")
-    return Page(cast(Order, order), limit, said.get("after") or None)
+    return limit
 
 
 def read_number(said: dict[str, str], name: str, default: int) -> int:

@@ -4,16 +4,16 @@ A caller sees and answers what it asked for itself; the scope `admin` is for eve
 not exist. There is no way to change the policy here: it is written in the configuration and nowhere else.
 """
 
-from typing import Any, get_args
-from urllib.parse import parse_qs
+from typing import Any, cast, get_args
 
 import msgspec
 
 from toolgate.conversation.errors import ClientFault, InvalidRequest
 from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
 from toolgate.server.app import Call, Endpoint
+from toolgate.server.responses.paging import listed, read_limit, read_query, unknown_cursor
 from toolgate.tools.approvals.desk import Desk
-from toolgate.tools.approvals.record import Level, State
+from toolgate.tools.approvals.record import Level, Order, State
 from toolgate.tools.approvals.shown import shown, shown_grant
 from toolgate.wire.fields import Fields
 from toolgate.wire.jsontext import encode
@@ -40,9 +40,12 @@ class ApprovalInbox:
         ]
 
     async def list(self, call: Call) -> None:
-        """List approvals, newest first; `?state=pending` lists those that wait."""
-        found = await self._desk.approvals(_whose(call), _state(call.exchange.query))
-        await _list(call, [shown(one) for one in found])
+        """List approvals, newest first; `?state=pending` lists those that wait, `order=fair` lets callers take turns."""
+        said = read_query(call.exchange.query)
+        wanted = {**_wanted(call, said, "tool", "run"), **_state(said)}
+        order, after, before, limit = _place(said)
+        found = await self._desk.page(wanted, order, after, before, limit + 1)
+        await _respond(call, None if found is None else [shown(one) for one in found], after, before, limit)
 
     async def show(self, call: Call) -> None:
         """Tell about one approval."""
@@ -74,8 +77,11 @@ class ApprovalInbox:
         await call.exchange.respond(200, encode({"object": "approval.denials", "denied": denied}))
 
     async def grants(self, call: Call) -> None:
-        """List what was granted beyond one call."""
-        await _list(call, [shown_grant(grant) for grant in await self._desk.grants(_whose(call))])
+        """List what was granted beyond one call, newest first."""
+        said = read_query(call.exchange.query)
+        order, after, before, limit = _place(said)
+        found = await self._desk.grants_page(_wanted(call, said, "tool"), order, after, before, limit + 1)
+        await _respond(call, None if found is None else [shown_grant(one) for one in found], after, before, limit)
 
     async def reset(self, call: Call) -> None:
         """Forget what was granted, so that it is asked about again."""
@@ -92,20 +98,44 @@ def _whose(call: Call) -> str | None:
     return None if _is_admin(call) else call.caller.name
 
 
-async def _list(call: Call, data: "list[dict[str, Any]]") -> None:
-    await call.exchange.respond(200, encode({"object": "list", "data": data}))
+def _wanted(call: Call, said: dict[str, str], *names: str) -> dict[str, str]:
+    """What a list is narrowed to: the caller's own, for an admin those of any `caller` it names."""
+    whose = said.get("caller") if _is_admin(call) else call.caller.name
+    asked = {"caller": whose, **{name: said.get(name) for name in names}}
+    return {name: value for name, value in asked.items() if value}
 
 
-def _state(query: str) -> State | None:
+def _place(said: dict[str, str]) -> tuple[Order, str | None, str | None, int]:
+    """Which part of a list the query asks for: the order, `after`, `before` and how many."""
+    order = said.get("order", "desc")
+    if order not in get_args(Order):
+        raise InvalidRequest(f"order must be one of {', '.join(get_args(Order))}.", param="order")
+    after, before = said.get("after") or None, said.get("before") or None
+    if after is not None and before is not None:
+        raise InvalidRequest("after and before exclude each other.", param="before")
+    return cast(Order, order), after, before, read_limit(said)
+
+
+async def _respond(
+    call: Call, found: "list[dict[str, Any]] | None", after: str | None, before: str | None, limit: int
+) -> None:
+    """Send a page; ahead of a cursor, the one too many stands first."""
+    if found is None:
+        raise unknown_cursor(after or before or "")
+    page = listed(found, limit)
+    if before is not None and page["has_more"]:
+        page = {**listed(found[1:], limit), "has_more": True}
+    await call.exchange.respond(200, encode(page))
+
+
+def _state(said: dict[str, str]) -> dict[str, str]:
     """The state that the query names, if it names one."""
-    given = parse_qs(query).get("state")
-    if not given:
-        return None
-    try:
-        state: State = msgspec.convert(given[-1], State)
-    except msgspec.ValidationError:
-        raise InvalidRequest(f"state must be one of {', '.join(get_args(State))}.", param="state") from None
-    return state
+    state = said.get("state")
+    if not state:
+        return {}
+    if state not in get_args(State):
+        raise InvalidRequest(f"state must be one of {', '.join(get_args(State))}.", param="state")
+    return {"state": state}
 
 
 def _answer(body: Any) -> dict[str, Any]:

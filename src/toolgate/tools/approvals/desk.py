@@ -7,7 +7,7 @@ given to another process, or after a restart, is as good as any.
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -16,7 +16,7 @@ from toolgate.tools.approvals.answers import Answer, answered, granted, question
 from toolgate.tools.approvals.binding import Ambiguous, canonical, spec_digest
 from toolgate.tools.approvals.ledger import Ledger
 from toolgate.tools.approvals.policy import Policy
-from toolgate.tools.approvals.record import Approval, Grant, Level, State
+from toolgate.tools.approvals.record import Approval, Grant, Level, Order, State
 from toolgate.tools.approvals.waiting import Rousing, Waiting, heard
 from toolgate.tools.tool import Asked, Stance, ToolSpec, Verdict
 
@@ -113,9 +113,8 @@ class Desk:
             return None
         now = self._now()
         same = question(asked, arguments, spec_digest(asked.spec), self.policy.version, "", now, now)
-        known = await self._ledger.approvals(now, caller=same.caller, state="consumed")
-        found = [one for one in known if (one.run, one.call, one.digest) == (same.run, same.call, same.digest)]
-        return verdict(found[0]) if found else None
+        found = await self._ledger.used(same.caller, same.run, same.call, same.digest)
+        return verdict(found) if found is not None else None
 
     async def wait(self, approval: str, seconds: float) -> bool:
         """Whether the approval was answered within that time, or can be answered no more: the policy may have changed."""
@@ -171,6 +170,19 @@ class Desk:
     async def approvals(self, caller: str | None = None, state: State | None = None) -> Sequence[Approval]:
         """Approvals in any state, newest first."""
         return await self._ledger.approvals(self._now(), caller=caller, state=state)
+
+    async def page(
+        self, wanted: Mapping[str, str], order: Order, after: str | None, before: str | None, limit: int
+    ) -> Sequence[Approval] | None:
+        """So many approvals behind `after` or ahead of `before`; None if that is not among those that are wanted."""
+        now = self._now()
+        return await self._ledger.page(now, wanted=wanted, order=order, after=after, before=before, limit=limit)
+
+    async def grants_page(
+        self, wanted: Mapping[str, str], order: Order, after: str | None, before: str | None, limit: int
+    ) -> Sequence[Grant] | None:
+        """So many grants behind `after` or ahead of `before`; None if that is not among those that are wanted."""
+        return await self._ledger.grants_page(wanted=wanted, order=order, after=after, before=before, limit=limit)
 
     async def deny_all(
         self, *, by: str, caller: str | None = None, run: str | None = None, reason: str | None = None

@@ -1,9 +1,9 @@
 """Where questions and grants are kept. Every method is one step that happens whole or not at all, also between processes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from toolgate.tools.approvals.record import Approval, Grant, State
+from toolgate.tools.approvals.record import Approval, Grant, Order, State
 
 
 class Ledger(Protocol):
@@ -33,6 +33,26 @@ class Ledger(Protocol):
         self, now: float, *, caller: str | None = None, state: State | None = None, limit: int = 1000
     ) -> Sequence[Approval]:
         """Approvals, newest first."""
+
+    async def page(
+        self,
+        now: float,
+        *,
+        wanted: Mapping[str, str],
+        order: Order,
+        after: str | None,
+        before: str | None,
+        limit: int,
+    ) -> Sequence[Approval] | None:
+        """So many approvals behind `after` or ahead of `before`; None if that is not among those that are wanted."""
+
+    async def grants_page(
+        self, *, wanted: Mapping[str, str], order: Order, after: str | None, before: str | None, limit: int
+    ) -> Sequence[Grant] | None:
+        """So many grants behind `after` or ahead of `before`; None if that is not among those that are wanted."""
+
+    async def used(self, caller: str, run: str, call: str, digest: str) -> Approval | None:
+        """The approval that this very call of this run has used up."""
 
     async def deny_all(
         self, reason: str | None, by: str, now: float, *, caller: str | None, run: str | None

@@ -15,6 +15,8 @@ from msgspec import Struct
 
 State: TypeAlias = Literal["pending", "approved", "denied", "expired", "consumed", "out_of_scope"]
 Level: TypeAlias = Literal["once", "session", "workspace", "always"]
+Order: TypeAlias = Literal["asc", "desc", "fair"]
+"""Of a list: by when they were made; or `fair`, where callers take turns and the oldest of each goes first."""
 
 NEXT: Mapping[State, frozenset[State]] = {
     "pending": frozenset({"approved", "denied", "expired", "out_of_scope"}),
