@@ -13,6 +13,7 @@ from anthropic.types import RawMessageStreamEvent
 from anthropic.types.beta import BetaMessage, BetaRawMessageStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
+from tests.dialects.relays import end_of
 from toolgate.conversation.events import Finish, ModelResponse, RunEvent, StepEvent, Usage
 from toolgate.conversation.fold import fold, unfold
 from toolgate.conversation.request import ModelRequest
@@ -124,7 +125,7 @@ def whole(response: ModelResponse) -> dict[str, Any]:
 def relayed(data: bytes) -> bytes:
     """What a relay makes of an upstream's bytes."""
     framing, relay = DIALECT.frame_decoder(), DIALECT.upstream.relay(REQUEST, REPLY)
-    return b"".join([relay.feed(frame) for frame in framing.feed(data) + framing.end()]) + relay.end()
+    return b"".join([relay.feed(frame) for frame in framing.feed(data) + framing.end()]) + end_of(relay)
 
 
 def parsed(data: bytes) -> list[dict[str, Any]]:

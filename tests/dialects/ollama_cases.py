@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+from tests.dialects.relays import end_of
 from toolgate.conversation.events import Finish, ModelResponse, StepEvent, Usage
 from toolgate.conversation.fold import fold, unfold
 from toolgate.conversation.message import Message, Text
@@ -70,7 +71,7 @@ def told(response: ModelResponse, dialect: Any = DIALECT) -> list[dict[str, Any]
 def relayed(data: bytes, dialect: Any = DIALECT) -> list[dict[str, Any]]:
     """The lines that a relay makes of an upstream's."""
     framing, relay = dialect.frame_decoder(), dialect.upstream.relay(REQUEST, REPLY)
-    passed = b"".join([relay.feed(frame) for frame in framing.feed(data) + framing.end()]) + relay.end()
+    passed = b"".join([relay.feed(frame) for frame in framing.feed(data) + framing.end()]) + end_of(relay)
     return [json.loads(one) for one in passed.split(b"\n")[:-1]]
 
 

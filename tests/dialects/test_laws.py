@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 import toolgate.dialects
 from tests.dialects.meaning import answered, asked, cannot, well_formed
+from tests.dialects.relays import end_of
 from tests.dialects.strategies import law, requests, responses, run_events, texts
 from toolgate.conversation.errors import Garbled, InvalidRequest, NotFound, RateLimited, Unavailable, UpstreamFault
 from toolgate.conversation.events import ModelResponse, StepEvent, Usage
@@ -266,7 +267,7 @@ def test_9_a_relayed_stream_means_what_it_meant_before(dialect, response, size):
     request = question(dialect)
     data = streamed(dialect, response, request, size)
     relay = dialect.upstream.relay(request, REPLY)
-    passed = b"".join([relay.feed(frame) for frame in frames_of(dialect, data)]) + relay.end()
+    passed = b"".join([relay.feed(frame) for frame in frames_of(dialect, data)]) + end_of(relay)
     direct = read(dialect, data, request)
     assert answered(read(dialect, passed, request)) == answered(direct)
     assert (relay.done, relay.reason) == (True, direct.reason)

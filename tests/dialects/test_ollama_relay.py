@@ -50,6 +50,7 @@ def test_answers_to_a_prompt_pass_too():
         {"model": "m", "created_at": "x", "response": "Hi", "thinking": "Hm", "done": False},
         {"model": "m", "created_at": "x", "response": "", "done": True, "done_reason": "stop", "context": [1, 2]},
     ]
+    lines[1] |= {"prompt_eval_count": 3, "eval_count": 2}
     assert relayed(wire(*lines), GENERATE) == lines
     for one in relayed(wire({"model": "m"}, {"done": True}), GENERATE):
         assert GenerateResponse.model_validate(one, strict=True).response == ""

@@ -7,6 +7,7 @@ from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types.chat import ChatCompletionChunk
 
 from tests.dialects.chat_quirks import CLOCK, QUIRKS, WEATHER, Quirk, Told
+from tests.dialects.relays import end_of
 from toolgate.conversation.events import ModelResponse, StepEvent
 from toolgate.conversation.fold import fold
 from toolgate.conversation.message import Reasoning, Refusal, ToolCall, plain_text
@@ -45,7 +46,7 @@ def relayed(stream: bytes) -> bytes:
     """What a Chat client gets of the stream."""
     frames, relay = SseDecoder(), DIALECT.upstream.relay(REQUEST, Reply("chatcmpl-ours", 1, "m"))
     passed = [relay.feed(frame) for frame in [*frames.feed(stream), *frames.end()] if not relay.done]
-    return b"".join([*passed, relay.end()])
+    return b"".join([*passed, end_of(relay)])
 
 
 def check(response: ModelResponse, told: Told) -> None:

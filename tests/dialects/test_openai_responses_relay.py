@@ -26,6 +26,7 @@ from tests.dialects.openai_responses_cases import (
     text_delta,
     told,
 )
+from tests.dialects.relays import end_of
 from tests.dialects.test_openai_responses_stream import REQUEST, heard
 from toolgate.conversation.errors import Garbled, Unavailable
 from toolgate.conversation.message import Opaque, ToolCall
@@ -43,7 +44,7 @@ def relayed(stream: bytes) -> tuple[bytes, ResponsesRelay]:
     """What a client gets of the stream, and what was heard of it."""
     frames, relay = SseDecoder(), ResponsesRelay(REQUEST, REPLY)
     passed = [relay.feed(frame) for frame in [*frames.feed(stream), *frames.end()]]
-    return b"".join([*passed, relay.end()]), relay
+    return b"".join([*passed, end_of(relay)]), relay
 
 
 def last(stream: bytes) -> dict[str, Any]:

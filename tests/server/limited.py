@@ -35,6 +35,7 @@ from toolgate.telemetry.metrics import Metrics
 from toolgate.telemetry.traced import Traced
 from toolgate.testing import Entry, ScriptedModel
 from toolgate.upstreams.router import Route, Router
+from toolgate.upstreams.wrappers import Counted
 
 KEYS = tuple(
     Key(name=name, key=Secret(f"{name}-key"), scopes=scopes)  # type: ignore[arg-type]
@@ -114,7 +115,7 @@ async def open_gate(
     """Serve the four dialects and GET /v1/keys."""
     model, database, counters = ScriptedModel(script, **options), Database(path), Watched()
     purse = Purse(SpendingStore(database), every=60)
-    router = Router([Route("m", model, price=PRICE)])
+    router = Router([Route("m", Counted(model), price=PRICE)])
     traced = Traced(Log("error"), Metrics())
     endpoints = [*_endpoints(Conversations(router, Pace(), traced)), *more]
     once = Idempotency(IdempotencyStore(database, lease=lease), terms)

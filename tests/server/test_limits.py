@@ -81,7 +81,7 @@ async def test_a_stream_whose_client_left_gives_back_its_place_and_what_it_did_n
     """(fault: M3)"""
     go_on = asyncio.Event()
     limits = KeyLimits(tokens_per_minute=1500, concurrency=1)
-    async with open_gate([ANSWER] * 2, {"ann": limits}, pace=go_on.wait) as gate:
+    async with open_gate(["Hello there, how are you?"] * 2, {"ann": limits}, pace=go_on.wait) as gate:
         async with Caller(gate.url) as caller:
             await caller.post(CHAT, body("openai_chat", "m", True), "authorization: Bearer ann-key")
             await caller.head()

@@ -26,6 +26,8 @@ A failure is an exception, never an event. Dialects turn it into their own words
 from collections.abc import Mapping
 from typing import Any
 
+from toolgate.conversation.events import Usage
+
 
 class ToolgateError(Exception):
     """A failure with everything a dialect needs to speak of it; `details` are for programs, where a dialect has them."""
@@ -123,11 +125,15 @@ class RateLimited(ClientFault):
 
 
 class UpstreamFault(ToolgateError):
-    """Whoever should have answered did not, or answered badly; `upstream_status` is what it said, if it spoke HTTP."""
+    """Whoever should have answered did not, or answered badly; `upstream_status` is what it said, if it spoke HTTP.
+
+    `usage` is what it reported to have used all the same.
+    """
 
     status = 502
     code = "upstream_error"
     upstream_status: int | None = None
+    usage: Usage | None = None
 
 
 class Rejected(UpstreamFault):

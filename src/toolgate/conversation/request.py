@@ -6,6 +6,7 @@ from typing import Any, Literal, TypeAlias
 from msgspec import Struct
 
 from toolgate.conversation.message import NO_EXTRA, Extra, Message
+from toolgate.conversation.tally import UsageTally
 
 ToolKind: TypeAlias = Literal["function", "freeform", "hosted"]
 
@@ -103,7 +104,8 @@ class ModelRequest(Struct, frozen=True):
     `dialect` is the one the client spoke; `relay` says that an answer in that dialect may reach it as it came.
     `warnings` tells what had to be changed or dropped on the way here; `headers` are the client's own words that its
     dialect says in headers and that an upstream of the same dialect should hear. `decisions` answer approvals.
-    `caller` is whoever asks, where the one who is asked must know.
+    `caller` is the key that asks: upstreams share their slots among callers, and peers keep their conversations apart.
+    `tally` adds up what every upstream that is asked for it has used.
     """
 
     model: str
@@ -119,3 +121,4 @@ class ModelRequest(Struct, frozen=True):
     headers: Mapping[str, str] = {}
     decisions: tuple[Decision, ...] = ()
     caller: str = ""
+    tally: UsageTally | None = None

@@ -20,7 +20,7 @@ from toolgate.conversation.events import (
     ToolProgress,
     Usage,
 )
-from toolgate.conversation.message import ToolCall, ToolResult, plain_text
+from toolgate.conversation.message import Part, Reasoning, Text, ToolCall, ToolResult, plain_text
 from toolgate.conversation.request import ModelRequest, ToolServer
 from toolgate.wire.frames import Frame, FrameDecoder
 from toolgate.wire.ndjson import NdjsonDecoder
@@ -92,6 +92,24 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     unsupported: tuple[str, ...] = ()
 
 
+class PassedText:
+    """The texts of an answer that passes, kept in pieces: its tokens are counted if its upstream does not report them."""
+
+    __slots__ = ("calls", "text", "thoughts")
+
+    def __init__(self) -> None:
+        self.text: list[str] = []
+        self.thoughts: list[str] = []
+        self.calls: dict[Any, list[str]] = {}
+        """The name and the pieces of the arguments of each call."""
+
+    def parts(self) -> list[Part]:
+        """The texts as parts."""
+        text, thoughts = "".join(self.text), "".join(self.thoughts)
+        calls = [ToolCall("", name, "".join(pieces)) for name, *pieces in self.calls.values()]
+        return [*([Text(text)] if text else []), *([Reasoning(thoughts)] if thoughts else []), *calls]
+
+
 class Encoder(Protocol):
     """Tells one run to the client, event by event."""
 
@@ -127,6 +145,9 @@ class Decoder(Protocol):
     done: bool
     """The answer is complete: whatever the socket does next, nothing more is awaited."""
 
+    usage: Usage | None
+    """What the upstream has reported so far."""
+
     def feed(self, frame: Frame) -> list[StepEvent]:
         """What this frame makes certain; raises UpstreamFault if it tells of a failure."""
 
@@ -135,10 +156,23 @@ class Decoder(Protocol):
 
 
 class Relay(Protocol):
-    """Passes one streamed answer to a client of the same dialect; unknown fields stay, what breaks clients is mended."""
+    """Passes one streamed answer to a client of the same dialect; unknown fields stay, what breaks clients is mended.
+
+    An answer that is complete without usage is `done`, but its end is held back until `end_with` brings an estimate.
+    """
 
     done: bool
     usage: Usage | None
+
+    @property
+    def lacks_usage(self) -> bool:
+        """Whether the end is held back because the upstream reported no usage."""
+
+    def end_with(self, usage: Usage) -> bytes:
+        """The end that was held back, with this usage."""
+
+    def received(self) -> list[Part]:
+        """What has passed so far, for counting its tokens."""
 
     @property
     def reason(self) -> FinishReason | None:
@@ -178,6 +212,9 @@ class UpstreamHalf(Protocol):
 
     def decode_response(self, body: Any, request: ModelRequest) -> ModelResponse:
         """A whole answer; raises UpstreamFault if it is an error in disguise."""
+
+    def usage_of(self, body: Any) -> Usage | None:
+        """What a whole answer says that it used, even one that cannot be decoded."""
 
     def relay_response(self, body: Any, response: ModelResponse, request: ModelRequest, reply: Reply) -> dict[str, Any]:
         """A whole answer, decoded as `response`, as a client of the same dialect should see it."""

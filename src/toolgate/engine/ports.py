@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 from toolgate.conversation.errors import ToolgateError
 from toolgate.conversation.events import FinishReason, ModelResponse, StepEvent, ToolProgress, Usage
-from toolgate.conversation.message import ApprovalRequest, Message, ToolCall, ToolResult
+from toolgate.conversation.message import ApprovalRequest, Message, Part, ToolCall, ToolResult
 from toolgate.conversation.request import ModelRequest, ToolDef
 
 
@@ -44,6 +44,7 @@ class Model(Protocol):
 class Heard(Protocol):
     """What was heard of an answer while it passed."""
 
+    done: bool
     usage: Usage | None
 
     @property
@@ -53,6 +54,9 @@ class Heard(Protocol):
     @property
     def calls(self) -> int:
         """How many tool calls it held."""
+
+    def received(self) -> list[Part]:
+        """What has passed so far, for counting its tokens."""
 
     def error(self, error: ToolgateError) -> bytes:
         """The words in which its dialect says that it broke off here."""

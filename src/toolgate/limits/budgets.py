@@ -24,6 +24,9 @@ class Budgets(Protocol):
     def spend(self, key: str, cost: float) -> None:
         """Add what a key has spent without a hold."""
 
+    def note(self, key: str, cost: float) -> None:
+        """A request of this key has cost so much: no later one is expected to cost less."""
+
     def renews_in(self, budget: Budget) -> float | None:
         """Seconds until a new period begins; None if none ever does."""
 

@@ -57,6 +57,10 @@ class Vault:
         """Add what a key has spent without a hold."""
         self._purse.spend(key, cost)
 
+    def note(self, key: str, cost: float) -> None:
+        """A request of this key has cost so much."""
+        self._purse.note(key, cost)
+
     async def take(self, key: str, budget: Budget, cost: float) -> Held | None:
         """Hold back what a request may cost; None if the budget has no room for it now.
 

@@ -164,11 +164,9 @@ class Conversations:
         route = self._router.find(request.model)
         record.dialect, record.model, record.stream = dialect.name, route.name, request.stream
         call.caller.require_model(route.name, request.model)
-        if route.personal:
-            request = replace(request, caller=call.caller.name)
         whole = route.whole_arguments or call.exchange.named.get(b"x-toolgate-arguments") == b"whole"
-        if whole:
-            request = replace(request, relay=False)
+        relay = request.relay and not whole
+        request = replace(request, caller=call.caller.name, tally=record.tally, relay=relay)
         told: Callable[[], Awaitable[None]] = untold
         if wanted is None and not (request.tools and any(tool.kind == "hosted" for tool in request.tools)):
             request = asked = await self._check.check(request, route)
@@ -225,13 +223,16 @@ class Conversations:
         return telling if question.told is untold else _told(question, telling)
 
     async def _tell_whole(self, question: Question, keeper: Keeper | None) -> None:
-        answer = await question.model.ask(question.asked)
         try:
-            body, response = await _whole(question, answer)
+            answer = await question.model.ask(question.asked)
+            try:
+                body, response = await _whole(question, answer)
+            finally:
+                if not answer.whole:
+                    await answer.aclose()
+            _note_response(question.record, answer, response)
         finally:
-            if not answer.whole:
-                await answer.aclose()
-        _note_response(question.record, answer, response)
+            await question.record.settle_usage()
         if keeper is not None:
             await keeper.before_whole(body)
         headers = _headers(question, answer, *([EMPTY_ANSWER] if is_empty(response) else ()))
@@ -255,7 +256,10 @@ class Conversations:
                 await self._tell(question, asking, keeper)
         finally:
             self._traced.stream_closed()
-            await _close(asking)
+            try:
+                await _close(asking)
+            finally:
+                await question.record.settle_usage()
         await exchange.end()
 
     async def _tell(self, question: Question, asking: asyncio.Future[Answer], keeper: Keeper | None) -> None:

@@ -8,6 +8,7 @@ import msgspec
 
 from toolgate.conversation.errors import Overloaded, ToolgateError
 from toolgate.conversation.events import Usage
+from toolgate.conversation.tally import UsageTally
 from toolgate.telemetry.logs import Level, Log
 from toolgate.telemetry.metrics import Metrics
 from toolgate.telemetry.redact import outline
@@ -19,7 +20,8 @@ CLIENT_LEFT = 499
 class RequestRecord(msgspec.Struct):
     """What is known of one request; it is filled in while the request is served and read once, at its end.
 
-    `status` tells how it ended, also where a stream had begun with 200 before it failed.
+    `status` tells how it ended, also where a stream had begun with 200 before it failed. `usage` is what the client was
+    told at first; at the end it is what all upstreams have used, as `tally` has added it up.
     """
 
     request_id: str
@@ -35,6 +37,7 @@ class RequestRecord(msgspec.Struct):
     status: int = 200
     finish: str | None = None
     usage: Usage | None = None
+    tally: UsageTally = msgspec.field(default_factory=UsageTally)
     first_event: float | None = None
     bytes_in: int = 0
     bytes_out: int = 0
@@ -77,6 +80,13 @@ class RequestRecord(msgspec.Struct):
         """Why the answer ended and what it cost."""
         self.finish = finish
         self.usage = usage
+
+    async def settle_usage(self) -> None:
+        """Take the sum of the tally for the usage, once every step is counted; without steps the usage stays as it is."""
+        try:
+            await self.tally.settle()
+        finally:
+            self.usage = self.tally.usage or self.usage
 
     def note_error(self, error: ToolgateError) -> None:
         """It failed; the first failure counts."""

@@ -19,6 +19,7 @@ from toolgate.dialects.dialect import Dialect, Quirks, Relay
 from toolgate.dialects.dialect import Reply as Presentation
 from toolgate.engine.ports import Answer
 from toolgate.upstreams.adapt import Restorer, adapt
+from toolgate.upstreams.tokens import estimate
 from toolgate.upstreams.transport import Reply, Timeouts, Transport
 from toolgate.wire.frames import Frame, FrameDecoder
 from toolgate.wire.jsontext import decode_whole, encode, excerpt
@@ -127,7 +128,16 @@ class WholeAnswer:
             self._body, self._raw = decode_whole(raw)
         except Garbled:
             raise Garbled(f"The upstream's answer is not JSON: {excerpt(raw)}") from None
-        self._response = self._half.decode_response(self._body, request)
+        try:
+            self._response = self._half.decode_response(self._body, request)
+        except UpstreamFault as fault:
+            fault.usage = self._half.usage_of(self._body)
+            raise
+
+    @property
+    def reported(self) -> Usage | None:
+        """What the upstream says that it used."""
+        return self._response.usage
 
     async def events(self) -> AsyncIterator[list[StepEvent]]:
         """All of it in one batch."""
@@ -161,7 +171,11 @@ async def _opened(
             continue
         if _is_one_body(start, endpoint.dialect):
             return WholeAnswer(endpoint, request, start + await reply.read(), warnings, restorer)
-        await answer.open(start)
+        try:
+            await answer.open(start)
+        except UpstreamFault as fault:
+            fault.usage = fault.usage or answer.reported
+            raise
         return answer
     raise Garbled("The upstream's stream ended before it began.")
 
@@ -197,6 +211,11 @@ class StreamedAnswer:
         self._events: list[StepEvent] = []  # what the decoder made of them
         self._unheard: list[Frame] = []  # those that the decoder did not need to look at yet
 
+    @property
+    def reported(self) -> Usage | None:
+        """What the upstream has reported so far."""
+        return self._decoder.usage
+
     async def open(self, start: bytes) -> None:
         """Read until something is said; what was read is kept for whichever way the answer is told."""
         chunk: bytes | None = start
@@ -231,7 +250,7 @@ class StreamedAnswer:
     def retell(self, reply: Presentation) -> "RetoldStream":
         """The answer as frames for a client of the same dialect."""
         relay = self._endpoint.dialect.upstream.relay(self._request, reply)
-        return RetoldStream(relay, self._reply, self._framing, self._frames)
+        return RetoldStream(self._request, relay, self._reply, self._framing, self._frames)
 
     async def aclose(self) -> None:
         """Stop listening; an unfinished answer is cancelled at the upstream."""
@@ -239,10 +258,13 @@ class StreamedAnswer:
 
 
 class RetoldStream:
-    """A streamed answer as it passes to a client of its own dialect."""
+    """A streamed answer as it passes to a client of its own dialect; one that reports no usage ends with an estimate."""
 
-    def __init__(self, relay: Relay, reply: Reply, framing: FrameDecoder, frames: list[Frame]) -> None:
+    def __init__(
+        self, request: ModelRequest, relay: Relay, reply: Reply, framing: FrameDecoder, frames: list[Frame]
+    ) -> None:
         self.relay = relay
+        self._request = request
         self._reply = reply
         self._framing = framing
         self._frames = frames
@@ -254,6 +276,8 @@ class RetoldStream:
         async with aclosing(_told(self._reply, self._framing, passing, first, failure)) as batches:
             async for batch in batches:
                 yield b"".join(batch)
+        if self.relay.lacks_usage:
+            yield self.relay.end_with(await estimate(self._request, self.relay.received()))
 
 
 class _Passing:

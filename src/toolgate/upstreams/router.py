@@ -24,7 +24,6 @@ class Route(Struct, frozen=True):
     max_tools: int = 128
     strict: bool = False
     lenient: bool = False
-    personal: bool = False
     whole_arguments: bool = False
     context: int | None = None
     images: bool = True

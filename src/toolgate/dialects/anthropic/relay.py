@@ -14,6 +14,7 @@ from toolgate.conversation import ids
 from toolgate.conversation.arguments import as_object, as_text, is_object
 from toolgate.conversation.errors import Garbled, ToolgateError
 from toolgate.conversation.events import FinishReason, ModelResponse, Usage
+from toolgate.conversation.message import Part
 from toolgate.dialects.anthropic.server import encode_stream_error, unusable_arguments
 from toolgate.dialects.anthropic.stream import object_of, read_event
 from toolgate.dialects.anthropic.words import (
@@ -26,7 +27,7 @@ from toolgate.dialects.anthropic.words import (
     write_reason,
     write_usage,
 )
-from toolgate.dialects.dialect import Reply
+from toolgate.dialects.dialect import PassedText, Reply
 from toolgate.wire.frames import Frame
 
 _ID = re.compile(ID_PATTERN)
@@ -64,6 +65,8 @@ class MessagesRelay:
         self._ids: set[str] = set()
         self._reason: FinishReason | None = None
         self._unusable: str | None = None  # the tool of a call whose arguments are no object
+        self._passed = PassedText()
+        self._held: dict[str, Any] | None = None  # a message_delta for want of usage
 
     @property
     def reason(self) -> FinishReason | None:
@@ -74,6 +77,15 @@ class MessagesRelay:
     def calls(self) -> int:
         """How many calls it holds so far."""
         return len(self._ids)
+
+    @property
+    def lacks_usage(self) -> bool:
+        """Whether the answer is complete without usage."""
+        return self.done and self.usage is None
+
+    def received(self) -> list[Part]:
+        """The texts of all blocks so far."""
+        return self._passed.parts()
 
     def feed(self, frame: Frame) -> bytes:
         """The event as the client should see it."""
@@ -132,6 +144,7 @@ class MessagesRelay:
         )
         if kind == "tool_use":
             self._mend_call(block)
+        self._keep(value, index)
         if kind == "text" and not value.get("text"):
             return closed  # it begins with its first words, or not at all
         return closed + self._open(block)
@@ -169,8 +182,22 @@ class MessagesRelay:
             before += self._open(block)
         if type(piece := delta.get("partial_json")) is str and piece:
             block.arguments.append(piece)
+        self._keep(delta, index)
         event["index"] = block.number
         return before + event_bytes(event)
+
+    def _keep(self, value: dict[str, Any], index: Any) -> None:
+        """Keep the text of a delta, or of a block's start, for counting."""
+        passed = self._passed
+        match value:
+            case {"type": "text_delta" | "text", "text": str(text)}:
+                passed.text.append(text)
+            case {"type": "input_json_delta", "partial_json": str(text)}:
+                passed.calls.setdefault((index, len(self._ids)), [""]).append(text)
+            case {"type": "tool_use", "name": name}:
+                passed.calls[index, len(self._ids)] = [as_text(name)]
+            case {"type": "thinking_delta" | "thinking", "thinking": str(text)}:
+                passed.thoughts.append(text)
 
     def _start_anew(self, index: Any, kind: str) -> bytes:
         closed = self._close_all()
@@ -208,15 +235,23 @@ class MessagesRelay:
             self._reason, delta["stop_reason"] = mended_reason(word, bool(self._ids), delta.get("stop_sequence"))
         if self._unusable is not None and self._reason in ("stop", "tool_calls"):
             raise unusable_arguments(self._unusable)
-        told = write_usage(self.usage or Usage())
-        return event_bytes({**event, "delta": delta, "usage": {**told, **_said(event.get("usage"))}})
+        if self.usage is None:
+            self._held = {**event, "delta": delta}
+            return b""
+        return event_bytes({**event, "delta": delta, "usage": {**write_usage(self.usage), **_said(event.get("usage"))}})
 
     def _finish(self) -> bytes:
         self.done = True
         closed = self._close_all()
         if self._reason is None:  # a message_stop that no reason preceded
             closed += self._message_delta({"type": "message_delta", "delta": {"stop_reason": "end_turn"}})
-        return closed + event_bytes({"type": "message_stop"})
+        return closed if self.usage is None else closed + event_bytes({"type": "message_stop"})
+
+    def end_with(self, usage: Usage) -> bytes:
+        """The last events, with this usage."""
+        self.usage = usage
+        last = {**(self._held or {"type": "message_delta", "delta": {}}), "usage": write_usage(usage)}
+        return event_bytes(last) + event_bytes({"type": "message_stop"})
 
 
 def _said(value: Any) -> dict[str, Any]:

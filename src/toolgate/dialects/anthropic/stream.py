@@ -93,7 +93,7 @@ class MessagesDecoder:
         self._last_call: int | None = None
         self._reason: FinishReason | None = None
         self._stop_sequence: str | None = None
-        self._usage: Usage | None = None
+        self.usage: Usage | None = None
         self._rest: dict[str, Any] = {}
 
     def feed(self, frame: Frame) -> list[StepEvent]:
@@ -113,8 +113,8 @@ class MessagesDecoder:
                 self._stop(index)
             case "message_start":
                 message = event.get("message") or {}
-                self._usage = read_usage(message.get("usage"))
-                self._parts.start(message.get("id") or None, message.get("model") or None, self._usage)
+                self.usage = read_usage(message.get("usage"))
+                self._parts.start(message.get("id") or None, message.get("model") or None, self.usage)
             case "message_delta":
                 self._message_delta(event)
             case "message_stop":
@@ -134,7 +134,7 @@ class MessagesDecoder:
         self.done = True
         for index in list(self._blocks):
             self._stop(index)
-        self._parts.end(self._reason or "stop", self._usage, self._stop_sequence, extra_of(self._rest))
+        self._parts.end(self._reason or "stop", self.usage, self._stop_sequence, extra_of(self._rest))
 
     def _start(self, index: Any, value: dict[str, Any]) -> None:
         if (open_block := self._blocks.get(index)) is not None:
@@ -207,7 +207,7 @@ class MessagesDecoder:
 
     def _message_delta(self, event: dict[str, Any]) -> None:
         delta = event.get("delta") or {}
-        self._usage = read_usage(event.get("usage"), self._usage)
+        self.usage = read_usage(event.get("usage"), self.usage)
         if type(word := delta.get("stop_reason")) is str:
             self._reason = read_reason(word)
             self._stop_sequence = delta.get("stop_sequence")

@@ -11,7 +11,7 @@ from msgspec import Raw
 
 from toolgate.conversation.arguments import NO_ARGUMENTS
 from toolgate.conversation.errors import Garbled, UpstreamFault
-from toolgate.conversation.events import ModelResponse, StepEvent
+from toolgate.conversation.events import ModelResponse, StepEvent, Usage
 from toolgate.conversation.fold import fold
 from toolgate.conversation.request import ModelRequest, OutputFormat, ToolChoice, ToolDef
 from toolgate.conversation.stock import Stock, made_once, names_of
@@ -19,12 +19,22 @@ from toolgate.dialects.anthropic.relay import MessagesRelay, mend_response
 from toolgate.dialects.anthropic.stream import MessagesDecoder
 from toolgate.dialects.anthropic.thinking import Plan, plan_thinking, write_sampling
 from toolgate.dialects.anthropic.turns import Turns, calls_in, write_system
-from toolgate.dialects.anthropic.words import NAME
+from toolgate.dialects.anthropic.words import NAME, read_usage
 from toolgate.dialects.dialect import Decoder, Quirks, Relay, Reply
 from toolgate.dialects.refusals import read_error_object, read_refusal
 from toolgate.wire.jsontext import encode
 
-__all__ = ["decode_error", "decode_response", "decoder", "encode_request", "headers", "path", "relay", "relay_response"]
+__all__ = [
+    "decode_error",
+    "decode_response",
+    "decoder",
+    "encode_request",
+    "headers",
+    "path",
+    "relay",
+    "relay_response",
+    "usage_of",
+]
 
 VERSION = "2023-06-01"
 _EMPTY_SCHEMA: Mapping[str, Any] = {"type": "object", "properties": {}}
@@ -50,6 +60,11 @@ def decoder(request: ModelRequest) -> Decoder:
 def relay(request: ModelRequest, reply: Reply) -> Relay:
     """A relay for the streamed answer to this request."""
     return MessagesRelay(reply)
+
+
+def usage_of(body: Any) -> Usage | None:
+    """What a whole answer says that it used."""
+    return read_usage(body.get("usage")) if type(body) is dict else None
 
 
 def decode_response(body: Any, request: ModelRequest) -> ModelResponse:

@@ -8,9 +8,9 @@ where a translated one would.
 from typing import Any
 
 from toolgate.conversation.errors import ToolgateError
-from toolgate.conversation.events import FinishReason, PartEnd, StepEnd, StepEvent, Usage
-from toolgate.conversation.message import ToolCall
-from toolgate.dialects.dialect import Reply
+from toolgate.conversation.events import Delta, FinishReason, PartEnd, PartStart, StepEnd, StepEvent, Usage
+from toolgate.conversation.message import Part, Reasoning, ToolCall
+from toolgate.dialects.dialect import PassedText, Reply
 from toolgate.dialects.ollama.server import encode_stream_error
 from toolgate.dialects.ollama.stream import Line, OllamaDecoder, read_line
 from toolgate.dialects.ollama.words import encode_line, write_arguments, write_date
@@ -27,6 +27,18 @@ class OllamaRelay:
         self.calls = 0
         self._decoder = decoder
         self._reply = reply
+        self._passed = PassedText()
+        self._thinking = False
+        self._held: dict[str, Any] | None = None  # the last line for want of usage
+
+    @property
+    def lacks_usage(self) -> bool:
+        """Whether the answer is complete without usage."""
+        return self._held is not None
+
+    def received(self) -> list[Part]:
+        """The texts of all lines so far."""
+        return self._passed.parts()
 
     def feed(self, frame: Frame) -> bytes:
         """The line as the client should see it."""
@@ -35,7 +47,16 @@ class OllamaRelay:
             return b""
         self._hear(self._decoder.read(line))
         self.done = self._decoder.done
-        return encode_line(mend(line, self._reply)) + b"\n"
+        told = mend(line, self._reply)
+        if self.done and self.usage is None:
+            self._held = told
+            return b""
+        return encode_line(told) + b"\n"
+
+    def end_with(self, usage: Usage) -> bytes:
+        """The last line, with this usage."""
+        told, self.usage, self._held = self._held or {}, usage, None
+        return encode_line({**told, "prompt_eval_count": usage.input, "eval_count": usage.output}) + b"\n"
 
     def error(self, error: ToolgateError) -> bytes:
         """The error as the last line."""
@@ -47,10 +68,16 @@ class OllamaRelay:
         return b""
 
     def _hear(self, events: list[StepEvent]) -> None:
+        passed = self._passed
         for event in events:
             match event:
-                case PartEnd(ToolCall()):
+                case Delta(text):
+                    (passed.thoughts if self._thinking else passed.text).append(text)
+                case PartStart(part):
+                    self._thinking = isinstance(part, Reasoning)
+                case PartEnd(ToolCall(name=name, arguments=arguments)):
                     self.calls += 1
+                    passed.calls[self.calls] = [name, arguments]
                 case StepEnd(reason, usage):
                     self.reason, self.usage = reason, usage
 

@@ -8,7 +8,7 @@ import msgspec
 from toolgate.conversation.arguments import as_text
 from toolgate.conversation.assemble import Assembler
 from toolgate.conversation.errors import Garbled, Unavailable
-from toolgate.conversation.events import StepEvent
+from toolgate.conversation.events import StepEvent, Usage
 from toolgate.conversation.message import NO_EXTRA, Extra, Media
 from toolgate.dialects.ollama.words import NAME, THINKING, image_mime, read_arguments, read_reason, read_usage
 from toolgate.dialects.refusals import read_error_object
@@ -68,7 +68,9 @@ def line_of(value: Any, exact: tuple[str, ...] | None = None) -> Line:
     if type(value) is not dict:
         raise Garbled("The upstream sent a line that is not an object.")
     if value.get("error"):
-        raise read_error_object(value["error"])
+        fault = read_error_object(value["error"])
+        fault.usage = read_usage(value)
+        raise fault
     line = Line(value, exact or ())
     calls = line.calls
     if len(line.arguments) == len(calls):
@@ -117,6 +119,7 @@ class OllamaDecoder:
 
     def __init__(self, tools: Collection[str]) -> None:
         self.done = False
+        self.usage: Usage | None = None
         self._parts = Assembler(tools)
         self._calls = 0
 
@@ -164,12 +167,13 @@ class OllamaDecoder:
         self._parts.end_call(self._calls)
 
     def _finish(self, fields: Mapping[str, Any]) -> None:
+        self.usage = read_usage(fields)
         word = fields.get("done_reason")
         if word in ("load", "unload"):
             raise Unavailable("The upstream loaded the model but did not answer.", code="upstream_empty")
         self.done = True
         rest = {name: value for name, value in fields.items() if name not in _UNDERSTOOD}
-        self._parts.end(read_reason(word), read_usage(fields), extra={NAME: rest} if rest else NO_EXTRA)
+        self._parts.end(read_reason(word), self.usage, extra={NAME: rest} if rest else NO_EXTRA)
 
 
 def _call_extra(entry: Mapping[str, Any], function: Mapping[str, Any]) -> Extra:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from toolgate.conversation import ids
 from toolgate.conversation.errors import Garbled, InvalidRequest, UpstreamFault
-from toolgate.conversation.events import ModelResponse
+from toolgate.conversation.events import ModelResponse, Usage
 from toolgate.conversation.fold import fold
 from toolgate.conversation.message import (
     Media,
@@ -30,10 +30,20 @@ from toolgate.conversation.stock import names_of
 from toolgate.dialects.dialect import Decoder, Quirks, Relay, Reply
 from toolgate.dialects.ollama.relay import OllamaRelay, mend
 from toolgate.dialects.ollama.stream import Line, OllamaDecoder, line_of
-from toolgate.dialects.ollama.words import NAME, PROMPT, write_call
+from toolgate.dialects.ollama.words import NAME, PROMPT, read_usage, write_call
 from toolgate.dialects.refusals import read_refusal
 
-__all__ = ["decode_error", "decode_response", "decoder", "encode_request", "headers", "path", "relay", "relay_response"]
+__all__ = [
+    "decode_error",
+    "decode_response",
+    "decoder",
+    "encode_request",
+    "headers",
+    "path",
+    "relay",
+    "relay_response",
+    "usage_of",
+]
 
 _EMPTY_SCHEMA: Mapping[str, Any] = {"type": "object", "properties": {}}
 _IMAGES_FOLLOW = "[The tool returned the following attachment.]"
@@ -69,6 +79,11 @@ def relay(request: ModelRequest, reply: Reply) -> Relay:
     return OllamaRelay(_decoder(request), reply)
 
 
+def usage_of(body: Any) -> Usage | None:
+    """What a whole answer says that it used."""
+    return read_usage(body) if type(body) is dict else None
+
+
 def decode_response(body: Any, request: ModelRequest) -> ModelResponse:
     """A whole answer: it is read as if it were the only line of a stream."""
     return _read(_whole(body), request)
@@ -76,7 +91,10 @@ def decode_response(body: Any, request: ModelRequest) -> ModelResponse:
 
 def relay_response(body: Any, response: ModelResponse, request: ModelRequest, reply: Reply) -> dict[str, Any]:
     """A whole answer as an Ollama client should see it."""
-    return mend(_whole(body), reply)
+    told = mend(_whole(body), reply)
+    if response.usage is not None and usage_of(body) is None:
+        told |= {"prompt_eval_count": response.usage.input, "eval_count": response.usage.output}
+    return told
 
 
 def decode_error(status: int, headers: Mapping[str, str], body: bytes) -> UpstreamFault:

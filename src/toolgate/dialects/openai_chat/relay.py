@@ -11,9 +11,9 @@ from toolgate.conversation import ids
 from toolgate.conversation.arguments import as_text
 from toolgate.conversation.errors import Garbled, ToolgateError
 from toolgate.conversation.events import FinishReason, ModelResponse, Usage
-from toolgate.conversation.message import ToolCall
+from toolgate.conversation.message import Part, ToolCall
 from toolgate.conversation.request import ModelRequest
-from toolgate.dialects.dialect import Reply
+from toolgate.dialects.dialect import PassedText, Reply
 from toolgate.dialects.openai_chat.requests import wants_usage
 from toolgate.dialects.openai_chat.server import encode_stream_error
 from toolgate.dialects.openai_chat.stream import Correlator, Halves, content_parts
@@ -29,9 +29,10 @@ _REASONS = frozenset({"stop", "tool_calls", "length", "content_filter", "functio
 class _Choice:
     """What was said so far in one choice."""
 
-    __slots__ = ("calls", "correlator", "halves", "ids", "names", "opened", "reason")
+    __slots__ = ("calls", "correlator", "halves", "ids", "names", "opened", "passed", "reason")
 
     def __init__(self) -> None:
+        self.passed = PassedText()
         self.correlator = Correlator()
         self.ids: dict[int, str] = {}
         self.names: dict[int, str] = {}
@@ -52,6 +53,8 @@ class _Choice:
             del delta["role"]
         if content := delta.get("content"):
             self._mend_content(delta, content)
+        if thought := delta.get("reasoning_content") or delta.get("reasoning"):
+            self.passed.thoughts.append(as_text(thought))
         entries = delta.get("tool_calls")
         if entries:
             self.calls = True
@@ -66,9 +69,11 @@ class _Choice:
     def _mend_content(self, delta: dict[str, Any], content: Any) -> None:
         if type(content) is str:
             delta["content"] = self.halves.join(content)
+            self.passed.text.append(content)
         elif type(content) is list:
             said = [*content_parts(content)]
             delta["content"] = "".join([text for kind, text in said if kind == "text"])
+            self.passed.text.append(delta["content"])
             if thought := "".join([text for kind, text in said if kind == "thinking"]):
                 delta["reasoning_content"] = thought
 
@@ -82,6 +87,7 @@ class _Choice:
         text = "input" if field == "custom" else "arguments"
         function[text] = as_text(function.get(text))
         name = function.pop("name", None)
+        self.passed.calls.setdefault(number, [as_text(name)]).append(function[text])
         if number in self.ids:
             entry.pop("id", None)
             entry.pop("type", None)
@@ -122,6 +128,15 @@ class ChatRelay:
         self._identity: dict[str, Any] = {}
 
     @property
+    def lacks_usage(self) -> bool:
+        """Whether the answer is complete without usage."""
+        return self.done and self.usage is None
+
+    def received(self) -> list[Part]:
+        """The texts of all choices so far."""
+        return [part for choice in self._choices.values() for part in choice.passed.parts()]
+
+    @property
     def reason(self) -> FinishReason | None:
         """Why the first choice ended, once it has."""
         return self._choices[0].reason if 0 in self._choices else None
@@ -157,7 +172,15 @@ class ChatRelay:
         if not self._choices or any(choice.reason is None for choice in self._choices.values()):
             raise Garbled("The upstream's stream ended before the answer was complete.")
         self.done = True
-        return _DONE
+        return b"" if self.usage is None else _DONE
+
+    def end_with(self, usage: Usage) -> bytes:
+        """The usage in a chunk of its own, if the client wants it, and the terminator."""
+        self.usage = usage
+        if not self._wants_usage:
+            return _DONE
+        chunk = {**self._identity, "object": "chat.completion.chunk", "choices": [], "usage": write_usage(usage)}
+        return b"data: " + encode(chunk) + b"\n\n" + _DONE
 
     def _mended(self, chunk: dict[str, Any]) -> bytes:
         self._present(chunk)

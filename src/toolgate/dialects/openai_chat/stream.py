@@ -115,7 +115,7 @@ class ChatDecoder:
         self._parts = Assembler(tools)
         self._calls = Correlator()
         self._reason: FinishReason | None = None
-        self._usage: Usage | None = None
+        self.usage: Usage | None = None
         self._field = ""
         self._halves = Halves()
 
@@ -135,12 +135,12 @@ class ChatDecoder:
 
     def read(self, chunk: dict[str, Any]) -> list[StepEvent]:
         """What this chunk makes certain."""
+        usage = chunk.get("usage") or (chunk.get("x_groq") or {}).get("usage")
+        if usage:
+            self.usage = read_usage(usage) or self.usage
         if chunk.get("error"):
             raise read_error_object(chunk["error"])
         self._parts.start(chunk.get("id") or None, chunk.get("model") or None)
-        usage = chunk.get("usage") or (chunk.get("x_groq") or {}).get("usage")
-        if usage:
-            self._usage = read_usage(usage) or self._usage
         for choice in chunk.get("choices") or ():
             if not choice.get("index"):
                 self._choice(choice)
@@ -155,7 +155,7 @@ class ChatDecoder:
             raise Garbled("The upstream's stream ended before the answer was complete.")
         self.done = True
         self._parts.text(self._halves.rest())
-        self._parts.end(self._reason, self._usage)
+        self._parts.end(self._reason, self.usage)
         return self._parts.take()
 
     def _choice(self, choice: dict[str, Any]) -> None:

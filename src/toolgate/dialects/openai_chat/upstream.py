@@ -10,7 +10,7 @@ from msgspec import Raw
 
 from toolgate.conversation import ids
 from toolgate.conversation.errors import Garbled, UpstreamFault
-from toolgate.conversation.events import ModelResponse
+from toolgate.conversation.events import ModelResponse, Usage
 from toolgate.conversation.fold import fold
 from toolgate.conversation.media import data_url
 from toolgate.conversation.message import (
@@ -34,7 +34,17 @@ from toolgate.dialects.openai_chat.words import NAME, read_usage
 from toolgate.dialects.refusals import read_refusal
 from toolgate.wire.jsontext import encode
 
-__all__ = ["decode_error", "decode_response", "decoder", "encode_request", "headers", "path", "relay", "relay_response"]
+__all__ = [
+    "decode_error",
+    "decode_response",
+    "decoder",
+    "encode_request",
+    "headers",
+    "path",
+    "relay",
+    "relay_response",
+    "usage_of",
+]
 
 _EMPTY_SCHEMA: Mapping[str, Any] = {"type": "object", "properties": {}}
 _IMAGES_FOLLOW = "[The tool returned the following attachment.]"
@@ -59,6 +69,11 @@ def decoder(request: ModelRequest) -> Decoder:
 def relay(request: ModelRequest, reply: Reply) -> Relay:
     """A relay for the streamed answer to this request."""
     return ChatRelay(request, reply)
+
+
+def usage_of(body: Any) -> Usage | None:
+    """What a whole answer says that it used."""
+    return read_usage(body.get("usage")) if type(body) is dict else None
 
 
 def decode_response(body: Any, request: ModelRequest) -> ModelResponse:

@@ -9,13 +9,14 @@ from typing import Any
 
 from toolgate.conversation.arguments import NO_ARGUMENTS, as_text
 from toolgate.conversation.errors import Garbled, ToolgateError
-from toolgate.conversation.events import FinishReason, Usage
+from toolgate.conversation.events import FinishReason, ModelResponse, Usage
+from toolgate.conversation.message import Part, Reasoning, Text, ToolCall
 from toolgate.conversation.request import ModelRequest
 from toolgate.dialects.dialect import Reply
 from toolgate.dialects.openai_responses.answer import DONE, UNFINISHED, Teller, bare, describe, opened
 from toolgate.dialects.openai_responses.correlate import CALLS, Correlator, Item, item_of
-from toolgate.dialects.openai_responses.stream import TERMINAL, read_event, response_of, rest_of_arguments
-from toolgate.dialects.openai_responses.words import read_reason, read_usage, write_reason, write_usage
+from toolgate.dialects.openai_responses.stream import TERMINAL, read_event, response_of, rest_of_arguments, usage_of
+from toolgate.dialects.openai_responses.words import read_reason, write_reason, write_usage
 from toolgate.wire.frames import Frame
 from toolgate.wire.jsontext import encode
 
@@ -39,6 +40,23 @@ class ResponsesRelay:
         self._tell = Teller(self._asked)
         self._items = Correlator()
         self._began = False
+        self._held: tuple[str, dict[str, Any], dict[str, Any]] | None = None  # the last event for want of usage
+
+    @property
+    def lacks_usage(self) -> bool:
+        """Whether the answer is complete without usage."""
+        return self._held is not None
+
+    def received(self) -> list[Part]:
+        """The texts of all items so far."""
+        parts: list[Part] = []
+        for item in self._items.items:
+            text = "".join(item.fragments) or _text(item.value)
+            if item.kind in CALLS:
+                parts.append(ToolCall("", as_text(item.value.get("name")), text))
+            else:
+                parts.append(Reasoning(text) if item.kind == "reasoning" else Text(text))
+        return parts
 
     @property
     def calls(self) -> int:
@@ -53,6 +71,8 @@ class ResponsesRelay:
         if read is None:
             return b""
         kind, event = read
+        if "response" in event:
+            self.usage = usage_of(event["response"]) or self.usage
         if kind == "[DONE]":
             return self.end()
         if not kind.isprintable():
@@ -224,16 +244,26 @@ class ResponsesRelay:
     def _finish(self, event: dict[str, Any]) -> bytes:
         response = response_of(event)
         told = self._begin({}) + self._complete(response)
-        self.usage, self.reason = read_usage(response.get("usage")), read_reason(response)
+        self.reason = read_reason(response)
         cause = write_reason(self.reason)
         if self.reason == "stop" and self.calls:
             self.reason = "tool_calls"
         kind = "completed" if cause is None else "incomplete"
-        usage = {**write_usage(self.usage or Usage()), **(response.get("usage") or {})}
         output = self._output(response.get("output"))
-        last = {**present(response, self._asked), "status": kind, "output": output, "usage": usage}
+        last = {**present(response, self._asked), "status": kind, "output": output}
         self.done = True
+        if self.usage is None:
+            self._held = kind, event, last
+            return told
+        last["usage"] = {**write_usage(self.usage), **(response.get("usage") or {})}
         return told + self._write(f"response.{kind}", {**event, "response": last}) + DONE
+
+    def end_with(self, usage: Usage) -> bytes:
+        """The last event, with this usage, and the terminator."""
+        assert self._held is not None  # nobody asks otherwise
+        (kind, event, last), self.usage, self._held = self._held, usage, None
+        last = {**last, "usage": write_usage(usage)}
+        return self._write(f"response.{kind}", {**event, "response": last}) + DONE
 
     def _complete(self, response: dict[str, Any]) -> bytes:
         """Tell of the items that only the last event tells of, and end those that nothing else ended."""
@@ -287,14 +317,14 @@ def mend_item(value: dict[str, Any], item: Item) -> dict[str, Any]:
     return mended
 
 
-def mend_response(body: dict[str, Any], request: ModelRequest, reply: Reply) -> dict[str, Any]:
+def mend_response(body: dict[str, Any], response: ModelResponse, request: ModelRequest, reply: Reply) -> dict[str, Any]:
     """A whole answer as it came, with its items mended."""
     items, output = Correlator(), []
     for index, value in enumerate(body["output"]):
         item = items.done({"output_index": index, "item": value})
         item.over = True
         output.append(mend_item(value, item))
-    usage = {**write_usage(read_usage(body.get("usage")) or Usage()), **(body.get("usage") or {})}
+    usage = {**write_usage(response.usage or Usage()), **(body.get("usage") or {})}
     status = body.get("status") or "completed"
     return {**present(body, describe(request, reply)), "status": status, "output": output, "usage": usage}
 
@@ -314,6 +344,13 @@ def _as_told(item: Item, response: dict[str, Any]) -> dict[str, Any]:
     if item.kind == "message" and text:
         value["content"] = [{**_EMPTY_TEXT, "text": text}]
     return value
+
+
+def _text(value: dict[str, Any]) -> str:
+    """The text of an item that came without deltas."""
+    pieces = [*(value.get("content") or ()), *(value.get("summary") or ())]
+    said = [piece.get("text") or piece.get("refusal") for piece in pieces if type(piece) is dict]
+    return "".join(map(as_text, [*said, value.get("arguments"), value.get("input")]))
 
 
 def _type(value: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 from toolgate.conversation.arguments import as_text, is_object, settled
 from toolgate.conversation.assemble import Assembler
 from toolgate.conversation.errors import Garbled
-from toolgate.conversation.events import StepEvent
+from toolgate.conversation.events import StepEvent, Usage
 from toolgate.conversation.message import Opaque
 from toolgate.dialects.openai_responses.correlate import CALLS, Correlator, Item, item_of
 from toolgate.dialects.openai_responses.items import message_mark, read_image, said_extra
@@ -51,6 +51,11 @@ def response_of(event: dict[str, Any]) -> dict[str, Any]:
     return response
 
 
+def usage_of(body: Any) -> Usage | None:
+    """What a Response object says that it used, even one that failed."""
+    return read_usage(body.get("usage")) if type(body) is dict else None
+
+
 def check(response: dict[str, Any]) -> None:
     """Raise if the response tells of a failure or is not there yet."""
     status, error = response.get("status"), response.get("error")
@@ -76,6 +81,7 @@ class ResponsesDecoder:
 
     def __init__(self, tools: Collection[str]) -> None:
         self.done = False
+        self.usage: Usage | None = None
         self._parts = Assembler(tools)
         self._items = Correlator()
         self._speaking: tuple[int, object] | None = None  # the item and the part of it that is being told
@@ -91,6 +97,7 @@ class ResponsesDecoder:
         kind, event = read
         if kind == "[DONE]":
             return self.end()
+        self.usage = usage_of(event.get("response")) or self.usage
         self._read(kind, event)
         return self._parts.take()
 
@@ -256,4 +263,5 @@ class ResponsesDecoder:
             if untold or known is not None:
                 self._item_done({"output_index": known.index if known else index, "item": value})
         self.done = True
-        self._parts.end(read_reason(response), read_usage(response.get("usage")))
+        self.usage = usage_of(response)
+        self._parts.end(read_reason(response), self.usage)

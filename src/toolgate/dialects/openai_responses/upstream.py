@@ -15,12 +15,22 @@ from toolgate.conversation.stock import names_of
 from toolgate.dialects.dialect import Decoder, Quirks, Relay, Reply
 from toolgate.dialects.openai_responses.history import InputWriter
 from toolgate.dialects.openai_responses.relay import ResponsesRelay, mend_response
-from toolgate.dialects.openai_responses.stream import ResponsesDecoder
+from toolgate.dialects.openai_responses.stream import ResponsesDecoder, usage_of
 from toolgate.dialects.openai_responses.tools import read_choice, write_choice, write_tools
 from toolgate.dialects.openai_responses.words import NAME
 from toolgate.dialects.refusals import read_refusal
 
-__all__ = ["decode_error", "decode_response", "decoder", "encode_request", "headers", "path", "relay", "relay_response"]
+__all__ = [
+    "decode_error",
+    "decode_response",
+    "decoder",
+    "encode_request",
+    "headers",
+    "path",
+    "relay",
+    "relay_response",
+    "usage_of",
+]
 
 LEAST_OUTPUT = 16
 _SEALED = "reasoning.encrypted_content"
@@ -60,7 +70,7 @@ def decode_response(body: Any, request: ModelRequest) -> ModelResponse:
 
 def relay_response(body: Any, response: ModelResponse, request: ModelRequest, reply: Reply) -> dict[str, Any]:
     """A whole answer as a Responses client should see it."""
-    return mend_response(body, request, reply)
+    return mend_response(body, response, request, reply)
 
 
 def decode_error(status: int, headers: Mapping[str, str], body: bytes) -> UpstreamFault:

@@ -20,8 +20,6 @@ from toolgate.server.callers.asked import Asked, read_asked
 from toolgate.server.exchange import Exchange, Header
 from toolgate.telemetry.traced import RequestRecord
 
-_STREAMED_PER_TOKEN = 100  # bytes of a streamed answer, whose events are longer than their words
-
 _SAID = {
     "requests": "requests per minute",
     "tokens": "tokens per minute",
@@ -32,7 +30,7 @@ _SAID = {
 class Permit:
     """What one request has taken; it must be settled, whatever becomes of the request."""
 
-    __slots__ = ("_counters", "_held", "_hold", "_parted", "_purse")
+    __slots__ = ("_charged", "_counters", "_held", "_hold", "_parted", "_purse")
 
     def __init__(self, counters: Counters, purse: Budgets, hold: Hold, held: Held | None) -> None:
         self._counters = counters
@@ -40,21 +38,31 @@ class Permit:
         self._hold = hold
         self._held = held
         self._parted = False
+        self._charged = 0.0
 
     def part_with(self) -> Held | None:
         """What is held of a budget, for whoever makes the answer later; the request itself then costs nothing."""
         held, self._held, self._parted = self._held, None, True
         return held
 
+    def charge(self, cost: float) -> None:
+        """A step of the request has cost so much, which counts at once: a run of many steps may outgrow what it holds."""
+        if not self._parted:
+            self._charged += cost
+            self._purse.spend(self._hold.key, cost)
+
     def settle(self, usage: Usage | None, cost: float) -> None:
         """The request is over: what it used is counted and the rest given back; a second time does nothing."""
         if self._hold.settled:
             return
         self._counters.settle(self._hold, usage.input + usage.output if usage else 0)
+        if self._charged:
+            self._purse.note(self._hold.key, cost)
+        left = max(0.0, cost - self._charged)
         if self._held is not None:
-            self._purse.settle(self._held, cost)
+            self._purse.settle(self._held, left)
         elif not self._parted:
-            self._purse.spend(self._hold.key, cost)
+            self._purse.spend(self._hold.key, left)
 
 
 class Limits:
@@ -104,10 +112,15 @@ class Limits:
         permit = self._permits.get(request_id)
         return permit.part_with() if permit else None
 
-    def charge(self, record: RequestRecord, held: Held | None = None) -> None:
-        """Count what went on after its request was over, such as a response in the background, and what it held."""
+    def charge(self, record: RequestRecord, held: Held | None = None, unknown: bool = False) -> None:
+        """Count what went on after its request was over, such as a response in the background, and what it held.
+
+        Where part of its usage is `unknown`, no less is charged than it held back.
+        """
         usage, limits = record.usage, self._limits.get(record.caller)
         cost = self._price_of(record.model).of(usage) if usage else 0.0
+        if unknown and held is not None:
+            cost = max(cost, held.amount)
         if held is not None:
             self._purse.settle(held, cost)
         if usage is None or limits is None:
@@ -130,13 +143,15 @@ class Limits:
         limits = self._limits[call.caller.name]
         asked = await read_asked(call.exchange, whole=bool(limits.tokens_per_minute or limits.budget))
         permit = await self.admit(call.caller.name, asked, call.exchange)
-        self._permits[call.record.request_id] = permit
+        record = call.record
+        self._permits[record.request_id] = permit
+        if limits.budget:
+            record.tally.listen(lambda usage: permit.charge(self._price_of(record.model).of(usage)))
         try:
             await handler(call)
         finally:
-            del self._permits[call.record.request_id]
-            usage = _used(call, asked.estimate)
-            permit.settle(usage, self._price_of(call.record.model).of(usage) if usage else 0.0)
+            del self._permits[record.request_id]
+            permit.settle(record.usage, self._price_of(record.model).of(record.usage) if record.usage else 0.0)
 
     async def _hold(self, caller: str, budget: Budget, asked: Asked, exchange: Exchange) -> Held:
         price = self._price_of(asked.model) if asked.model else self._dearest
@@ -151,14 +166,6 @@ class Limits:
 
 def _costs(endpoint: Endpoint) -> bool:
     return endpoint.method == "POST" and (endpoint.scope == "chat" or endpoint.path == "/mcp")
-
-
-def _used(call: Call, estimate: Usage) -> Usage | None:
-    """What was used; of an answer that was broken off before anybody said so, about as much as went out."""
-    record = call.record
-    if record.usage is not None or record.first_event is None:
-        return record.usage
-    return Usage(estimate.input, call.exchange.sent // _STREAMED_PER_TOKEN, estimated=True)
 
 
 def _refusal(taken: Taken, limits: KeyLimits) -> RateLimited:

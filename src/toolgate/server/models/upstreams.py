@@ -54,9 +54,8 @@ class Models:
             [
                 _route(
                     model,
-                    Counted(_chain([balanced[model.name], *[balanced[names[f]] for f in model.fallbacks]])),
+                    _chain([balanced[model.name], *[balanced[names[f]] for f in model.fallbacks]]),
                     started,
-                    self._is_peer(model),
                     self._context(model),
                 )
                 for model in self._config.models
@@ -115,9 +114,9 @@ class Models:
 
     def _deployment(self, model: Model, target: Target) -> Deployment:
         if target.upstream == BUILTIN:
-            return Deployment(self._builtin[target.model])
+            return Deployment(Counted(self._builtin[target.model]))
         upstream = self._config.upstreams[target.upstream]
-        asked = self._reached(upstream, target)
+        asked: ports.Model = Counted(self._reached(upstream, target))
         asked = Limited(asked, concurrent=upstream.max_connections, queue=upstream.max_connections)
         if model.retries:
             asked = Retrying(asked, self._budgets[upstream.name], attempts=model.retries + 1)
@@ -142,7 +141,7 @@ def _chain(models: list[ports.Model]) -> ports.Model:
     return models[0] if len(models) == 1 else Fallback(models)
 
 
-def _route(model: Model, answering: ports.Model, created: int, personal: bool, context: int | None) -> Route:
+def _route(model: Model, answering: ports.Model, created: int, context: int | None) -> Route:
     able = model.capabilities
     return Route(
         name=model.name,
@@ -153,7 +152,6 @@ def _route(model: Model, answering: ports.Model, created: int, personal: bool, c
         max_tools=able.max_tools,
         strict=model.strict,
         lenient=model.tools == "emulated",
-        personal=personal,
         whole_arguments=model.whole_arguments,
         allow_tools=model.server_tools,
         block_tools=model.blocked_tools,

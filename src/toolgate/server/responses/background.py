@@ -79,7 +79,7 @@ class Background:
         self._store = store
         self._traced = traced
         self.goes_on: Callable[[str], Held | None] = _holding_nothing
-        self.charge: Callable[[RequestRecord, Held | None], None] = _free
+        self.charge: Callable[[RequestRecord, Held | None, bool], None] = _free
         self.making: Making | None = None
         self._terms = terms
         self._recordings: dict[str, Recording] = {}
@@ -105,7 +105,7 @@ class Background:
             await self._store.save(stored, self.streams.opening(stored.id, accepted.streamed), opening)
         except BaseException as error:
             del self._releases[stored.id]
-            self.charge(RequestRecord(accepted.request_id), accepted.held)
+            self.charge(RequestRecord(accepted.request_id), accepted.held, False)
             if isinstance(error, TooMany):
                 raise _too_many(most) from None
             raise
@@ -124,6 +124,7 @@ class Background:
         flushing = asyncio.get_running_loop().create_task(recording.keep_flushing(attempt.lose))
         record = RequestRecord(accepted.request_id, "POST", accepted.path, endpoint=accepted.path, stream=True)
         record.caller = accepted.turn.owner
+        record.tally.add(past.past.usage)
         try:
             await self._made(attempt, accepted, past, recording, record)
         finally:
@@ -131,13 +132,15 @@ class Background:
             del self._recordings[id]
             self._release(id)
             if recording.ended:
+                record.usage = record.tally.usage or record.usage
                 self._traced.finish(record)
-                self.charge(record, accepted.held)
+                self.charge(record, accepted.held, False)
 
     async def stop(self, attempt: Attempt, how: Stop) -> None:
         """End a response that nobody makes any more."""
         accepted = read(attempt.run.asked)
-        recording = await self._recording(attempt, accepted, await self._resumption(attempt, accepted))
+        past = await self._resumption(attempt, accepted)
+        recording = await self._recording(attempt, accepted, past)
         if how == "cancelled":
             await recording.close("cancelled")
             await self._made_by().dismiss(accepted.id)
@@ -145,7 +148,13 @@ class Background:
             await recording.close("failed", failure(_GIVEN_UP[how]), "parked" if how == "parked" else "failed")
         self._tell_begun(attempt.run.id)
         self._release(attempt.run.id)
-        self.charge(RequestRecord(accepted.request_id), accepted.held)
+        model = accepted.turn.body.get("model")
+        record = RequestRecord(
+            accepted.request_id, caller=accepted.turn.owner, model=model if type(model) is str else ""
+        )
+        record.usage = past.past.usage
+        # What was used by steps that cannot be read is not known: as much as was held back is charged.
+        self.charge(record, accepted.held, len(attempt.steps.recorded) < attempt.run.steps)
 
     async def _resumption(self, attempt: Attempt, accepted: Accepted) -> Resumption:
         frames = await self.streams.all(accepted.id) if accepted.streamed else []
@@ -174,7 +183,8 @@ class Background:
         making, question = self._made_by(), None
         try:
             question = await making.prepare(accepted, _lasting(attempt, past, recording, self._terms.asks_again))
-            question = replace(question, exchange=recording, record=_noted(record, question.record))
+            asked = replace(question.asked, tally=record.tally)
+            question = replace(question, exchange=recording, record=_noted(record, question.record), asked=asked)
             question, withdrawn = past.going_on(question)
             await recording.write(withdrawn)
             await making.answer(question)
@@ -376,5 +386,5 @@ def _holding_nothing(request_id: str) -> None:
     """Nobody has a budget."""
 
 
-def _free(record: RequestRecord, held: Held | None) -> None:
+def _free(record: RequestRecord, held: Held | None, unknown: bool) -> None:
     """Nobody pays."""

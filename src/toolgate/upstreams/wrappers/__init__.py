@@ -4,7 +4,7 @@ Everything here happens before the client has seen a byte, for `ask` returns onl
 arrived: neither a retry nor a fallback can say anything twice. Nothing here knows a wire format or a socket.
 
 From the outside in, a stack that holds together is
-`Counted(Fallback([Balanced([Deployment(breaker := Breaker(Retrying(Limited(model))), weight, breaker), …]), …]))`.
+`Fallback([Balanced([Deployment(breaker := Breaker(Retrying(Limited(Counted(model)))), weight, breaker), …]), …])`.
 The breaker stands outside the retries, so that a request counts once however often it was tried.
 """
 
