@@ -28,7 +28,7 @@ from toolgate.conversation.request import (
     ToolChoice,
     ToolDef,
 )
-from toolgate.conversation.seals import disclose
+from toolgate.dialects.openai_chat.reasoning_details import decode_details, place_blocks
 from toolgate.dialects.openai_chat.words import NAME
 from toolgate.wire.fields import Fields
 
@@ -182,31 +182,30 @@ def _file(fields: Fields) -> Media:
 
 
 def _assistant(fields: Fields, before: list[Message]) -> Message:
-    parts: list[Part] = [*_reasoning(fields)]
-    parts += [part for part in _content(fields) if part != Text("")]
+    thoughts = _reasoning(fields)
+    blocks = decode_details(fields.rest.get("reasoning_details"), "".join([part.text for part in thoughts]))
+    if blocks:
+        fields.raw("reasoning_details")
+    content = [part for part in _content(fields) if part != Text("")]
     if refusal := fields.text("refusal"):
-        parts.append(Refusal(refusal))
-    for number, value in enumerate(fields.items("tool_calls") or []):
-        parts.append(_call(Fields(value, f"{fields.at('tool_calls')}[{number}]")))
+        content.append(Refusal(refusal))
+    calls: list[Part] = [
+        _call(Fields(value, f"{fields.at('tool_calls')}[{number}]"))
+        for number, value in enumerate(fields.items("tool_calls") or [])
+    ]
     legacy = fields.object("function_call")
     if legacy is not None:
         name, arguments = legacy.required_text("name"), as_text(legacy.raw("arguments"))
-        parts.append(ToolCall(f"call_legacy{len(before):04d}{'0' * 8}", name, arguments or "{}"))
+        calls.append(ToolCall(f"call_legacy{len(before):04d}{'0' * 8}", name, arguments or "{}"))
+    parts = place_blocks(blocks, content, calls) if blocks else [*thoughts, *content, *calls]
     return Message("assistant", tuple(parts), _extra(fields.rest))
 
 
-def _reasoning(fields: Fields) -> list[Part]:
-    parts: list[Part] = []
+def _reasoning(fields: Fields) -> list[Reasoning]:
+    parts: list[Reasoning] = []
     for field in ("reasoning_content", "reasoning"):
         if type(fields.rest.get(field)) is str and (text := fields.text(field)):
             parts.append(Reasoning(text, Seal(NAME, {"field": field})))
-    details = fields.rest.get("reasoning_details")
-    if type(details) is list:
-        opened = [seal for detail in details if type(detail) is dict and (seal := disclose(str(detail.get("data"))))]
-        if opened:  # our own envelopes: the text they seal is the reasoning text beside them
-            text = "".join([part.text for part in parts if isinstance(part, Reasoning)])
-            parts = [Reasoning(text if i == 0 else "", seal) for i, seal in enumerate(opened)]
-            fields.raw("reasoning_details")
     return parts
 
 

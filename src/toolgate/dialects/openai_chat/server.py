@@ -20,8 +20,8 @@ from toolgate.conversation.events import (
 from toolgate.conversation.media import data_url
 from toolgate.conversation.message import Media, Part, Reasoning, Refusal, Text, ToolCall
 from toolgate.conversation.request import ModelRequest
-from toolgate.conversation.seals import enclose
 from toolgate.dialects.dialect import Encoder, Reply, tool_event, tool_events
+from toolgate.dialects.openai_chat.reasoning_details import DetailEncoder
 from toolgate.dialects.openai_chat.requests import decode_request, uses_legacy_functions, wants_usage
 from toolgate.dialects.openai_chat.words import NAME, write_reason, write_usage
 from toolgate.wire.jsontext import encode
@@ -56,6 +56,7 @@ class ChatEncoder:
         self._legacy = legacy
         self._tool_events = reply.tool_events
         self._calls = -1
+        self._details = DetailEncoder()
         self._open_delta = (b"", b"")  # what stands around the text of a delta of the open part
         self._began = False
 
@@ -127,11 +128,8 @@ class ChatEncoder:
         return self._chunk({"tool_calls": [start]})
 
     def _end(self, part: Part) -> bytes:
-        match part:
-            case Reasoning(seal=seal) if seal is not None and seal.dialect != NAME:
-                return self._chunk({"reasoning_details": [write_seal(part)]})
-            case _:
-                return b""
+        entry = self._details.encode(part)
+        return self._chunk({"reasoning_details": [entry]}) if entry else b""
 
     def _finish(self, finish: Finish) -> bytes:
         reason = write_reason(finish.reason)
@@ -173,12 +171,12 @@ def write_message(parts: tuple[Part, ...], legacy: bool = False) -> dict[str, An
     message: dict[str, Any] = {"role": "assistant", "content": text or None, "refusal": refusal or None}
     if not (text or refusal or calls):
         message["content"] = ""
-    reasoning = "".join([part.text for part in parts if type(part) is Reasoning])
-    if reasoning:
+    thoughts = [part for part in parts if type(part) is Reasoning]
+    if reasoning := "".join([part.text for part in thoughts]):
         message["reasoning_content"] = reasoning
-    seals = [write_seal(part) for part in parts if type(part) is Reasoning and part.seal and part.seal.dialect != NAME]
-    if seals:
-        message["reasoning_details"] = seals
+    if any(part.seal and part.seal.dialect != NAME for part in thoughts):
+        details = DetailEncoder()
+        message["reasoning_details"] = [entry for part in parts if (entry := details.encode(part))]
     images = [_image(part) for part in parts if type(part) is Media]
     if images:
         message["images"] = images
@@ -200,12 +198,6 @@ def write_call(call: ToolCall, arguments: str = "") -> dict[str, Any]:
         return {"id": call.id, "type": "custom", "custom": {"name": call.name, "input": arguments}}
     own = dict(call.extra.get(NAME, {}))
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}, **own}
-
-
-def write_seal(part: Reasoning) -> dict[str, Any]:
-    """Another dialect's seal, in the place where Chat's clients keep such things."""
-    assert part.seal is not None
-    return {"type": "reasoning.encrypted", "format": "toolgate-v1", "index": 0, "data": enclose(part.seal)}
 
 
 def _image(part: Media) -> dict[str, Any]:
