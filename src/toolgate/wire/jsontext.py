@@ -2,6 +2,8 @@
 
 import json
 import math
+import re
+from collections.abc import Iterator
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -10,15 +12,20 @@ import msgspec
 from toolgate.conversation.errors import Garbled, InvalidRequest
 
 MAX_KEYS = 100_000
+MAX_VALUES = 150_000
+MAX_LONG_DIGITS = 50_000
+"""In numbers of more than 32 digits altogether: reading and writing one takes the square of its length."""
+
+_UNCHECKED_BYTES = 64 * 1024  # too few for any of these limits
+_SLICE_BYTES = 64 * 1024
+_LONG_NUMBER = re.compile(rb"(?<![0-9])[0-9]{33,}")
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder(decimal_format="number").encode
 
 
 def decode_body(body: bytes) -> Any:
     """A client's JSON; InvalidRequest says where it breaks."""
-    colons = body.count(b":")
-    if colons > MAX_KEYS and body.count(b'":') - body.count(b'\\":') > MAX_KEYS:
-        raise InvalidRequest(f"The body holds more than {MAX_KEYS} keys.", code="invalid_json")
+    keys = check_structure(body) if len(body) > _UNCHECKED_BYTES else None
     try:
         value = _decode(body)
     except UnicodeDecodeError as error:
@@ -29,10 +36,63 @@ def decode_body(body: bytes) -> Any:
         value = _decode_enormous(body)
     except msgspec.MsgspecError as error:
         raise InvalidRequest(f"The body is not valid JSON: {error}.", code="invalid_json") from None
-    # A key that is said twice is written once, so that a colon is missing, unless one that was escaped comes instead.
-    if _encode(value).count(b":") != colons or (b"\\" in body and b"\\u003a" in body.lower()):
+    if _may_repeat_keys(body, value) if keys is None else _count_keys(value) != keys:
         _refuse_repeated_keys(body)
     return value
+
+
+def _may_repeat_keys(body: bytes, value: Any) -> bool:
+    """Return whether a key of a small body may stand twice in one object.
+
+    It is written once, so that a colon is missing, unless one that was escaped comes instead.
+    """
+    return _encode(value).count(b":") != body.count(b":") or (b"\\" in body and b"\\u003a" in body.lower())
+
+
+def _count_keys(value: Any) -> int:
+    """Count the keys of all objects, in steps between which another thread may run."""
+    count, left = 0, [value]
+    while left:
+        inner = left.pop()
+        if type(inner) is dict:
+            count += len(inner)
+            left += inner.values()
+        elif type(inner) is list:
+            left += inner
+    return count
+
+
+def check_structure(body: bytes) -> int:
+    """Refuse JSON of which one decode would take too long, and return how many keys there are.
+
+    What a byte costs depends on what it begins, so size alone bounds nothing. Whatever is valid JSON up to some place is
+    counted right up to there, and behind it no decoder goes.
+    """
+    keys = values = strings = digits = 0
+    for outside, quotes in _outside_strings(body):
+        keys += outside.count(b":")
+        values += outside.count(b",") + outside.count(b"[") + outside.count(b"{")
+        strings += quotes
+        digits += sum(map(len, _LONG_NUMBER.findall(outside)))
+        if keys > MAX_KEYS:
+            raise InvalidRequest(f"The body holds more than {MAX_KEYS} keys.", code="invalid_json")
+        if values > MAX_VALUES or strings > 2 * (MAX_KEYS + MAX_VALUES):
+            raise InvalidRequest(f"The body holds more than {MAX_VALUES} values.", code="invalid_json")
+        if digits > MAX_LONG_DIGITS:
+            raise InvalidRequest("The body holds too many long numbers.", code="invalid_json")
+    return keys
+
+
+def _outside_strings(body: bytes) -> Iterator[tuple[bytes, int]]:
+    """Yield what stands outside of strings, and the number of quotation marks, slice by slice."""
+    inside, rest = 0, b""
+    for start in range(0, len(body), _SLICE_BYTES):
+        piece = rest + body[start : start + _SLICE_BYTES]
+        cut = (len(piece) - len(piece.rstrip(b"\\"))) % 2  # an escape is not cut in two
+        piece, rest = (piece[:-1], b"\\") if cut else (piece, b"")
+        pieces = piece.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
+        yield b"".join(pieces[inside::2]), len(pieces) - 1
+        inside ^= (len(pieces) - 1) & 1
 
 
 def decode_event(data: bytes) -> Any:

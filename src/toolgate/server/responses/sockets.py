@@ -52,6 +52,7 @@ _OF_THE_HANDSHAKE = frozenset(
     )
 )
 _LONGEST_NAME = 256
+_LONGEST_RAW = 4096  # bytes of JSON
 
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
@@ -299,15 +300,21 @@ def _read(message: bytes) -> dict[str, Any]:
     """What a message says of itself; nothing if it cannot be read, which whoever answers it will find and say."""
     try:
         event = msgspec.json.decode(message, type=_Envelope)
-    except (msgspec.MsgspecError, RecursionError):
+        names = ("type", "stream_id", "previous_response_id")
+        return {"input": event.input} | {name: _short(getattr(event, name)) for name in names}
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return {}
-    return {name: getattr(event, name) for name in _Envelope.__struct_fields__}
+
+
+def _short(raw: msgspec.Raw) -> Any:
+    """A value that is a name, or what is none and will be refused."""
+    return msgspec.json.decode(raw) if len(bytes(raw)) <= _LONGEST_RAW else {}
 
 
 class _Envelope(Struct):
-    type: Any = None
-    stream_id: Any = None
-    previous_response_id: Any = None
+    type: msgspec.Raw = msgspec.Raw(b"null")  # what is not short is no name, and takes long to decode
+    stream_id: msgspec.Raw = msgspec.Raw(b"null")
+    previous_response_id: msgspec.Raw = msgspec.Raw(b"null")
     input: msgspec.Raw = msgspec.Raw(b"null")  # looked at only when it has to be sent back
 
 

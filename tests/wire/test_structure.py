@@ -1,0 +1,111 @@
+"""The structure of a large body is bounded before it is decoded, however it is written."""
+
+import json
+import time
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolgate.conversation.errors import InvalidRequest
+from toolgate.wire import jsontext
+from toolgate.wire.jsontext import MAX_KEYS, MAX_LONG_DIGITS, MAX_VALUES, check_structure, decode_body
+
+SIZE = 2 * 1024 * 1024
+
+
+def many(unit: bytes) -> bytes:
+    """As many of it as there is place for, separated by commas."""
+    return b",".join([unit] * (SIZE // (len(unit) + 1)))
+
+
+REFUSED = {
+    "keys": b"[" + many(b'{"a":1}') + b"]",
+    "keys with a space before the colon": b"[" + many(b'{"a" :1}') + b"]",
+    "keys with a line break before the colon": b"[" + many(b'{"a"\r\n\t:1}') + b"]",
+    "keys that end in an escaped quotation mark": b"[" + many(b'{"\\"":1}') + b"]",
+    "keys that end in a backslash": b"[" + many(b'{"\\\\":1}') + b"]",
+    "empty objects": b"[" + many(b"{}") + b"]",
+    "empty lists": b"[" + many(b"[]") + b"]",
+    "lists in lists": b"[" + many(b"[" * 900 + b"]" * 900) + b"]",
+    "nothing but openings": b"[" * SIZE,
+    "numbers": b"[" + many(b"1") + b"]",
+    "numbers that no float holds": b"[" + many(b"1e999") + b"]",
+    "strings": b"[" + many(b'""') + b"]",
+    "nothing but quotation marks": b'"' * SIZE,
+    "long numbers": b"[" + many(b"1" * 4000) + b"]",
+    "one long number": b"1" * SIZE,
+}
+TAKEN = {
+    "one string": b'"' + b"a" * SIZE + b'"',
+    "escapes": b'"' + b"\\u0041" * (SIZE // 6) + b'"',
+    "escaped quotation marks": b'"' + b'\\"' * (SIZE // 2) + b'"',
+    "backslashes": b'"' + b"\\\\" * (SIZE // 2) + b'"',
+    "JSON in a string": b'"' + b'{\\"a\\": [1, 2, {}]},' * (SIZE // 21) + b'"',
+    "many long strings": b"[" + b",".join([b'"' + b"a:," * 300 + b'"'] * 10_000) + b"]",
+    "blanks": b"1" + b" " * SIZE,
+}
+
+
+@pytest.mark.parametrize("body", REFUSED.values(), ids=REFUSED.keys())
+def test_a_structure_that_takes_long_is_refused_before_it_is_decoded(
+    body: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jsontext, "_decode", None)
+    with pytest.raises(InvalidRequest, match=r"more than|too many long numbers"):
+        decode_body(body)
+
+
+@pytest.mark.parametrize("body", TAKEN.values(), ids=TAKEN.keys())
+def test_a_large_body_of_little_structure_is_taken(body: bytes) -> None:
+    assert decode_body(body) == msgspec.json.decode(body)
+
+
+def test_limits_are_exact() -> None:
+    padding = b" " * 70_000
+    keys = [b'"%d":0' % number for number in range(MAX_KEYS)]
+    assert len(decode_body(b"{" + b",".join(keys) + b"}")) == MAX_KEYS
+    with pytest.raises(InvalidRequest):
+        decode_body(b"{" + b",".join([*keys, b'"a":0']) + b"}")
+    assert len(decode_body(b"[" + b",".join([b"0"] * (MAX_VALUES)) + b"]")) == MAX_VALUES
+    with pytest.raises(InvalidRequest):
+        decode_body(b"[" + b",".join([b"0"] * (MAX_VALUES + 1)) + b"]")
+    decode_body(b"[" + b",".join([b"1" * 4000] * (MAX_LONG_DIGITS // 4000)) + b"]" + padding)
+    decode_body(b"[" + b",".join([b"1" * 32] * 3000) + b"]" + padding)
+
+
+@given(
+    st.recursive(
+        st.none() | st.text(st.sampled_from('ab\\":,{}[]\u00e4\n')) | st.integers(0, 9),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(st.sampled_from('ab\\":,{}')), inner),
+    ),
+    st.integers(1, 9),
+    st.booleans(),
+)
+def test_keys_are_counted_wherever_the_slices_are_cut(value: object, size: int, spaced: bool) -> None:
+    body = json.dumps(value, indent=1 if spaced else None, separators=(" , ", " : ") if spaced else None).encode()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jsontext, "_SLICE_BYTES", size)
+        assert check_structure(body) == jsontext._count_keys(value)
+
+
+@pytest.mark.parametrize(
+    "inner", [b'{"a":1,"b":[{"c":1}],"a":2}', b'{"a":1,"\\u0061":2}', b'{"\\u003a":1,"\\u003a":1}']
+)
+def test_a_repeated_key_of_a_large_body_is_found(inner: bytes) -> None:
+    body = b'{"padding":"' + b"a:" * 40_000 + b'","x":[' + inner + b"]}"
+    with pytest.raises(InvalidRequest, match="twice"):
+        decode_body(body)
+
+
+def test_the_check_takes_time_in_proportion_to_the_body() -> None:
+    def cost(size: int) -> float:
+        bodies = [b'"' + b'\\"' * size + b'"', b'"' + b"\\" * 2 * size + b'"', b" " * 2 * size]
+        begun = time.thread_time()
+        for body in bodies:
+            check_structure(body)
+        return time.thread_time() - begun
+
+    cost(1000)
+    assert cost(2_000_000) < 30 * max(cost(200_000), 0.001)
