@@ -9,6 +9,7 @@ what the client wishes for this one answer stands at the very end. Knows no upst
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -206,11 +207,11 @@ def in_turns(messages: Iterable[Message]) -> tuple[Message, ...]:
 
 def _joined(parts: Sequence[Part]) -> tuple[Part, ...]:
     joined: list[Part] = []
-    for part in parts:
-        last = joined[-1] if joined else None
-        if isinstance(part, Text) and isinstance(last, Text):
-            gap = _GAP if last.text and part.text else ""
-            joined[-1] = Text(f"{last.text}{gap}{part.text}", part.extra or last.extra)
-        else:
-            joined.append(part)
+    for _, group in groupby(parts, lambda part: isinstance(part, Text)):
+        together = list(group)
+        texts = [part for part in together if isinstance(part, Text)]
+        if len(texts) > 1:
+            extra = next((text.extra for text in reversed(texts) if text.extra), texts[0].extra)
+            together = [Text(_GAP.join([text.text for text in texts if text.text]), extra)]
+        joined += together
     return tuple(joined)
