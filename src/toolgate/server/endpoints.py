@@ -16,6 +16,7 @@ from toolgate.conversation.message import ToolCall
 from toolgate.conversation.request import ModelRequest
 from toolgate.dialects.dialect import Dialect, Encoder, Reply, ServerHalf
 from toolgate.engine.loop import WholeCalls, run
+from toolgate.engine.offload import LARGE, off_loop
 from toolgate.engine.ports import Answer, Heard, Model, Relayable, Retold
 from toolgate.server.app import Call, Handler
 from toolgate.server.checks import RequestCheck
@@ -28,6 +29,7 @@ from toolgate.upstreams.router import Route, Router
 from toolgate.upstreams.tokens import estimate
 
 EMPTY_ANSWER = "the model gave an empty answer"
+_MANY_ITEMS = 500
 _PING = b": ping\n"  # no blank line: some clients take one for an empty event
 
 
@@ -157,7 +159,11 @@ class Conversations:
     ) -> Question:
         """The question that this body asks, checked and ready; with `lasting`, for a run that outlives its process."""
         body, wanted = read_wanted(body, call.exchange, self._tooling.terms.wanted if self._tooling else None)
-        request = half.decode_request(self.with_model(call, body))
+        body = self.with_model(call, body)
+        if lasting is not None or _is_large(call.exchange, body):
+            request = await off_loop(half.decode_request, body)
+        else:
+            request = half.decode_request(body)
         if dialect.passed_headers:
             request = _with_headers(request, call.exchange, dialect.passed_headers)
         record = call.record
@@ -380,6 +386,12 @@ def _headers(question: Question, answer: Answer | None, *more: str) -> list[Head
         return []
     question.record.warnings = tuple(warnings)
     return [(b"x-toolgate-warning", warning_header(warnings))]
+
+
+def _is_large(exchange: Exchange, body: Any) -> bool:
+    """Return whether the body takes long to read; what is restored from storage makes it more than was received."""
+    items = body.get("input") if type(body) is dict else None
+    return exchange.received > LARGE or (type(items) is list and len(items) > _MANY_ITEMS)
 
 
 def _with_headers(request: ModelRequest, exchange: Exchange, names: tuple[str, ...]) -> ModelRequest:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, TypeAlias
 
 from toolgate.conversation.errors import InvalidRequest, WrongMediaType
+from toolgate.engine.offload import LARGE, off_loop
 from toolgate.server.edge.answer import ANSWER, Answer
 from toolgate.wire.jsontext import decode_body
 
@@ -124,7 +125,7 @@ class Exchange:
         body = self._whole_body() or await self.body()
         if not body:
             raise InvalidRequest("The body is empty: a JSON object was expected.", code="invalid_json")
-        return decode_body(body)
+        return decode_body(body) if len(body) <= LARGE else await off_loop(decode_body, body)
 
     async def optional_json(self) -> Any:
         """The body as JSON; an empty object where none was sent, because nothing particular is wanted."""

@@ -36,18 +36,11 @@ class ResponseStore:
 
     async def save(self, response: StoredResponse, *also: Write) -> None:
         """Keep a response, and make the other changes with it; once this returns all of it survives a crash."""
-        row = (
-            response.id,
-            response.owner,
-            response.previous,
-            response.created,
-            msgspec.json.encode(response.input),
-            msgspec.json.encode(response.body),
-        )
         items = [(id, response.owner, response.id) for id in _output(response)]
 
         def write(db: Connection) -> None:
-            db.execute(_SAVE, row)
+            said = (msgspec.json.encode(response.input), msgspec.json.encode(response.body))  # may be large
+            db.execute(_SAVE, (response.id, response.owner, response.previous, response.created, *said))
             db.executemany(_SAVE_ITEM, items)
             for other in also:
                 other(db)

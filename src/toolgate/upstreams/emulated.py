@@ -17,6 +17,8 @@ from toolgate.conversation.errors import EmptyAnswer
 from toolgate.conversation.events import FinishReason, StepEnd, StepEvent, StepStart, Usage
 from toolgate.conversation.message import Text
 from toolgate.conversation.request import ModelRequest
+from toolgate.conversation.size import is_larger
+from toolgate.engine.offload import LARGE, off_loop
 from toolgate.engine.ports import Answer, Model
 from toolgate.text.inject import inject, system_texts
 from toolgate.text.prompts.conversation import Scribe
@@ -72,7 +74,10 @@ class Emulated:
 
     async def ask(self, request: ModelRequest) -> Answer:
         """The answer, once its first piece has arrived, or all of it if it is not to be streamed."""
-        planned = plan(request, self._gear.scribe, self._stops)
+        if is_larger(request, LARGE):
+            planned = await off_loop(plan, request, self._gear.scribe, self._stops)
+        else:
+            planned = plan(request, self._gear.scribe, self._stops)
         if planned is None:
             return await self._gear.model.ask(request)
         answer = EmulatedAnswer(self._gear, planned, await self._gear.model.ask(planned.asked))

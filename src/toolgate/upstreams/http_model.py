@@ -15,10 +15,12 @@ from toolgate.conversation.errors import Garbled, UpstreamFault
 from toolgate.conversation.events import ModelResponse, StepEvent, Usage
 from toolgate.conversation.fold import unfold
 from toolgate.conversation.request import ModelRequest
+from toolgate.conversation.size import is_larger
 from toolgate.dialects.dialect import Dialect, Quirks, Relay
 from toolgate.dialects.dialect import Reply as Presentation
+from toolgate.engine.offload import LARGE, off_loop
 from toolgate.engine.ports import Answer
-from toolgate.upstreams.adapt import Restorer, adapt
+from toolgate.upstreams.adapt import Adapted, Restorer, adapt
 from toolgate.upstreams.tokens import estimate
 from toolgate.upstreams.transport import Reply, Timeouts, Transport
 from toolgate.wire.frames import Frame, FrameDecoder
@@ -64,17 +66,17 @@ class HttpModel:
     async def ask(self, request: ModelRequest) -> Answer:
         """The answer, once its first piece has arrived."""
         endpoint, half = self._endpoint, self._half
-        adapted = adapt(request, endpoint.dialect.name, self._quirks)
-        body, dropped = half.encode_request(adapted.request, self._quirks)
-        dropped += adapted.dropped
-        body["model"] = self._model
+        if is_larger(request, LARGE):
+            adapted, body, dropped = await off_loop(self._encode, request)
+        else:
+            adapted, body, dropped = self._encode(request)
         headers = self._headers[request.stream]
         if request.headers and request.dialect == endpoint.dialect.name:
             headers = {**headers, **request.headers}
         url = endpoint.base_url + half.path(request)
         restorer = Restorer(adapted.originals) if adapted.originals else None
         try:
-            reply = await self._transport.post(url, headers, encode(body), timeouts=endpoint.timeouts)
+            reply = await self._transport.post(url, headers, body, timeouts=endpoint.timeouts)
             try:
                 if not 200 <= reply.status < 300:
                     raise half.decode_error(reply.status, reply.headers, await reply.read())
@@ -91,6 +93,13 @@ class HttpModel:
             raise
         self._note(endpoint.name, "ok")
         return answer
+
+    def _encode(self, request: ModelRequest) -> tuple[Adapted, bytes, tuple[str, ...]]:
+        """Return the request as the upstream can take it, its body, and what the body cannot say."""
+        adapted = adapt(request, self._endpoint.dialect.name, self._quirks)
+        body, dropped = self._half.encode_request(adapted.request, self._quirks)
+        body["model"] = self._model
+        return adapted, encode(body), dropped + adapted.dropped
 
 
 class WholeAnswer:

@@ -23,6 +23,8 @@ from msgspec import Struct
 from toolgate.conversation.events import Usage
 from toolgate.conversation.message import Media, Opaque, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
 from toolgate.conversation.request import ModelRequest, ToolDef
+from toolgate.conversation.size import is_larger
+from toolgate.engine.offload import LARGE
 from toolgate.wire.jsontext import encode
 
 EXACT = 2 * 1024 * 1024
@@ -69,6 +71,8 @@ def count_request(request: ModelRequest) -> int:
 
 async def count_request_aside(request: ModelRequest) -> int:
     """What `count_request` gives, without holding up the event loop."""
+    if is_larger(request, LARGE):
+        return await asyncio.get_running_loop().run_in_executor(_thread(), count_request, request)
     return await _total_aside(_request_bill(request))
 
 

@@ -172,6 +172,7 @@ class _Recording(Exchange):
         self, outer: Exchange, body: bytes, record: RequestRecord, store: IdempotencyStore, claim: _Claim, most: int
     ) -> None:
         super().__init__(outer._scope, outer._receive, outer._send)
+        self.received = outer.received
         self._outer = outer
         self._body = body
         self._record = record

@@ -2,6 +2,7 @@
 
 from toolgate.dialects.anthropic.requests import decode_count_request
 from toolgate.dialects.anthropic.server import encode_count
+from toolgate.engine.offload import LARGE, off_loop
 from toolgate.server.app import Call
 from toolgate.upstreams.router import Router
 from toolgate.upstreams.tokens import count_request_aside
@@ -15,7 +16,11 @@ class TokenCounts:
 
     async def count(self, call: Call) -> None:
         """Count the input tokens of a Messages request."""
-        request = decode_count_request(self._router.with_model(await call.exchange.json(), call.caller.may_use))
+        body = self._router.with_model(await call.exchange.json(), call.caller.may_use)
+        if call.exchange.received > LARGE:
+            request = await off_loop(decode_count_request, body)
+        else:
+            request = decode_count_request(body)
         call.record.model = request.model
         call.caller.require_model(self._router.find(request.model).name, request.model)
         await call.exchange.respond(200, encode_count(await count_request_aside(request)))

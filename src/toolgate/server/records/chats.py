@@ -13,6 +13,7 @@ from toolgate.conversation.ids import mint
 from toolgate.conversation.message import Message
 from toolgate.dialects.openai_chat.requests import uses_legacy_functions
 from toolgate.dialects.openai_chat.words import NAME as CHAT
+from toolgate.engine.offload import LARGE, off_loop
 from toolgate.server.app import Call
 from toolgate.server.endpoints import Question
 from toolgate.server.records.heard import history, read_stream, read_whole
@@ -97,7 +98,7 @@ class ChatKeeper:
     async def _keep_now(self) -> None:
         if self._size > _LARGEST:
             return
-        await self._store.keep(self._read())
+        await self._store.keep(self._read() if self._size <= LARGE else await off_loop(self._read))
         self._is_kept = True
 
     def _write(self, db: Connection) -> None:

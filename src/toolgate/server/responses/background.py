@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from toolgate.conversation.errors import Conflict, GatewayFault, InvalidRequest, Overloaded, RateLimited, ToolgateError
 from toolgate.conversation.events import StepStart
 from toolgate.dialects.openai_responses.answer import DONE, UNFINISHED, describe
+from toolgate.engine.offload import off_loop
 from toolgate.limits.purse import Held
 from toolgate.runs.host import Attempt, Runs, Stop
 from toolgate.server.endpoints import Question
@@ -99,7 +100,7 @@ class Background:
         queued = {**describe(question.request, question.reply), **UNFINISHED, "status": "queued"}
         stored = making.keeper(accepted.turn, _nothing).record(queued)
         accepted = replace(accepted, held=self.goes_on(accepted.request_id))
-        opening = self.runs.store.opening(stored.id, stored.owner, write(accepted), most)
+        opening = self.runs.store.opening(stored.id, stored.owner, await off_loop(write, accepted), most)
         self._releases[stored.id] = release
         try:
             await self._store.save(stored, self.streams.opening(stored.id, accepted.streamed), opening)
@@ -115,7 +116,7 @@ class Background:
 
     async def perform(self, attempt: Attempt) -> None:
         """Make a response, from its beginning or from where an earlier attempt ended."""
-        id, accepted = attempt.run.id, read(attempt.run.asked)
+        id, accepted = attempt.run.id, await off_loop(read, attempt.run.asked)
         past = await self._resumption(attempt, accepted)
         if id not in self._releases:
             self._releases[id] = await self._made_by().take(accepted.turn)

@@ -11,6 +11,7 @@ from toolgate.conversation.errors import InvalidRequest, NotFound
 from toolgate.conversation.ids import mint
 from toolgate.dialects.openai_responses import DIALECT
 from toolgate.dialects.openai_responses.items import InputReader
+from toolgate.engine.offload import off_loop
 from toolgate.server.app import Call, Endpoint
 from toolgate.server.responses.items import with_ids
 from toolgate.server.responses.paging import listed, read_page, unknown_cursor
@@ -128,9 +129,14 @@ class ConversationObjects:
     async def _items(self, given: list[Any], owner: str) -> list[dict[str, Any]]:
         """The items with what they refer to, and with ids, once the dialect could read them."""
         meant = [await self._past.meant(item, owner) for item in given]
-        for number, item in enumerate(meant):
-            InputReader().read(Fields(item, f"items[{number}]"))
+        await off_loop(_check_items, meant)
         return with_ids(meant)
+
+
+def _check_items(items: list[dict[str, Any]]) -> None:
+    """Refuse items that the dialect cannot read."""
+    for number, item in enumerate(items):
+        InputReader().read(Fields(item, f"items[{number}]"))
 
 
 def _shown(conversation: StoredConversation) -> dict[str, Any]:
