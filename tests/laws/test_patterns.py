@@ -52,7 +52,6 @@ INSIDE: dict[str, tuple[str, str] | str] = {
     "text/source.py:__init__": WORDS,
     "text/writing.py:identifier": (r"[\w.:/-]+", "fullmatch"),
     "text/writing.py:python_name": (r"[\w.$-]+", "fullmatch"),
-    "tools/builtin/markup.py:_raw": (r"(?i)</script[\s/>]", "search"),
     "tools/selection.py:_compiled": (fnmatch.translate("*a*b*[c-e]*a?*"), "match"),
     "tools/sources/mcp/oauth/discovery.py:challenged": (
         r'(?:^|[\s,])scope\s*+=\s*+(?:"([^"]*+)"|([^\s,"]+))',

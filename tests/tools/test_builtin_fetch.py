@@ -10,7 +10,7 @@ from tests.tools.calling import call, run, said
 from tests.upstreams.faulty import Faulty, answering, whole
 from toolgate.server.workshop.egress import guarded_http
 from toolgate.tools.builtin.fetch import Fetch
-from toolgate.tools.builtin.markup import readable
+from toolgate.tools.builtin.markup import readable, tokens
 from toolgate.tools.egress import HttpAnswer, HttpRequest, Refused
 from toolgate.tools.tool import ToolFailure
 
@@ -169,3 +169,18 @@ def test_no_page_takes_long(page: str) -> None:
     began = time.perf_counter()
     readable(page, "http://base.example/")
     assert time.perf_counter() - began < 5
+
+
+@pytest.mark.parametrize("letter", ["<", "< ", "&", "a b", "a"])
+def test_a_page_without_tags_is_few_pieces_of_bounded_size(letter: str) -> None:
+    page = letter * (2_000_000 // len(letter))
+    pieces = list(tokens(page))
+    assert len(pieces) < 100
+    assert max(len(piece.text) for piece in pieces) <= 64 * 1024
+    assert "".join(piece.text for piece in pieces) == page
+
+
+def test_a_page_of_very_many_tags_is_read_as_far_as_is_worth_it() -> None:
+    text = readable("<b>x</b>" * 100_000, "http://base.example/")
+    assert text.startswith("xxxx")
+    assert text.endswith("[the page has more than 250000 tags; the rest is left out]")

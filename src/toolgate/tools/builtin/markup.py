@@ -7,6 +7,7 @@ searching, so that the time taken grows with the length of the page and no faste
 import re
 from collections.abc import Iterator
 from html import unescape
+from itertools import islice
 from typing import Literal
 from urllib.parse import urljoin, urlsplit
 
@@ -16,9 +17,11 @@ _NAME = re.compile(r"</?([A-Za-z][A-Za-z0-9:-]*+)")
 _QUOTED_END = re.compile(r"""[^>"']*+(?>(?:(?:"[^"]*+"|'[^']*+')[^>"']*+)*)>""")
 _ATTRIBUTE = re.compile(r"""([^\s=/>"']++)(?:\s*+=\s*+(?:"([^"]*+)"|'([^']*+)'|([^\s>"']++)))?""")
 _SPACES = re.compile(r"[ \t\r\n\f\u00a0]+")
-_BLANK_LINES = re.compile(r"\n{3,}")
+_OPENING = re.compile(r"<(?=[A-Za-z/!?])")
 
 _RAW = frozenset({"script", "style", "noscript", "template", "iframe", "textarea", "title", "svg", "math", "object"})
+_RAW_END = {tag: re.compile(rf"</{tag}[\s/>]", re.IGNORECASE) for tag in _RAW}
+_OVERLAP = 16  # longer than any of these
 _BLOCKS = frozenset(
     {
         *("address", "article", "aside", "blockquote", "body", "br", "caption", "center", "dd", "details", "dialog"),
@@ -30,6 +33,9 @@ _BLOCKS = frozenset(
 _APART = frozenset({"p", "table", "ul", "ol", "dl", "blockquote", "figure", "section", "article", "pre"})
 _HEADINGS = {f"h{level}": "#" * level for level in range(1, 7)}
 _MAX_LINK = 2000
+_MAX_TOKENS = 250_000
+_SLICE = 64 * 1024
+"""Characters that are looked at in one go, during which the interpreter does nothing else; a tag is no longer."""
 
 
 class Token(Struct, frozen=True):
@@ -43,14 +49,12 @@ class Token(Struct, frozen=True):
 def tokens(page: str) -> Iterator[Token]:
     """The page in pieces; comments and declarations are left out."""
     place, respects_quotes = 0, True
-    while (start := page.find("<", place)) >= 0:
-        if start > place:
-            yield Token("text", page[place:start])
+    while (opening := _found(_OPENING, page, place)) is not None:
+        start = opening.start()
+        yield from _texts(page, place, start)
         name = _NAME.match(page, start)
         if name is None:
             place = _after_other(page, start)
-            if place == start + 1:
-                yield Token("text", "<")
             continue
         end = _tag_end(page, name.end(), respects_quotes)
         if end < 0 and respects_quotes:  # a quote that nobody closes: from here on quotes mean nothing
@@ -66,31 +70,48 @@ def tokens(page: str) -> Iterator[Token]:
             yield Token("raw", tag, inside)
         else:
             yield Token("start", tag, rest)
-    if place < len(page):
-        yield Token("text", page[place:])
+    yield from _texts(page, place, len(page))
+
+
+def _texts(page: str, start: int, end: int) -> Iterator[Token]:
+    """What stands between two places, in slices that end between words where they can."""
+    while end - start > _SLICE:
+        cut = page.rfind(" ", start + _SLICE // 2, start + _SLICE) + 1 or start + _SLICE
+        yield Token("text", page[start:cut])
+        start = cut
+    if start < end:
+        yield Token("text", page[start:end])
+
+
+def _found(pattern: re.Pattern[str], page: str, start: int) -> re.Match[str] | None:
+    """The next match of a short pattern, looked for slice by slice."""
+    while start < len(page):
+        found = pattern.search(page, start, start + _SLICE)
+        if found is not None:
+            return found
+        start += _SLICE - _OVERLAP
+    return None
 
 
 def _after_other(page: str, start: int) -> int:
-    """Where to go on after a `<` that begins no tag."""
+    """Where to go on after a comment, a declaration or an end of nothing."""
     if page.startswith("<!--", start):
         end = page.find("-->", start + 4)
         return len(page) if end < 0 else end + 3
-    if page.startswith(("<!", "<?", "</"), start):
-        end = page.find(">", start)
-        return len(page) if end < 0 else end + 1
-    return start + 1
+    end = page.find(">", start)
+    return len(page) if end < 0 else end + 1
 
 
 def _tag_end(page: str, start: int, respects_quotes: bool) -> int:
     if not respects_quotes:
         return page.find(">", start) + 1 or -1
-    end = _QUOTED_END.match(page, start)
+    end = _QUOTED_END.match(page, start, start + _SLICE)
     return -1 if end is None else end.end()
 
 
 def _raw(page: str, tag: str, start: int) -> tuple[str, int]:
     """What is inside an element that is not markup inside, and where the page goes on."""
-    end = re.compile(rf"</{tag}[\s/>]", re.IGNORECASE).search(page, start)
+    end = _found(_RAW_END[tag], page, start)
     if end is None:
         return "", len(page)
     after = page.find(">", end.start())
@@ -142,8 +163,12 @@ class _Page:
 
     def text(self) -> str:
         """The page."""
-        lines = "\n".join([line.rstrip() for line in "".join(self._out).split("\n")])
-        return _BLANK_LINES.sub("\n\n", lines).strip()
+        lines: list[str] = []
+        for line in "".join(self._out).split("\n"):
+            stripped = line.rstrip()
+            if stripped or not lines or lines[-1]:  # one blank line is enough
+                lines.append(stripped)
+        return "\n".join(lines).strip()
 
     def _raw(self, token: Token) -> None:
         if token.text == "title" and not self.title:
@@ -257,7 +282,10 @@ class _Page:
 def readable(page: str, base: str) -> str:
     """The page as text, its title first; links are relative to `base`."""
     whole = _Page(base)
-    for token in tokens(page):
+    pieces = tokens(page)
+    for token in islice(pieces, _MAX_TOKENS):
         whole.take(token)
     text = whole.text()
+    if next(pieces, None) is not None:
+        text += f"\n\n[the page has more than {_MAX_TOKENS} tags; the rest is left out]"
     return f"# {whole.title}\n\n{text}" if whole.title and not text.startswith(f"# {whole.title}") else text
