@@ -374,3 +374,30 @@ async def test_a_whole_answer_that_is_not_utf_8_is_mended_on_the_way() -> None:
     async with gateway(answering(whole(_canonical(b"a\xffb")))) as (url, _):
         heard = await ask(url, PATHS["openai_chat"], body("openai_chat", "m", stream=False))
     assert heard.json["choices"][0]["message"]["content"] == "a\ufffdb"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_redirect_of_an_upstream_is_an_error_that_says_so_and_is_not_repeated(stream: bool) -> None:
+    elsewhere = head("location: http://elsewhere.example/v1?key=canary", "content-length: 0", status="307 Elsewhere")
+    async with gateway(answering(elsewhere), retries=3) as (url, upstreams):
+        heard = await ask(url, PATHS["openai_chat"], body("openai_chat", "m", stream=stream))
+        assert heard.status == 502
+        assert b"redirects to http://elsewhere.example/v1. Redirects are not followed" in heard.body
+        assert b"canary" not in heard.body
+        assert len(upstreams[0].requests) == 1
+
+
+async def test_blanks_before_a_stream_are_looked_at_once() -> None:
+    """Of 400 pieces with 8 KB of blanks each, none is kept: they were searched all over again with each piece."""
+
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(head("transfer-encoding: chunked", EVENTS))
+        for _ in range(400):
+            await peer.send(chunk(b"\n" * 8192))
+        await peer.send(chunk(sse(ROLE, HELLO, STOP)), chunk(b""))
+
+    async with gateway(script) as (url, _):
+        heard = await ask(url, PATHS["openai_chat"], body("openai_chat", "m", stream=True))
+        assert heard.status == 200
+        assert b"Hello" in heard.body

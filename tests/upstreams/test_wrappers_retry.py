@@ -58,7 +58,7 @@ async def test_what_may_have_been_paid_for_or_cannot_be_cured_is_not_asked_again
     assert len(model.requests) == 1
 
 
-@pytest.mark.parametrize("code", ["upstream_auth", "circuit_open"])
+@pytest.mark.parametrize("code", ["upstream_auth", "upstream_redirect", "circuit_open"])
 async def test_what_is_still_so_a_second_later_is_not_asked_again(code):
     model = ScriptedModel([down(code=code), "never"])
     with pytest.raises(Unavailable):

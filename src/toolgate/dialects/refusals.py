@@ -12,6 +12,7 @@ from toolgate.conversation.errors import Garbled, Rejected, TimedOut, Unavailabl
 from toolgate.wire.jsontext import decode_event, excerpt
 
 MAX_RETRY_AFTER = 3600.0
+REDIRECTED = "upstream_redirect"
 _BUSY_CODES = {
     "overloaded_error",
     "rate_limit_error",
@@ -38,11 +39,25 @@ def read_refusal(status: int, headers: Mapping[str, str], body: bytes) -> Upstre
         )
     if status in (408, 504):
         return _fault(TimedOut(said, code=code), status)
-    if status >= 500 or status < 400:
+    if status < 400:
+        return _fault(Unavailable(_redirected(status, headers), code=REDIRECTED), status)
+    if status >= 500:
         unwell = 503 if status in (503, 529) else 502
         return _fault(Unavailable(said, code=code or "upstream_error", status=unwell, retry_after=wait), status)
     kept = status if status in (400, 404, 409, 413) else 400
     return _fault(Rejected(said, code=code, param=param, status=kept), status)
+
+
+def _redirected(status: int, headers: Mapping[str, str]) -> str:
+    place = headers.get("location", "").partition("?")[0].partition("#")[0]
+    shown = "".join([letter for letter in place if letter.isprintable()])[:200]
+    to = f" to {shown}" if shown and "@" not in shown else ""
+    return (
+        f"The upstream answered with status {status} and redirects{to}. Redirects are not followed, because credentials "
+        "would go along: set base_url to the final address."
+        if 300 <= status < 400
+        else f"The upstream answered with status {status}, which is no answer."
+    )
 
 
 def read_error_object(value: Any) -> UpstreamFault:

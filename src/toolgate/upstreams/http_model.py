@@ -23,7 +23,7 @@ from toolgate.engine.ports import Answer
 from toolgate.upstreams.adapt import Adapted, Restorer, adapt
 from toolgate.upstreams.tokens import estimate
 from toolgate.upstreams.transport import Reply, Timeouts, Transport
-from toolgate.wire.frames import Frame, FrameDecoder
+from toolgate.wire.frames import MAX_FRAME, Frame, FrameDecoder, check_size
 from toolgate.wire.jsontext import decode_whole, encode, excerpt
 
 _OWN_HEADERS = {"content-type": "application/json", "user-agent": f"toolgate/{__version__}"}
@@ -173,10 +173,11 @@ async def _opened(
     An upstream may answer a streaming request with one JSON body: an error with status 200, or a whole answer.
     """
     answer = StreamedAnswer(endpoint, request, reply, warnings, restorer)
-    start = b""
-    async for chunk in reply:
-        start = start + chunk
-        if not start.strip():
+    blanks = 0
+    async for start in reply:
+        if not start.strip():  # it says nothing in any framing, so it need not be kept
+            blanks += len(start)
+            check_size(blanks, MAX_FRAME)
             continue
         if _is_one_body(start, endpoint.dialect):
             return WholeAnswer(endpoint, request, start + await reply.read(), warnings, restorer)

@@ -1,8 +1,11 @@
 """JSON objects one a line, from bytes; a line that holds several is cut between them."""
 
 import json
+import re
 
 from toolgate.wire.frames import MAX_FRAME, Frame, check_size
+
+_BLANKS = re.compile(r"\s*+")
 
 
 class NdjsonDecoder:
@@ -55,5 +58,5 @@ def _objects(text: str) -> list[str]:
         except (json.JSONDecodeError, RecursionError):
             end = len(text)
         found.append(text[position:end])
-        position = end + len(text[end:]) - len(text[end:].lstrip())
+        position = _BLANKS.match(text, end).end()  # type: ignore[union-attr]  # it matches everywhere
     return found

@@ -78,7 +78,7 @@ class SseDecoder:
         field, _, value = line.partition(b":")
         if field == b"data":
             value = value.removeprefix(b" ")
-            self._size += len(value)
+            self._size += len(value) or 1  # an empty line takes room, too
             check_size(self._size, self._limit)
             self._lines.append(value)
         elif field == b"event":

@@ -14,8 +14,8 @@ from toolgate.conversation.request import ModelRequest
 from toolgate.engine.ports import Answer, Model
 from toolgate.upstreams.wrappers.breaker import CIRCUIT_OPEN
 
-# The first two are still so a second later; the third may have been answered, and paid for, already.
-_LASTING = frozenset({CIRCUIT_OPEN, "upstream_auth", "upstream_closed"})
+# All but the last are still so a second later; the last may have been answered, and paid for, already.
+_LASTING = frozenset({CIRCUIT_OPEN, "upstream_auth", "upstream_redirect", "upstream_closed"})
 
 
 class RetryBudget:
