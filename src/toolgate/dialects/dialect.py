@@ -238,6 +238,19 @@ def _reads_all(request: ModelRequest) -> bool:
     return True
 
 
+class CountingHalf(Protocol):
+    """Asks a model's server how many tokens a request has. Satisfied by a module."""
+
+    def path(self) -> str:
+        """Where to post, relative to the upstream's base URL."""
+
+    def encode_request(self, request: ModelRequest, quirks: Quirks) -> dict[str, Any]:
+        """The body to post."""
+
+    def decode_count(self, body: Any) -> int:
+        """The number of tokens; raises Garbled if the answer holds none."""
+
+
 class Dialect(Struct, frozen=True):
     """A wire format with both its halves.
 
@@ -246,7 +259,7 @@ class Dialect(Struct, frozen=True):
     One that is `native` to tools that the server runs shows their calls and results, one that is `asking` has words for an
     approval, one that is `pausing` for a turn to be gone on with; `reads_server_tools` says whether the client that made a
     request can read such calls. `take_servers` are the tool servers that a request names
-    and that the given function knows, and the request without them.
+    and that the given function knows, and the request without them. `counting` asks for the tokens of a request.
     """
 
     name: str
@@ -260,6 +273,7 @@ class Dialect(Struct, frozen=True):
     pausing: bool = False
     take_servers: TakeServers = _no_servers
     reads_server_tools: Callable[[ModelRequest], bool] = _reads_all
+    counting: CountingHalf | None = None
 
     def frame_decoder(self) -> FrameDecoder:
         """Cuts a streamed body of this dialect into frames."""

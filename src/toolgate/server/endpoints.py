@@ -29,6 +29,9 @@ from toolgate.upstreams.router import Route, Router
 from toolgate.upstreams.tokens import estimate
 
 EMPTY_ANSWER = "the model gave an empty answer"
+ESTIMATED: Header = (b"x-toolgate-usage", b"estimated")
+"""Says that tokens were counted here and not by the upstream."""
+
 _MANY_ITEMS = 500
 _PING = b": ping\n"  # no blank line: some clients take one for an empty event
 
@@ -165,7 +168,7 @@ class Conversations:
         else:
             request = half.decode_request(body)
         if dialect.passed_headers:
-            request = _with_headers(request, call.exchange, dialect.passed_headers)
+            request = with_headers(request, call.exchange, dialect.passed_headers)
         record = call.record
         route = self._router.find(request.model)
         record.dialect, record.model, record.stream = dialect.name, route.name, request.stream
@@ -243,7 +246,7 @@ class Conversations:
             await keeper.before_whole(body)
         headers = _headers(question, answer, *([EMPTY_ANSWER] if is_empty(response) else ()))
         if response.usage is not None and response.usage.estimated:
-            headers.append((b"x-toolgate-usage", b"estimated"))
+            headers.append(ESTIMATED)
         await question.exchange.respond(200, body, headers)
 
     async def _stream(self, question: Question, keeper: Keeper | None) -> None:
@@ -394,7 +397,7 @@ def _is_large(exchange: Exchange, body: Any) -> bool:
     return exchange.received > LARGE or (type(items) is list and len(items) > _MANY_ITEMS)
 
 
-def _with_headers(request: ModelRequest, exchange: Exchange, names: tuple[str, ...]) -> ModelRequest:
+def with_headers(request: ModelRequest, exchange: Exchange, names: tuple[str, ...]) -> ModelRequest:
     """The request with those of the client's headers that belong to the meaning of its body."""
     found = {name: value for name in names if (value := exchange.header(name.encode())) is not None}
     return replace(request, headers=found) if found else request

@@ -26,7 +26,7 @@ from toolgate.upstreams.transport import Reply, Timeouts, Transport
 from toolgate.wire.frames import MAX_FRAME, Frame, FrameDecoder, check_size
 from toolgate.wire.jsontext import decode_whole, encode, excerpt
 
-_OWN_HEADERS = {"content-type": "application/json", "user-agent": f"toolgate/{__version__}"}
+OWN_HEADERS = {"content-type": "application/json", "user-agent": f"toolgate/{__version__}"}
 
 
 class Endpoint(Struct, frozen=True):
@@ -57,7 +57,7 @@ class HttpModel:
         self._half = endpoint.dialect.upstream
         self._model = model
         self._quirks = quirks
-        own = {**_OWN_HEADERS, **endpoint.headers}
+        own = {**OWN_HEADERS, **endpoint.headers}
         self._headers = {
             True: {**own, "accept": endpoint.dialect.stream_type},
             False: {**own, "accept": "application/json"},

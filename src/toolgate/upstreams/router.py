@@ -1,7 +1,7 @@
 """From a model's public name to whoever answers for it."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace
@@ -11,6 +11,13 @@ from toolgate.conversation.request import NO_SETTINGS, ModelRequest, Settings
 from toolgate.engine.limits import Price
 from toolgate.engine.ports import Model
 from toolgate.upstreams.model_names import ModelNames
+
+
+class TokenCounter(Protocol):
+    """Asks an upstream for the number of tokens of a request."""
+
+    async def count(self, request: ModelRequest) -> int:
+        """The input tokens; raises UpstreamFault when the upstream does not count."""
 
 
 class Route(Struct, frozen=True):
@@ -33,6 +40,7 @@ class Route(Struct, frozen=True):
     allow_tools: tuple[str, ...] = ()
     block_tools: tuple[str, ...] = ()
     price: Price = Price()
+    counter: TokenCounter | None = None
 
     def with_defaults(self, request: ModelRequest) -> ModelRequest:
         """The request with this model's defaults where the client said nothing."""

@@ -1,6 +1,6 @@
 """Anthropic Messages."""
 
-from toolgate.dialects.anthropic import server, upstream
+from toolgate.dialects.anthropic import counting, server, upstream
 from toolgate.dialects.anthropic.tool_servers import reads_server_tools, take_servers
 from toolgate.dialects.anthropic.words import NAME
 from toolgate.dialects.dialect import Dialect
@@ -14,4 +14,5 @@ DIALECT = Dialect(
     pausing=True,
     take_servers=take_servers,
     reads_server_tools=reads_server_tools,
+    counting=counting,
 )

@@ -17,7 +17,8 @@ from toolgate.server.models.peers import Peers
 from toolgate.server.workshop.sources import base_of
 from toolgate.telemetry.traced import Traced
 from toolgate.upstreams.http_model import Endpoint, HttpModel
-from toolgate.upstreams.router import Route, Router
+from toolgate.upstreams.router import Route, Router, TokenCounter
+from toolgate.upstreams.token_counter import UpstreamTokenCounter
 from toolgate.upstreams.transport import Timeouts, Transport
 from toolgate.upstreams.wrappers import Balanced, Breaker, Counted, Deployment, Fallback, Limited, RetryBudget, Retrying
 
@@ -57,6 +58,7 @@ class Models:
                     _chain([balanced[model.name], *[balanced[names[f]] for f in model.fallbacks]]),
                     started,
                     self._context(model),
+                    self._counter(model),
                 )
                 for model in self._config.models
             ],
@@ -130,6 +132,15 @@ class Models:
             )
         return Deployment(asked, target.weight, breaker)
 
+    def _counter(self, model: Model) -> TokenCounter | None:
+        """Whoever counts the tokens of a request as the model's first upstream does; not for tools that go into the text."""
+        target = model.targets[0]
+        upstream = self._config.upstreams.get(target.upstream)
+        dialect = DIALECTS.get(upstream.dialect) if upstream else None
+        if upstream is None or dialect is None or dialect.counting is None or model.tools == "emulated":
+            return None
+        return UpstreamTokenCounter(self._transport, _endpoint(upstream), dialect.counting, target.model, target.quirks)
+
     def _reached(self, upstream: Upstream, target: Target) -> ports.Model:
         attempted = self._traced.metrics.count_attempt
         if upstream.dialect == "peer":
@@ -141,7 +152,9 @@ def _chain(models: list[ports.Model]) -> ports.Model:
     return models[0] if len(models) == 1 else Fallback(models)
 
 
-def _route(model: Model, answering: ports.Model, created: int, context: int | None) -> Route:
+def _route(
+    model: Model, answering: ports.Model, created: int, context: int | None, counter: TokenCounter | None
+) -> Route:
     able = model.capabilities
     return Route(
         name=model.name,
@@ -161,6 +174,7 @@ def _route(model: Model, answering: ports.Model, created: int, context: int | No
         tools=able.tools or model.tools == "emulated",
         thinking=able.thinking,
         defaults=model.defaults,
+        counter=counter,
     )
 
 
