@@ -52,6 +52,11 @@ class Reply(Struct, frozen=True):
     request_id: str = ""
 
 
+def warning_comment(warning: str, reply: Reply) -> bytes:
+    """A warning as a comment of an event stream; old clients would take a blank line behind it for an empty event."""
+    return b": toolgate-warning: " + warning.encode("ascii", "replace") + b"\n"
+
+
 def tool_event(event: RunEvent) -> dict[str, Any] | None:
     """What is told of the server's tools where a dialect has no words for them, if this event is about them."""
     match event:
@@ -137,6 +142,9 @@ class ServerHalf(Protocol):
 
     def encode_error(self, error: ToolgateError, request_id: str = "") -> bytes:
         """The body of an error response; `request_id` is given where the dialect has a place for it."""
+
+    def encode_warning(self, warning: str, reply: Reply) -> bytes:
+        """A warning in the middle of a stream, whose headers have gone out, in a form that clients pass over."""
 
 
 class Decoder(Protocol):

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, Protocol, cast
 
@@ -262,7 +262,7 @@ class Conversations:
             if answer is None:
                 await exchange.write(comment)
             async with _kept_alive(exchange, pace.keepalive, comment):
-                await self._tell(question, asking, keeper)
+                await self._tell(question, asking, keeper, len(answer.warnings) if answer else 0)
         finally:
             self._traced.stream_closed()
             try:
@@ -271,8 +271,13 @@ class Conversations:
                 await question.record.settle_usage()
         await exchange.end()
 
-    async def _tell(self, question: Question, asking: asyncio.Future[Answer], keeper: Keeper | None) -> None:
-        """Everything after the headers: a failure is now told in the dialect's own way."""
+    async def _tell(
+        self, question: Question, asking: asyncio.Future[Answer], keeper: Keeper | None, warned: int
+    ) -> None:
+        """Everything after the headers: a failure is told in the dialect's own way, and so are further warnings.
+
+        `warned` is how many of them the headers hold.
+        """
         teller: Encoder | Heard | None = None
         try:
             answer = await asking
@@ -285,6 +290,9 @@ class Conversations:
                 chunks = _encoded(question, answer, encoder)
             async with aclosing(chunks):
                 async for chunk in chunks:
+                    if len(answer.warnings) > warned:
+                        await _warn(question, answer.warnings[warned:])
+                        warned = len(answer.warnings)
                     if keeper is not None:
                         await keeper.before_chunk(chunk)
                     await _write(question, chunk)
@@ -347,6 +355,13 @@ async def _write(question: Question, chunk: bytes) -> None:
         await question.exchange.write(event + b"\n\n")
 
 
+async def _warn(question: Question, warnings: Sequence[str]) -> None:
+    """Say what could not go into the headers, because they were sent before it was known."""
+    question.record.warnings += tuple(warnings)
+    text = warning_header(warnings).decode()
+    await question.exchange.write(question.half.encode_warning(text, question.reply))
+
+
 async def _fail(question: Question, teller: Encoder | Heard | None, error: ToolgateError) -> None:
     question.record.note_error(error)
     teller = teller or question.encoder or question.half.encoder(question.request, question.reply)
@@ -403,7 +418,7 @@ def with_headers(request: ModelRequest, exchange: Exchange, names: tuple[str, ..
     return replace(request, headers=found) if found else request
 
 
-def warning_header(warnings: list[str]) -> bytes:
+def warning_header(warnings: Sequence[str]) -> bytes:
     """Warnings in one header line of safe length and characters."""
     text = "; ".join(warnings).encode("ascii", "backslashreplace")[:2000]
     return bytes([byte if 32 <= byte < 127 else 32 for byte in text])

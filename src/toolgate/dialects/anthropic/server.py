@@ -26,6 +26,7 @@ from toolgate.dialects.anthropic.words import (
     write_usage,
 )
 from toolgate.dialects.dialect import Encoder, Reply
+from toolgate.dialects.dialect import warning_comment as encode_warning
 from toolgate.wire.jsontext import encode
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "encode_count",
     "encode_error",
     "encode_response",
+    "encode_warning",
     "encoder",
     "reply_id",
     "write_model",

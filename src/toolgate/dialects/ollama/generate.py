@@ -12,7 +12,7 @@ from toolgate.conversation.message import Message, Part, Text
 from toolgate.conversation.request import ModelRequest
 from toolgate.dialects.dialect import Encoder, Reply
 from toolgate.dialects.ollama.requests import own, read_images, read_settings
-from toolgate.dialects.ollama.server import LineEncoder, encode_error, load, reply_id, whole
+from toolgate.dialects.ollama.server import LineEncoder, encode_error, load, reply_id, warning_line, whole
 from toolgate.dialects.ollama.words import NAME, PROMPT
 from toolgate.wire.fields import Fields
 
@@ -21,6 +21,7 @@ __all__ = [
     "encode_error",
     "encode_load",
     "encode_response",
+    "encode_warning",
     "encoder",
     "is_load_request",
     "reply_id",
@@ -61,6 +62,11 @@ def encoder(request: ModelRequest, reply: Reply) -> Encoder:
 def encode_response(response: ModelResponse, request: ModelRequest, reply: Reply) -> bytes:
     """A whole answer."""
     return whole(response, request, reply, said)
+
+
+def encode_warning(warning: str, reply: Reply) -> bytes:
+    """A warning in the middle of a stream, as a line that says nothing else."""
+    return warning_line(warning, reply, said)
 
 
 def is_load_request(body: Any) -> bool:

@@ -28,6 +28,7 @@ __all__ = [
     "encode_error",
     "encode_load",
     "encode_response",
+    "encode_warning",
     "encoder",
     "is_load_request",
     "reply_id",
@@ -65,6 +66,11 @@ def encode_stream_error(error: ToolgateError) -> bytes:
 def encode_error(error: ToolgateError, request_id: str = "") -> bytes:
     """The body of an error response."""
     return encode_line({"error": error.message})
+
+
+def encode_warning(warning: str, reply: Reply) -> bytes:
+    """A warning in the middle of a stream, as a line that says nothing else."""
+    return warning_line(warning, reply, said)
 
 
 def is_load_request(body: Any) -> bool:
@@ -148,6 +154,12 @@ def whole(response: ModelResponse, request: ModelRequest, reply: Reply, said: Sa
         more["tool_calls"] = [write_call(call, call.id, number) for number, call in enumerate(calls)]
     end = ending(response, reply.times())
     return encode_line({**_head(reply), **said(text, **more), **tool_events(response, reply), **end})
+
+
+def warning_line(warning: str, reply: Reply, said: Said) -> bytes:
+    """A line with a warning in a field of our own, in the words of its endpoint."""
+    told = {"type": "warning", "message": warning}
+    return encode_line({**_head(reply), **said(), "done": False, "toolgate": told}) + b"\n"
 
 
 def load(body: Any, reply: Reply, said: Said) -> bytes:

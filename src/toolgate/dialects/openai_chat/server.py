@@ -21,12 +21,13 @@ from toolgate.conversation.media import data_url
 from toolgate.conversation.message import Media, Part, Reasoning, Refusal, Text, ToolCall
 from toolgate.conversation.request import ModelRequest
 from toolgate.dialects.dialect import Encoder, Reply, tool_event, tool_events
+from toolgate.dialects.dialect import warning_comment as encode_warning
 from toolgate.dialects.openai_chat.reasoning_details import DetailEncoder
 from toolgate.dialects.openai_chat.requests import decode_request, uses_legacy_functions, wants_usage
 from toolgate.dialects.openai_chat.words import NAME, write_reason, write_usage
 from toolgate.wire.jsontext import encode
 
-__all__ = ["decode_request", "encode_error", "encode_response", "encoder", "reply_id"]
+__all__ = ["decode_request", "encode_error", "encode_response", "encode_warning", "encoder", "reply_id"]
 
 _DONE = b"data: [DONE]\n\n"
 _ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}

@@ -23,6 +23,7 @@ from toolgate.conversation.events import (
 from toolgate.conversation.message import ApprovalRequest, Opaque, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
 from toolgate.conversation.request import ModelRequest
 from toolgate.dialects.dialect import Encoder, Reply
+from toolgate.dialects.dialect import warning_comment as encode_warning
 from toolgate.dialects.openai_responses.answer import (
     DONE,
     Teller,
@@ -41,7 +42,7 @@ from toolgate.dialects.openai_responses.resumed import Told, ToldItem, emptied
 from toolgate.dialects.openai_responses.words import NAME, call_item_id, new_item_id, write_reason, write_usage
 from toolgate.wire.jsontext import encode
 
-__all__ = ["decode_request", "encode_error", "encode_response", "encoder", "reply_id"]
+__all__ = ["decode_request", "encode_error", "encode_response", "encode_warning", "encoder", "reply_id"]
 
 _SILENT = (b"", b"")
 
