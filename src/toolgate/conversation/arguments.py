@@ -47,7 +47,7 @@ def settled(text: str) -> str:
 def _unquoted(text: str) -> str:
     try:
         inner = msgspec.json.decode(text)
-    except (msgspec.MsgspecError, UnicodeError):
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return text
     return inner.strip() if type(inner) is str and is_object(inner.strip()) else text
 

@@ -25,5 +25,5 @@ def disclose(envelope: str) -> Seal | None:
         return None
     try:
         return msgspec.json.decode(base64.urlsafe_b64decode(envelope[len(_PREFIX) :]), type=Seal)
-    except (binascii.Error, msgspec.MsgspecError, UnicodeError):
+    except (binascii.Error, msgspec.MsgspecError, UnicodeError, RecursionError):
         return None

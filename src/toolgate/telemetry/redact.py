@@ -133,7 +133,7 @@ def outline(arguments: str) -> str:
     """Arguments of a call as their shape alone: names stay, of every value only its kind and size."""
     try:
         value = msgspec.json.decode(arguments)
-    except (msgspec.DecodeError, UnicodeError):
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         return f"text of {len(arguments)}"
     return msgspec.json.encode(_outline(value, 0)).decode()[:1024]
 

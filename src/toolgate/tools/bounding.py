@@ -94,5 +94,5 @@ def _safe(value: Any, written: str, limit: int, redact: Callable[[str], str]) ->
         return value
     try:
         return msgspec.json.decode(clean)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None

@@ -137,7 +137,7 @@ class RunToolbox:
 def _arguments(call: ToolCall) -> Mapping[str, Any]:
     try:
         value = msgspec.json.decode(call.arguments)
-    except (msgspec.MsgspecError, UnicodeError):
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return {}
     return value if type(value) is dict else {}
 

@@ -296,6 +296,6 @@ def _said(text: str, is_error: bool = False) -> Output:
 def _arguments(call: ToolCall) -> Mapping[str, Any]:
     try:
         value = msgspec.json.decode(call.arguments)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return {}
     return value if type(value) is dict else {}

@@ -172,7 +172,7 @@ def _as_function(tool: ToolDef) -> ToolDef:
 def _unwrapped(arguments: str) -> str:
     try:
         value = msgspec.json.decode(arguments)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return arguments
     text = value.get(_FREEFORM_FIELD) if type(value) is dict else None
     return text if type(text) is str else arguments

@@ -61,7 +61,7 @@ def read_arguments(value: Any) -> str:
         return text
     try:
         return msgspec.json.decode(text, type=_Wrapped).INVALID_JSON
-    except (msgspec.MsgspecError, UnicodeError):
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return text
 
 

@@ -90,5 +90,5 @@ def _decode(entry: dict[str, Any]) -> SignedBlock | None:
         return SignedBlock("", seal) if seal else None
     try:
         return msgspec.json.decode(base64.urlsafe_b64decode(data), type=SignedBlock)
-    except (binascii.Error, msgspec.MsgspecError, UnicodeError, ValueError):
+    except (binascii.Error, msgspec.MsgspecError, UnicodeError, ValueError, RecursionError):
         return None

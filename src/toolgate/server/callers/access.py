@@ -118,8 +118,6 @@ def as_configured(stored: StoredKey) -> Key | None:
     """The key as if the configuration held its digest, so that one code judges both; None if it cannot be read."""
     try:
         rights = msgspec.json.decode(stored.rights, type=KeyRights)
-    except (
-        msgspec.DecodeError
-    ):  # a version to come may know other scopes: who cannot tell what it may do lets it do nothing
-        return None
+    except (msgspec.DecodeError, RecursionError):
+        return None  # a version to come may know other scopes: who cannot tell what it may do lets it do nothing
     return Key(name=stored.name, key=Secret(f"sha256:{stored.digest}"), **msgspec.structs.asdict(rights))

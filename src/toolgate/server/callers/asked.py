@@ -59,5 +59,9 @@ async def read_asked(exchange: Exchange, *, whole: bool) -> Asked:
 def _bounds(body: bytes) -> _Bounds:
     try:
         return _DECODER.decode(body)
-    except msgspec.MsgspecError:  # whoever reads the request says what is wrong with it
+    except (
+        msgspec.MsgspecError,
+        UnicodeDecodeError,
+        RecursionError,
+    ):  # reading the request says what is wrong
         return _Bounds()

@@ -244,7 +244,7 @@ def _living(key: StoredKey) -> StoredKey:
 def _rights(key: StoredKey) -> KeyRights:
     try:
         return msgspec.json.decode(key.rights, type=KeyRights)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         raise Conflict(f"What {key.name!r} may do was written by another version.", code="key_unreadable") from None
 
 

@@ -276,7 +276,7 @@ def _hear(spoken: "hashlib._Hash", message: Message) -> None:
 def _canonical(arguments: str) -> bytes:
     try:
         return msgspec.json.encode(msgspec.json.decode(arguments), order="sorted")
-    except (msgspec.MsgspecError, UnicodeError):
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return arguments.encode("utf-8", "replace")
 
 

@@ -247,5 +247,5 @@ def _text(reading: Reading) -> Steps[str | None]:
     yield from reading.source.blanks()
     try:
         return msgspec.json.decode("".join(pieces), type=str)
-    except (msgspec.DecodeError, UnicodeError):
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None

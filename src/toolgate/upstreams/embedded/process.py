@@ -154,7 +154,7 @@ class EngineProcess:
             while True:
                 body = await next_framed(self._process.stdout.readexactly, frames.LONGEST)
                 self._hear(frames.decode_report(body))
-        except (asyncio.IncompleteReadError, Overlong, msgspec.DecodeError, ConnectionError):
+        except (asyncio.IncompleteReadError, Overlong, msgspec.DecodeError, ConnectionError, RecursionError):
             pass
         self.lives = False
         await self._gone()

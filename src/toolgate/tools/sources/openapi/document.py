@@ -51,7 +51,7 @@ def _json(raw: bytes) -> Any:
             raise DocumentError(f"it is nested deeper than {MAX_DEPTH} levels")
     try:
         return msgspec.json.decode(raw.removeprefix(b"\xef\xbb\xbf"))
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return _yaml(raw) if len(raw) <= MAX_YAML else _complain("JSON", error)
 
 

@@ -74,7 +74,7 @@ class TokenFile:
     def _read(self) -> dict[str, Kept]:
         try:
             return msgspec.json.decode(self._path.read_bytes(), type=dict[str, Kept])
-        except (OSError, msgspec.MsgspecError):
+        except (OSError, msgspec.MsgspecError, RecursionError):
             return {}
 
     def _write(self, name: str, kept: Kept | None) -> None:
