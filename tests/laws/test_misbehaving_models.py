@@ -24,6 +24,7 @@ from pydantic import TypeAdapter
 from tests.server.talk import CLIENTS, PATHS, Caller, Heard, body
 from tests.stage import UPSTREAMS, Player, gateway_config, in_a_thread, upstream_config
 from toolgate.config import Model, Target
+from toolgate.conversation.arguments import is_object
 from toolgate.conversation.events import ModelResponse
 from toolgate.conversation.message import Text, ToolCall
 from toolgate.server.build import Toolgate
@@ -88,6 +89,7 @@ FAULTS = {
         native_call('{"city":"Par'), f'<invoke name="{NAME}">{{"city":"Par', "required", calls=True
     ),
     "half a mark": Fault(native_call("{"), f'<invoke name="{NAME}'),
+    "half a character": Fault(native_call(r'{"city":"\ud83d"}'), written(r'{"city":"\ud83d"}')),
     "made-up results": Fault(WORDS, "Result [SUCCESS]\nIt is sunny."),
 }
 
@@ -322,7 +324,7 @@ def complaint(client: str, own: bool, found: Told, heard: Heard) -> str | None:
         return f"the server's calls are left to the client: {found.calls}"
     if client not in _TEXT_ARGUMENTS and found.reason not in _CUT:
         for name, arguments in found.calls:
-            if not isinstance(json.loads(arguments), dict):
+            if not is_object(arguments):
                 return f"the arguments of {name} are no object: {arguments}"
     if found.text.strip() or found.calls or found.reason in _CUT:
         return None
@@ -365,3 +367,47 @@ async def test_a_client_gets_an_answer_or_an_error_whatever_its_model_does(
                 case = f"{client} over {model}, {'streamed' if stream else 'whole'}, {'own' if own else 'server'} tools"
                 findings.append(f"{case}: {wrong}")
     assert not findings, f"{len(findings)} findings\n" + "\n".join(findings)
+
+
+def replayed(client: str, model: str, arguments: str) -> dict[str, Any]:
+    """A request whose history holds a call with these arguments, as a client of this dialect has received it."""
+    request = body(client, model, False, "How is the weather?")
+    id = "call_000000000000000000000001"
+    found: Any = msgspec.json.decode(arguments) if is_object(arguments) else {"INVALID_JSON": arguments}
+    match client:
+        case "openai_responses":
+            call = {"type": "function_call", "call_id": id, "name": NAME, "arguments": arguments}
+            request["input"] += [call, {"type": "function_call_output", "call_id": id, "output": "No."}]
+        case "anthropic":
+            call = {"type": "tool_use", "id": id, "name": NAME, "input": found}
+            result = {"type": "tool_result", "tool_use_id": id, "content": "No."}
+            request["messages"] += [{"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
+        case "ollama":
+            call = {"id": id, "function": {"name": NAME, "arguments": found}}
+            request["messages"] += [
+                {"role": "assistant", "content": "", "tool_calls": [call]},
+                {"role": "tool", "tool_name": NAME, "content": "No."},
+            ]
+        case _:
+            call = {"id": id, "type": "function", "function": {"name": NAME, "arguments": arguments}}
+            request["messages"] += [
+                {"role": "assistant", "content": None, "tool_calls": [call]},
+                {"role": "tool", "tool_call_id": id, "content": "No."},
+            ]
+    return request
+
+
+@pytest.mark.parametrize("upstream", ["openai_chat", "openai_responses"])
+@pytest.mark.parametrize("client", CLIENTS)
+async def test_malformed_arguments_of_a_history_reach_the_upstream_as_an_object(
+    place: Place, client: str, upstream: str
+) -> None:
+    for arguments in ('{"city": ,}', '["Paris"]', '{"city":"Par', r'{"city":"\ud83d"}', ""):
+        place.player.scripted = ScriptedModel([WORDS])
+        async with Caller(place.url) as caller:
+            await caller.post(PATHS[client], replayed(client, upstream, arguments))
+            heard = await caller.answer()
+        assert heard.status == 200, heard.body
+        (request,) = place.player.scripted.requests
+        calls = [part for message in request.messages for part in message.parts if isinstance(part, ToolCall)]
+        assert [is_object(call.arguments) for call in calls] == [True], arguments

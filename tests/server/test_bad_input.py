@@ -8,6 +8,7 @@ import pytest
 
 from tests.server.talk import CLIENTS, PATHS, Heard, ask, body
 from tests.stage import Stage
+from toolgate.conversation.message import plain_text
 
 pytestmark = pytest.mark.parametrize("client", CLIENTS)
 
@@ -23,7 +24,7 @@ MALFORMED = {
     "a long number": b'{"model":"openai_chat","seed":' + b"9" * 5000 + b"}",
     "NaN": b'{"model":"openai_chat","temperature":NaN}',
     "a key twice": b'{"model":"a","model":"openai_chat"}',
-    "half a surrogate pair": b'{"model":"openai_chat","x":"\\ud83d"}',
+    "half a surrogate pair in half a body": b'{"model":"openai_chat","x":"\\ud83d"',
     "raw NUL": b'{"model":"open\x00ai"}',
     "bad UTF-8": b'{"model":"\xff\xfe"}',
     "a byte order mark": b"\xef\xbb\xbf{}",
@@ -159,3 +160,12 @@ async def test_bad_input_is_answered_quickly(stage: Stage, client: str) -> None:
         start = time.process_time()
         await ask(stage.url, PATHS[client], payload)
         assert time.process_time() - start < 0.05, name
+
+
+async def test_half_a_surrogate_pair_in_a_conversation_is_replaced_with_a_warning(stage: Stage, client: str) -> None:
+    model = stage.play("Hello.")
+    request = msgspec.json.encode(body(client, "openai_chat", False, "cut HERE")).replace(b"HERE", b"\\ud83d")
+    heard = await ask(stage.url, PATHS[client], request)
+    assert heard.status == 200, heard.body
+    assert "U+FFFD" in heard.headers["x-toolgate-warning"]
+    assert plain_text(model.requests[0].messages[-1].parts) == "cut \ufffd"

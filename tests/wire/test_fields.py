@@ -52,7 +52,9 @@ def test_a_wrong_type_is_refused_with_its_path(read: object, value: object) -> N
         b'{"n":Infinity}',
         b'{"a":1,"a":2}',
         b'{"x": {"b": 1, "b": 2}}',
-        b'{"t":"\\ud83d"}',
+        b'{"t":"\\ud83d"',
+        b'{"t":"\\ud83d\xff"}',
+        b'{"a":"\\ud83d","a":2}',
         b'{"t":"\xff"}',
         b"\xef\xbb\xbf{}",
         b'{"t":"a\x00b"}',
@@ -69,6 +71,15 @@ def test_a_malformed_body_is_refused(body: bytes) -> None:
 
 def test_a_body_may_be_spaced_or_escaped_as_its_writer_likes() -> None:
     assert decode_body(b'{ "a" : "\\u00e9\\/" , "b": [1.50, 1e3] }') == {"a": "é/", "b": [1.5, 1000.0]}
+
+
+def test_an_escaped_half_of_a_surrogate_pair_is_replaced() -> None:
+    told: list[str] = []
+    assert decode_body(b'{"t":"a\\ud83d","u":"\\\\ud83d \\ud83d\\ude00"}', lambda: told.append("halves")) == {
+        "t": "a\ufffd",
+        "u": "\\ud83d \U0001f600",
+    }
+    assert told == ["halves"]
 
 
 def test_half_a_surrogate_pair_can_be_written() -> None:

@@ -1,15 +1,27 @@
 """The arguments of a call as JSON text: what upstreams write around it, and what it means.
 
 The text itself is never re-written: numbers beyond 2^53, key order and spelling reach the tool as the model wrote them.
+One thing is replaced: half of a surrogate pair, escaped or not, becomes U+FFFD. No UTF-8 can carry it, and most parsers
+refuse the whole text for it.
 """
 
 import json
+import re
 from typing import Any
 
 import msgspec
 
 NO_ARGUMENTS = "{}"
 _encode = msgspec.json.Encoder(decimal_format="number").encode
+_HIGH, _LOW, _HEX = r"\\u[dD][89abAB][0-9a-fA-F]{2}", r"\\u[dD][c-fC-F][0-9a-fA-F]{2}", r"[0-9a-fA-F]"
+_BEGUN = rf"\\(?:u{_HEX}{{0,3}})?\Z"
+_ESCAPE = re.compile(
+    rf"(?P<begun>{_BEGUN}|{_HIGH}(?:{_BEGUN}|\Z)|[\ud800-\udbff]\Z)"
+    rf"|{_HIGH}{_LOW}|(?P<half>{_HIGH}|{_LOW})|\\[^\ud800-\udfff]|[\ud800-\udbff][\udc00-\udfff]|(?P<char>[\ud800-\udfff])",
+    re.DOTALL,
+)
+_HALF_AT_END = re.compile(rf"\A(?:{_HIGH}|[\ud800-\udbff])")
+_HALF = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
 
 
 def is_object(text: str) -> bool:
@@ -32,9 +44,63 @@ def _is_well_formed(text: str) -> bool:
     return True
 
 
+class Pairing:
+    """Replaces halves of surrogate pairs in JSON text that comes in pieces; keeps what may be the first half of one."""
+
+    __slots__ = ("begun",)
+
+    def __init__(self) -> None:
+        self.begun = ""
+
+    def feed(self, piece: str) -> str:
+        """As much of the text so far as is certain."""
+        if not self.begun and "\\" not in piece and (piece.isascii() or _HALF.search(piece) is None):
+            return piece
+        text, self.begun = self.begun + piece, ""
+        return _ESCAPE.sub(self._replaced, text)
+
+    def end(self) -> str:
+        """What was kept, now that nothing follows it."""
+        text, self.begun = self.begun, ""
+        return _HALF_AT_END.sub(lambda half: "\ufffd" if len(half[0]) == 1 else r"\ufffd", text)
+
+    def _replaced(self, found: re.Match[str]) -> str:
+        match found.lastgroup:
+            case "begun":
+                self.begun = found[0]
+                return ""
+            case "half":
+                return r"\ufffd"
+            case "char":
+                return "\ufffd"
+        # The two halves of a pair may have come apart.
+        return found[0] if found[0][0] == "\\" else found[0].encode("utf-16", "surrogatepass").decode("utf-16")
+
+
+def paired(text: str) -> str:
+    """The text with each half of a surrogate pair, escaped or not, replaced by U+FFFD."""
+    if _HALF.search(text) is None:
+        return text
+    pairing = Pairing()
+    return pairing.feed(text) + pairing.end()
+
+
+def without_halves(value: Any) -> Any:
+    """A JSON value whose strings hold no halves of surrogate pairs."""
+    match value:
+        case str():
+            return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        case dict():
+            return {without_halves(key): without_halves(inner) for key, inner in value.items()}
+        case list() | tuple():
+            return [without_halves(inner) for inner in value]
+        case _:
+            return value
+
+
 def settled(text: str) -> str:
     """The arguments without the blanks, the second quoting or the leading `{}` that some upstreams add."""
-    text = text.strip()
+    text = paired(text.strip())
     if not text:
         return NO_ARGUMENTS
     if text.startswith('"'):
@@ -49,14 +115,20 @@ def _unquoted(text: str) -> str:
         inner = msgspec.json.decode(text)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return text
-    return inner.strip() if type(inner) is str and is_object(inner.strip()) else text
+    inner = paired(inner.strip()) if type(inner) is str else ""
+    return inner if is_object(inner) else text
 
 
 def as_text(value: Any) -> str:
     """Arguments as an upstream or client gave them, be it text or an object, as JSON text."""
     if value is None:
         return ""
-    return value if type(value) is str else _encode(value).decode()
+    if type(value) is str:
+        return value
+    try:
+        return _encode(value).decode()
+    except UnicodeEncodeError:
+        return _encode(without_halves(value)).decode()
 
 
 def as_object(text: str) -> msgspec.Raw | dict[str, str]:
@@ -67,4 +139,15 @@ def as_object(text: str) -> msgspec.Raw | dict[str, str]:
     settled_text = settled(text)
     if is_object(settled_text):
         return msgspec.Raw(settled_text.encode())
-    return {"INVALID_JSON": text}
+    return {"INVALID_JSON": without_halves(text)}
+
+
+def as_object_text(text: str) -> str:
+    """Arguments as the text of a JSON object: as it is if it is one, else wrapped as `as_object` does.
+
+    Upstreams that parse the arguments in a history refuse the whole conversation for ever over text that is no object.
+    """
+    if is_object(text):
+        return text
+    value = as_object(text)
+    return bytes(value).decode() if isinstance(value, msgspec.Raw) else _encode(value).decode()

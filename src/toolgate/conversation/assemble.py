@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Hashable
 from typing import Literal, TypeVar
 
-from toolgate.conversation.arguments import NO_ARGUMENTS, is_object, settled
+from toolgate.conversation.arguments import NO_ARGUMENTS, Pairing, is_object, settled
 from toolgate.conversation.errors import Garbled
 from toolgate.conversation.events import Delta, FinishReason, PartEnd, PartStart, StepEnd, StepEvent, StepStart, Usage
 from toolgate.conversation.ids import new_call_id, portable
@@ -57,6 +57,7 @@ class _Call:
         "id",
         "name",
         "over",
+        "pairing",
         "quoted",
         "started",
         "told",
@@ -68,6 +69,7 @@ class _Call:
         self.name = ""
         self.fragments: list[str] = []
         self.held = ""  # read but not told: blanks that may prove to be trailing, a `{}` that may prove to be a prefix
+        self.pairing = Pairing()
         self.quoted = False  # the arguments began as a JSON string, so they can be told only when it is whole
         self.started = False
         self.told = False
@@ -259,6 +261,11 @@ class Assembler:
         call.name += name
 
     def _argue(self, call: _Call, fragment: str) -> None:
+        if not call.freeform and not (fragment := call.pairing.feed(fragment)):
+            return
+        self._add(call, fragment)
+
+    def _add(self, call: _Call, fragment: str) -> None:
         call.fragments.append(fragment)
         if not self._queue or self._queue[0] is not call:
             if not any(waiting is call for waiting in self._queue):
@@ -333,6 +340,8 @@ class Assembler:
     def _close_call(self, call: _Call, cut: bool) -> None:
         if not call.name:
             raise Garbled("The upstream sent a tool call without a name.")
+        if rest := call.pairing.end():
+            self._add(call, rest)
         self._start_call(call)
         whole = call.whole(cut)
         if not call.told and whole.complete and whole.arguments:

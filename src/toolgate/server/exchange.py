@@ -125,7 +125,12 @@ class Exchange:
         body = self._whole_body() or await self.body()
         if not body:
             raise InvalidRequest("The body is empty: a JSON object was expected.", code="invalid_json")
-        return decode_body(body) if len(body) <= LARGE else await off_loop(decode_body, body)
+        if len(body) <= LARGE:
+            return decode_body(body, self._warn_of_halves)
+        return await off_loop(decode_body, body, self._warn_of_halves)
+
+    def _warn_of_halves(self) -> None:
+        self.extra_headers.append((b"x-toolgate-warning", b"halves of surrogate pairs were replaced by U+FFFD"))
 
     async def optional_json(self) -> Any:
         """The body as JSON; an empty object where none was sent, because nothing particular is wanted."""

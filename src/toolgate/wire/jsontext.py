@@ -3,12 +3,13 @@
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import msgspec
 
+from toolgate.conversation.arguments import Pairing, without_halves
 from toolgate.conversation.errors import Garbled, InvalidRequest
 
 MAX_KEYS = 100_000
@@ -23,8 +24,12 @@ _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder(decimal_format="number").encode
 
 
-def decode_body(body: bytes) -> Any:
-    """A client's JSON; InvalidRequest says where it breaks."""
+def decode_body(body: bytes, on_halves: Callable[[], None] | None = None) -> Any:
+    """A client's JSON; InvalidRequest says where it breaks.
+
+    An escaped half of a surrogate pair becomes U+FFFD, and `on_halves` is called: clients that cut text between the two
+    halves of a character would otherwise be refused at every turn from there on.
+    """
     keys = check_structure(body) if len(body) > _UNCHECKED_BYTES else None
     try:
         value = _decode(body)
@@ -35,7 +40,13 @@ def decode_body(body: bytes) -> Any:
     except msgspec.ValidationError:
         value = _decode_enormous(body)
     except msgspec.MsgspecError as error:
-        raise InvalidRequest(f"The body is not valid JSON: {error}.", code="invalid_json") from None
+        mended = _without_escaped_halves(body)
+        if mended is None:
+            raise InvalidRequest(f"The body is not valid JSON: {error}.", code="invalid_json") from None
+        value = decode_body(mended)
+        if on_halves is not None:
+            on_halves()
+        return value
     if _may_repeat_keys(body, value) if keys is None else _count_keys(value) != keys:
         _refuse_repeated_keys(body)
     return value
@@ -95,6 +106,19 @@ def _outside_strings(body: bytes) -> Iterator[tuple[bytes, int]]:
         inside ^= (len(pieces) - 1) & 1
 
 
+def _without_escaped_halves(body: bytes) -> bytes | None:
+    """The body with escaped halves of surrogate pairs replaced, slice by slice; None if it holds none."""
+    if b"\\ud" not in body and b"\\uD" not in body:
+        return None
+    try:
+        text, pairing = body.decode(), Pairing()
+    except UnicodeDecodeError:
+        return None
+    starts = range(0, len(text), _SLICE_BYTES)
+    mended = "".join([pairing.feed(text[start : start + _SLICE_BYTES]) for start in starts]) + pairing.end()
+    return mended.encode() if mended != text else None
+
+
 def decode_event(data: bytes) -> Any:
     """An upstream's JSON; a half of a surrogate pair or an enormous number is let through, garbage is not."""
     try:
@@ -116,20 +140,7 @@ def encode(value: Any) -> bytes:
     try:
         return _encode(value)
     except UnicodeEncodeError:
-        return _encode(_paired(value))
-
-
-def _paired(value: Any) -> Any:
-    """The value without halves of surrogate pairs."""
-    match value:
-        case str():
-            return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        case dict():
-            return {_paired(key): _paired(inner) for key, inner in value.items()}
-        case list() | tuple():
-            return [_paired(inner) for inner in value]
-        case _:
-            return value
+        return _encode(without_halves(value))
 
 
 def _number(text: str) -> float | Decimal:

@@ -1,17 +1,17 @@
 """Messages to Messages: events pass as they came, and only what breaks clients is mended.
 
 Mended are a missing or second `message_start`, usage without the counts that SDKs demand, empty text blocks, starts and
-stops said twice or not at all, the numbers of blocks, thinking sent into a block of text, inputs that come whole in the
-start of a call, ids that clients refuse, a stop reason that forgets the calls, and a missing `message_stop`.
-A call whose arguments turn out to be no JSON object ends the stream with an error. Unknown fields, blocks and events stay
-as they are.
+stops said twice or not at all, the numbers of blocks, halves of surrogate pairs in arguments, thinking sent into a block
+of text, inputs that come whole in the start of a call, ids that clients refuse, a stop reason that forgets the calls, and
+a missing `message_stop`. A call whose arguments turn out to be no JSON object ends the stream with an error. Unknown
+fields, blocks and events stay as they are.
 """
 
 import re
 from typing import Any
 
 from toolgate.conversation import ids
-from toolgate.conversation.arguments import as_object, as_text, is_object
+from toolgate.conversation.arguments import Pairing, as_object, as_text, is_object
 from toolgate.conversation.errors import Garbled, ToolgateError
 from toolgate.conversation.events import FinishReason, ModelResponse, Usage
 from toolgate.conversation.message import Part
@@ -41,7 +41,7 @@ _EMPTY: dict[str, dict[str, Any]] = {
 class _Block:
     """A block that is open: its number for the client, once it has one, and what was held back."""
 
-    __slots__ = ("arguments", "given_id", "input", "kind", "number", "start")
+    __slots__ = ("arguments", "given_id", "input", "kind", "number", "pairing", "start")
 
     def __init__(self, start: dict[str, Any]) -> None:
         self.start = start
@@ -50,6 +50,7 @@ class _Block:
         self.number: int | None = None
         self.input: Any = None
         self.arguments: list[str] = []
+        self.pairing = Pairing()
 
 
 class MessagesRelay:
@@ -181,7 +182,8 @@ class MessagesRelay:
         if block.number is None:
             before += self._open(block)
         if type(piece := delta.get("partial_json")) is str and piece:
-            block.arguments.append(piece)
+            delta["partial_json"] = block.pairing.feed(piece)
+            block.arguments.append(delta["partial_json"])
         self._keep(delta, index)
         event["index"] = block.number
         return before + event_bytes(event)
@@ -217,12 +219,18 @@ class MessagesRelay:
         if block is None or block.number is None:
             return b""
         held = b""
+        if rest := block.pairing.end():
+            block.arguments.append(rest)
+            held = self._arguments(block, rest)
         if block.arguments and block.kind == "tool_use" and not is_object("".join(block.arguments).strip()):
             self._unusable = block.start["content_block"]["name"]
         if block.input and not block.arguments:
-            delta = {"type": "input_json_delta", "partial_json": as_text(block.input)}
-            held = event_bytes({"type": "content_block_delta", "index": block.number, "delta": delta})
+            held = self._arguments(block, as_text(block.input))
         return held + event_bytes({"type": "content_block_stop", "index": block.number})
+
+    def _arguments(self, block: _Block, text: str) -> bytes:
+        delta = {"type": "input_json_delta", "partial_json": text}
+        return event_bytes({"type": "content_block_delta", "index": block.number, "delta": delta})
 
     def _close_all(self) -> bytes:
         return b"".join([self._stop(index) for index in list(self._blocks)])

@@ -9,6 +9,7 @@ from typing import Any
 from msgspec import Raw
 
 from toolgate.conversation import ids
+from toolgate.conversation.arguments import as_object_text
 from toolgate.conversation.errors import Garbled, UpstreamFault
 from toolgate.conversation.events import ModelResponse, Usage
 from toolgate.conversation.fold import fold
@@ -274,7 +275,8 @@ def _call(call: ToolCall, quirks: Quirks) -> dict[str, Any]:
     own, id = dict(call.extra.get(NAME, {})), call_id(call.id, quirks)
     if call.freeform:
         return {"id": id, "type": "custom", "custom": {"name": call.name, "input": call.arguments}, **own}
-    return {"id": id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}, **own}
+    arguments = as_object_text(call.arguments)
+    return {"id": id, "type": "function", "function": {"name": call.name, "arguments": arguments}, **own}
 
 
 def call_id(id: str, quirks: Quirks) -> str:

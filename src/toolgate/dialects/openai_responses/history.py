@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from toolgate.conversation import ids
+from toolgate.conversation.arguments import as_object_text
 from toolgate.conversation.media import data_url
 from toolgate.conversation.message import (
     Media,
@@ -147,7 +148,7 @@ class InputWriter:
             self._freeform.add(call.id)
             item |= {"type": "custom_tool_call", "input": call.arguments}
         else:
-            item["arguments"] = call.arguments
+            item["arguments"] = as_object_text(call.arguments)
         if not call.complete:
             item["status"] = "incomplete"
         return {**item, **call.extra.get(NAME, {})}

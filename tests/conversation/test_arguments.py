@@ -1,0 +1,65 @@
+"""Argument text: halves of surrogate pairs, and text that is no object."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolgate.conversation.arguments import Pairing, as_object_text, as_text, is_object, paired
+from toolgate.conversation.assemble import Assembler
+from toolgate.conversation.events import Delta, PartEnd
+from toolgate.conversation.message import ToolCall
+
+PIECES = ["\\", "\\\\", "u", "\\ud83d", "\\ude00", "\ud83d", "\ude00", "d83", "\\n", "é", "a"]
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        (r'{"a":"\ud83d"}', "\ufffd"),
+        (r'{"a":"\ud83d\ude00"}', "😀"),
+        (r'{"a":"\\ud83d"}', "\\ud83d"),
+        (r'{"a":"\ude00\ud83d"}', "\ufffd\ufffd"),
+        ('{"a":"\ud83d"}', "\ufffd"),
+        ('{"a":"\ud83d\ude00"}', "😀"),
+    ],
+)
+def test_halves_of_surrogate_pairs_in_streamed_arguments_become_replacement_characters(text: str, read: str) -> None:
+    for pieces in ([text], list(text)):
+        assembler = Assembler(["look"])
+        for piece in pieces:
+            assembler.call(0, name="look", arguments=piece)
+        assembler.end("tool_calls")
+        (call,) = [event.part for event in assembler.events if isinstance(event, PartEnd)]
+        assert isinstance(call, ToolCall)
+        assert json.loads(call.arguments) == {"a": read}
+        assert is_object(call.arguments)
+        assert "".join([event.text for event in assembler.events if isinstance(event, Delta)]) == call.arguments
+
+
+@given(st.lists(st.sampled_from(PIECES)))
+def test_where_the_text_is_split_changes_nothing(pieces: list[str]) -> None:
+    text, pairing = "".join(pieces), Pairing()
+    told = "".join([pairing.feed(piece) for piece in pieces]) + pairing.end()
+    assert told == paired(text)
+    assert told == told.encode().decode()
+
+
+def test_an_object_with_half_a_character_can_be_written() -> None:
+    assert json.loads(as_text({"a": ["\ud83d"]})) == {"a": ["\ufffd"]}
+
+
+@pytest.mark.parametrize(
+    ("text", "sent"),
+    [
+        ('{"a": 1}', '{"a": 1}'),
+        ("", "{}"),
+        ("[1]", '{"INVALID_JSON":"[1]"}'),
+        ('{"a": ', '{"INVALID_JSON":"{\\"a\\": "}'),
+        ("\ud83d", '{"INVALID_JSON":"\ufffd"}'),
+        (r'{"a":"\ud83d"}', r'{"a":"\ufffd"}'),
+    ],
+)
+def test_arguments_of_a_history_are_sent_as_an_object(text: str, sent: str) -> None:
+    assert as_object_text(text) == sent
