@@ -219,6 +219,26 @@ async def test_a_stream_with_an_odd_content_type_or_compression_is_read_all_the_
 
 
 @every_client
+async def test_a_stream_that_answers_a_request_for_a_whole_answer_is_read(client: str) -> None:
+    stream = sse(ROLE, HELLO, STOP)
+    for answer in (chunked(stream), whole(b": hello\n\n" + stream, EVENTS)):
+        async with gateway(answering(answer)) as (url, _):
+            heard = await ask(url, PATHS[client], body(client, "m", stream=False))
+        assert heard.status == 200
+        assert "Hello" in str(heard.json)
+
+
+@every_client
+@pytest.mark.parametrize("stream", [sse(ROLE, HELLO), sse(ROLE, HELLO) + b'data: {"error":"boom"}\n\n'])
+async def test_a_broken_stream_that_answers_a_request_for_a_whole_answer_is_an_error(
+    client: str, stream: bytes
+) -> None:
+    async with gateway(answering(chunked(stream))) as (url, _):
+        heard = await ask(url, PATHS[client], body(client, "m", stream=False))
+    assert heard.status in (502, 503)
+
+
+@every_client
 async def test_a_socket_that_lingers_after_the_end_keeps_nobody_waiting(client: str) -> None:
     """quirk: linger_after_done"""
 

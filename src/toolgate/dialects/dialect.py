@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from msgspec import Struct
 
-from toolgate.conversation.errors import ToolgateError, UpstreamFault
+from toolgate.conversation.errors import Rejected, ToolgateError, UpstreamFault
 from toolgate.conversation.events import (
     FinishReason,
     ModelResponse,
@@ -242,6 +242,13 @@ def _no_servers(
     return request, ()
 
 
+MendRefused: TypeAlias = Callable[[ModelRequest, Rejected], tuple[ModelRequest, str] | None]
+
+
+def _cannot_mend(request: ModelRequest, fault: Rejected) -> None:
+    return None
+
+
 def _reads_all(request: ModelRequest) -> bool:
     return True
 
@@ -266,8 +273,9 @@ class Dialect(Struct, frozen=True):
     with `one_event_a_write`, no two events leave in one piece, as the dialect's specification wants it.
     One that is `native` to tools that the server runs shows their calls and results, one that is `asking` has words for an
     approval, one that is `pausing` for a turn to be gone on with; `reads_server_tools` says whether the client that made a
-    request can read such calls. `take_servers` are the tool servers that a request names
-    and that the given function knows, and the request without them. `counting` asks for the tokens of a request.
+    request can read such calls. `take_servers` are the tool servers that a request names and that the given function knows,
+    and the request without them. `counting` asks for the tokens of a request. `mend_refused` gives the request without what
+    an upstream refused in it and a warning of that, or None if there is nothing to be done.
     """
 
     name: str
@@ -281,6 +289,7 @@ class Dialect(Struct, frozen=True):
     pausing: bool = False
     take_servers: TakeServers = _no_servers
     reads_server_tools: Callable[[ModelRequest], bool] = _reads_all
+    mend_refused: MendRefused = _cannot_mend
     counting: CountingHalf | None = None
 
     def frame_decoder(self) -> FrameDecoder:

@@ -11,9 +11,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from toolgate import __version__
-from toolgate.conversation.errors import Garbled, UpstreamFault
+from toolgate.conversation.errors import Garbled, Rejected, UpstreamFault
 from toolgate.conversation.events import ModelResponse, StepEvent, Usage
-from toolgate.conversation.fold import unfold
+from toolgate.conversation.fold import fold, unfold
 from toolgate.conversation.request import ModelRequest
 from toolgate.conversation.size import is_larger
 from toolgate.dialects.dialect import Dialect, Quirks, Relay
@@ -64,7 +64,19 @@ class HttpModel:
         }
 
     async def ask(self, request: ModelRequest) -> Answer:
-        """The answer, once its first piece has arrived."""
+        """The answer, once its first piece has arrived; what is refused for a reason that can be mended is asked again."""
+        try:
+            return await self._ask(request)
+        except Rejected as fault:
+            mended = self._endpoint.dialect.mend_refused(request, fault)
+            if mended is None:
+                raise
+            without, warning = mended
+            answer = await self._ask(without)
+            answer.warnings = (*answer.warnings, warning)
+            return answer
+
+    async def _ask(self, request: ModelRequest) -> Answer:
         endpoint, half = self._endpoint, self._half
         if is_larger(request, LARGE):
             adapted, body, dropped = await off_loop(self._encode, request)
@@ -133,10 +145,15 @@ class WholeAnswer:
         self._half = endpoint.dialect.upstream
         self._request = request
         self._restorer = restorer
+        self._body, self._raw = None, None
         try:
             self._body, self._raw = decode_whole(raw)
         except Garbled:
-            raise Garbled(f"The upstream's answer is not JSON: {excerpt(raw)}") from None
+            streamed = _gather(endpoint.dialect, request, raw)
+            if streamed is None:
+                raise Garbled(f"The upstream's answer is not JSON: {excerpt(raw)}") from None
+            self.dialect, self._response = None, streamed
+            return
         try:
             self._response = self._half.decode_response(self._body, request)
         except UpstreamFault as fault:
@@ -163,6 +180,23 @@ class WholeAnswer:
 
     async def aclose(self) -> None:
         """Nothing is left open."""
+
+
+def _gather(dialect: Dialect, request: ModelRequest, raw: bytes) -> ModelResponse | None:
+    """Read a stream that came though a whole answer was asked for; None if the bytes are no stream of the dialect."""
+    if dialect.framing == "sse" and not raw.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(
+        (b"data:", b"event:", b":", b"id:")
+    ):
+        return None
+    framing, decoder = dialect.frame_decoder(), dialect.upstream.decoder(request)
+    try:
+        events, failure = _hear([*framing.feed(raw), *framing.end()], decoder)
+    except Garbled:
+        return None
+    if failure is not None:
+        failure.usage = failure.usage or decoder.usage
+        raise failure
+    return fold([*events, *([] if decoder.done else decoder.end())])
 
 
 async def _opened(

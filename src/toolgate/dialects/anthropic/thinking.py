@@ -9,7 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from toolgate.conversation.errors import Rejected
+from toolgate.conversation.message import Reasoning
 from toolgate.conversation.request import ModelRequest, Settings, Thinking
 from toolgate.dialects.anthropic.turns import lacks_thinking
 from toolgate.dialects.anthropic.words import NAME
@@ -19,6 +22,26 @@ LEAST_BUDGET = 1024
 _BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, "xhigh": 24576, "max": 32768}
 _EFFORTS = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "xhigh", "max": "max"}
 _LOST = "thinking was turned off: the thinking before the open tool calls is lost"
+
+
+def without_signed_thinking(request: ModelRequest, fault: Rejected) -> tuple[ModelRequest, str] | None:
+    """The request without the thinking of earlier turns, if the upstream refused a signature of it.
+
+    Signatures go stale: the model was changed, the thinking came from another platform, or a client altered the text.
+    """
+    refused = fault.message.lower()
+    if "signature" not in refused or "thinking" not in refused:
+        return None
+    messages = [
+        replace(message, parts=tuple([part for part in message.parts if not isinstance(part, Reasoning)]))
+        for message in request.messages
+    ]
+    left = tuple([message for message in messages if message.parts])
+    if left == request.messages:
+        return None
+    return replace(
+        request, messages=left
+    ), "the thinking of earlier turns was left out: the upstream refused its signature"
 
 
 class Plan(Struct, frozen=True):
