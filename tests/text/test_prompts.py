@@ -115,6 +115,10 @@ def test_a_folder_of_ones_own_changes_what_it_holds(tmp_path: Path) -> None:
         ("tools: [a]", "tools", 1, "text"),
         ("- a", None, 1, "by name"),
         ("tools: {", None, None, ""),
+        ("tools: " + "[" * 100_000, None, 1, "by name"),
+        ("tools: '{{ " + "(" * 3000 + "tools" + ")" * 3000 + " }}'", "tools", 1, "nested too deeply"),
+        ("tools: '{{ tools" + "|trim" * 3000 + " }}'", "tools", 1, "nested too deeply"),
+        ("tools: '" + "x" * 300_000 + "'", "tools", 1, "longer than"),
     ],
 )
 def test_a_broken_template_fails_at_once_with_its_file_name_and_line(

@@ -547,3 +547,68 @@ def test_no_value_in_the_wrong_place_breaks_the_reader() -> None:
                 continue
             for tool in tools:
                 assert SchemaCheck().complaint(tool.spec.input_schema) is None, (way, value)
+
+
+@pytest.mark.parametrize(
+    ("server", "why"),
+    [
+        ({"url": "https://[x"}, "malformed"),
+        ({"url": "https://a.example:99999999999/"}, "malformed"),
+        (
+            {
+                "url": "https://{a0}.example",
+                "variables": {f"a{n}": {"default": f"{{a{n + 1}}}" * 2} for n in range(28)},
+            },
+            "host",
+        ),
+        ({"url": "https://a.example/" + "{v}" * 1000, "variables": {"v": {"default": "v" * 5000}}}, "longer than"),
+    ],
+)
+@pytest.mark.parametrize("remote", [False, True])
+async def test_a_server_that_is_none_is_a_problem_of_its_source(
+    tmp_path: Path, server: dict[str, Any], why: str, remote: bool
+) -> None:
+    """fault: J4. Defaults of variables were filled in again and again: 5 KB became 372 MB."""
+    document = minimal({}) | {"servers": [server]}
+    if not remote:
+        source = await source_of(tmp_path, document)
+        assert why in (source.trouble or "")
+        return
+    async with Faulty(answering(whole(msgspec.json.encode(document)))) as upstream:
+        source = OpenApiSource("shop", f"{upstream.url}openapi.json", guarded_http(), retry_seconds=60)
+        told = asyncio.Event()
+        await source.open(told.set)
+        await asyncio.wait_for(told.wait(), 30)
+        assert why in (source.trouble or "")
+        await source.aclose()
+
+
+async def test_bodies_that_are_made_of_one_another_again_and_again_are_left_out(tmp_path: Path) -> None:
+    """fault: J4"""
+    wide = {f"S{n}": {"allOf": [{"$ref": f"#/components/schemas/S{n + 1}"}] * 100} for n in range(6)}
+    wide["S6"] = {"properties": {"x": {"type": "string"}}}
+    body = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/S0"}}}}
+    document = minimal({"requestBody": body}, method="post", components={"schemas": wide})
+    source = await source_of(tmp_path, document)
+    assert "too large or too deeply nested" in (source.trouble or "")
+
+
+@pytest.mark.parametrize(
+    ("operation", "path", "why"),
+    [
+        ({"parameters": [{"name": f"p{n}", "in": "query"} for n in range(600)]}, "/x", "more than 500 parameters"),
+        ({}, "/" + "{v}" * 1000, "its path is longer"),
+        (
+            {"parameters": [{"name": "p", "in": "query", "schema": {"enum": list(range(100_000))}}]},
+            "/x",
+            "too large",
+        ),
+    ],
+)
+async def test_operations_that_are_too_much_are_left_out(
+    tmp_path: Path, operation: dict[str, Any], path: str, why: str
+) -> None:
+    """fault: J4"""
+    document = minimal({}) | {"paths": {path: {"get": operation}}}
+    source = await source_of(tmp_path, document)
+    assert why in (source.trouble or "")

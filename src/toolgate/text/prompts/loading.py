@@ -118,6 +118,7 @@ def read(path: Path) -> str:
 def parse(text: str, file: str) -> dict[str, Source]:
     """The templates in the text of a file."""
     try:
+        _check_depth(text, file)
         tree = yaml.compose(text, Loader=_LOADER)  # a safe loader, see below
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
@@ -129,6 +130,15 @@ def parse(text: str, file: str) -> dict[str, Source]:
     if not isinstance(tree, yaml.MappingNode):
         raise PromptError(file, "the file must hold templates by name", line=1)
     return {source.name: source for source in [_source(key, value, file) for key, value in tree.value]}
+
+
+def _check_depth(text: str, file: str) -> None:
+    """Refuse what is nested before a tree is made of it: that is done by recursion, in C, without a limit."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_LOADER):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEEPEST:
+            raise PromptError(file, "the file must hold templates by name", line=event.start_mark.line + 1)
 
 
 def _source(key: Any, value: Any, file: str) -> Source:
@@ -143,4 +153,5 @@ def _source(key: Any, value: Any, file: str) -> Source:
     return Source(name, str(value.value), file, value.start_mark.line + block)
 
 
+_DEEPEST = 8
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

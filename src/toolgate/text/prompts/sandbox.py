@@ -17,6 +17,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 MOST = 64 * 1024 * 1024
 """Characters that one prompt may have; no model reads as many."""
 
+_LONGEST = 256 * 1024
 _WIDEST_INDENT = 16
 _DEEPEST_LOOP = 2
 _ALLOWED: tuple[type[nodes.Node], ...] = (
@@ -52,6 +53,8 @@ class Broken(ValueError):
 
 def compiled(source: str, variables: Collection[str]) -> Template:
     """The template, ready to be given these variables; `Broken` if it is wrong or asks for more than it may."""
+    if len(source) > _LONGEST:
+        raise Broken(1, f"it is longer than {_LONGEST} characters")
     environment = _environment()
     try:
         tree = environment.parse(source)
@@ -59,6 +62,8 @@ def compiled(source: str, variables: Collection[str]) -> Template:
         return environment.from_string(tree)
     except TemplateError as error:
         raise Broken(getattr(error, "lineno", None) or 1, error.message or str(error)) from None
+    except (RecursionError, MemoryError, SyntaxError):  # of the parser, or of Python where it compiles the template
+        raise Broken(1, "it is nested too deeply") from None
 
 
 def rendered(template: Template, values: Mapping[str, Any]) -> str:
@@ -71,6 +76,8 @@ def rendered(template: Template, values: Mapping[str, Any]) -> str:
             if size > MOST:
                 raise Broken(1, f"the text grows beyond {MOST} characters")
             pieces.append(piece)
+    except RecursionError:
+        raise Broken(1, "it is nested too deeply") from None
     except (TemplateError, TypeError, ValueError, ArithmeticError) as error:
         if isinstance(error, Broken):
             raise

@@ -31,6 +31,8 @@ METHODS = ("get", "head", "post", "put", "patch", "delete")
 # How much of its schemas a model is shown; less if that is more than may be sent.
 _PORTIONS = (MAX_NODES, 500, 100)
 _MAX_WORDS = 2000
+_MAX_PATH = 2000
+_MAX_PARAMETERS = 500
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _PLACEHOLDER = re.compile(r"\{([^{}/]+)\}")
 # Ours, or somebody's credentials: no document can make them a model's business.
@@ -116,6 +118,8 @@ class Reader:
         """The operation as a tool; Unusable says why it cannot be one."""
         if not found.path.startswith("/") or re.search(r"[?#\\\s]", found.path):
             raise Unusable("its path is malformed")
+        if len(found.path) > _MAX_PATH:
+            raise Unusable(f"its path is longer than {_MAX_PATH} characters")
         for nodes in _PORTIONS:
             arguments = _Arguments(Translation(self._references, nodes))
             parameters = tuple(self._parameters(found, arguments))
@@ -155,6 +159,8 @@ class Reader:
     def _parameters(self, found: Found, arguments: "_Arguments") -> Iterator[Parameter]:
         said: dict[tuple[str, str], Mapping[str, Any]] = {}
         for holder in (found.item, found.node):
+            if len(listed(holder.get("parameters"))) > _MAX_PARAMETERS:
+                raise Unusable(f"it has more than {_MAX_PARAMETERS} parameters")
             for node in listed(holder.get("parameters")):
                 one = self._references.follow(node)
                 said[str(one.get("in")), str(one.get("name"))] = one

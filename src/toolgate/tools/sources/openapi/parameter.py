@@ -20,6 +20,7 @@ STYLES: Mapping[Where, tuple[str, ...]] = {
 """What can be written; the first of each is what an unstyled parameter has."""
 
 _BETWEEN = {"spaceDelimited": " ", "pipeDelimited": "|"}
+_MAX_SEGMENT = 2000
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -89,6 +90,8 @@ def _segment(one: Parameter, value: Any) -> str:
     # Encoded, a slash is no slash; but not every server agrees, so no part of the value may be a step up.
     if any(part in (".", "..") for part in re.split(r"[/\\]", unquote(text))):
         raise ToolFailure(f"{one.argument} goes into a path: '.' and '..' are not allowed in it")
+    if len(text) > _MAX_SEGMENT:
+        raise ToolFailure(f"{one.argument} goes into a path: it must not be longer than {_MAX_SEGMENT} characters")
     return quote(text, safe="")
 
 

@@ -28,6 +28,7 @@ _ONE = frozenset(
 )
 _MANY = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
 _NAMED = frozenset({"properties", "patternProperties", "dependentSchemas"})
+_TOO_LARGE = "its input is too large or too deeply nested to be shown to a model"
 _BOUNDS = (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum"))
 
 
@@ -45,13 +46,14 @@ class Translation:
         self._names: dict[str, str] = {}
         self._pending: list[tuple[str, str]] = []
         self._nodes = 0
+        self._flattened = 0
         self.defs: dict[str, Any] = {}
 
     def schema(self, node: Any, depth: int = 0) -> Any:
         """The schema in the words of JSON Schema 2020-12."""
-        self._nodes += 1
-        if self._nodes > self._most or depth > MAX_DEPTH:
-            raise TooLarge("its input is too large or too deeply nested to be shown to a model")
+        self._count(1)
+        if depth > MAX_DEPTH:
+            raise TooLarge(_TOO_LARGE)
         if isinstance(node, bool):
             return node
         if not isinstance(node, dict):
@@ -60,6 +62,11 @@ class Translation:
         if "$ref" in node:
             told["$ref"] = self._reference(str(node["$ref"]))
         return _modern(told, node)
+
+    def _count(self, nodes: int) -> None:
+        self._nodes += nodes
+        if self._nodes > self._most:
+            raise TooLarge(_TOO_LARGE)
 
     def finish(self) -> None:
         """Translate what was referred to, the nearest first; what is then too much is left open to any value."""
@@ -71,6 +78,9 @@ class Translation:
 
     def flat(self, node: Any, depth: int = 0) -> tuple[dict[str, Any], tuple[str, ...]] | None:
         """Properties and required names of an object that is nothing but its properties; None for anything else."""
+        self._flattened += 1
+        if self._flattened > self._most:
+            raise TooLarge(_TOO_LARGE)
         node = self._references.follow(node)
         loose = node.get("additionalProperties", False) is not False
         if depth > 8 or loose or node.get("type", "object") != "object" or not _is_plain(node):
@@ -89,6 +99,7 @@ class Translation:
         told: dict[str, Any] = {}
         for word, value in node.items():
             if word in _AS_IS:
+                self._count(_size(value))
                 told[word] = value
             elif word in _ONE:
                 told[word] = self.schema(value, depth + 1)
@@ -110,6 +121,18 @@ class Translation:
             self.defs[name] = True
             self._pending.append((name, pointer))
         return f"#/$defs/{self._names[pointer]}"
+
+
+def _size(value: Any) -> int:
+    """How many subschemas take as much room as a value that is taken over as it is."""
+    if isinstance(value, str):
+        return len(value) // 256
+    if isinstance(value, (list, dict)):
+        inner = value.values() if isinstance(value, dict) else value
+        if len(value) > 8 * MAX_NODES:
+            return MAX_NODES + 1
+        return len(value) // 8 + sum([_size(one) for one in inner])
+    return 0
 
 
 def _free(name: str, taken: Mapping[str, Any]) -> str:

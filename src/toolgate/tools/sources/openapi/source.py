@@ -11,7 +11,7 @@ from urllib.parse import urljoin
 from msgspec.structs import replace
 
 from toolgate.tools.egress import Http, HttpAnswer, HttpRequest, Refused
-from toolgate.tools.egress.url import read_url
+from toolgate.tools.egress.url import MAX_URL, read_url
 from toolgate.tools.sources.http import HttpTool
 from toolgate.tools.sources.openapi.document import MAX_JSON, DocumentError, read_document
 from toolgate.tools.sources.openapi.operation import Found, Operation, Reader, found_in
@@ -21,6 +21,7 @@ from toolgate.tools.tool import OnChange, Tool, ToolFailure
 MAX_OPERATIONS = 1000
 _LONGEST_PAUSE = 300.0
 _URL = re.compile(r"(?i)https?://")
+_VARIABLE = re.compile(r"\{([^{}]+)\}")
 
 
 class TrustingHttp(Http, Protocol):
@@ -156,7 +157,10 @@ class OpenApiSource:
                 url = "/"
         remote = _URL.match(self._document) is not None
         if remote:
-            url = urljoin(self._document, url)
+            try:
+                url = urljoin(self._document, url)
+            except ValueError:
+                raise DocumentError("it names a server by a malformed URL; set base_url") from None
         if not _URL.match(url):
             raise DocumentError("it does not say where the service is; set base_url")
         base = read_url(url).url
@@ -166,10 +170,20 @@ class OpenApiSource:
 
 
 def _filled(url: str, variables: Mapping[str, Any]) -> str:
-    for name, variable in variables.items():
-        if isinstance(variable, dict):
-            url = url.replace(f"{{{name}}}", str(variable.get("default", "")))
-    return url
+    """The address with the default of each variable in its place; a default is never filled in itself."""
+    if len(url) > MAX_URL:
+        raise DocumentError(f"it names a server by a URL longer than {MAX_URL} characters")
+    pieces: list[str] = []
+    size = 0
+    for number, piece in enumerate(_VARIABLE.split(url)):
+        if number % 2:
+            variable = variables.get(piece)
+            piece = str(variable.get("default", "")) if isinstance(variable, dict) else f"{{{piece}}}"
+        size += len(piece)
+        if size > MAX_URL:
+            raise DocumentError(f"it names a server by a URL longer than {MAX_URL} characters")
+        pieces.append(piece)
+    return "".join(pieces)
 
 
 def _same_origin(one: str, other: str) -> bool:

@@ -66,7 +66,12 @@ def _resource(server: str, fields: Mapping[str, Any]) -> tuple[str, str, tuple[s
 
 
 def _metadata_urls(issuer: str) -> list[str]:
-    place = urlsplit(issuer)
+    try:
+        place = urlsplit(issuer)
+    except ValueError:
+        raise NotGranted(
+            f"names an authorization server by an address that is none: {printable(issuer, 100)}"
+        ) from None
     root, path = f"{place.scheme}://{place.netloc}", place.path.rstrip("/")
     oauth, openid = f"{root}/.well-known/oauth-authorization-server", f"{root}/.well-known/openid-configuration"
     return [oauth + path, openid + path, f"{root}{path}/.well-known/openid-configuration"] if path else [oauth, openid]

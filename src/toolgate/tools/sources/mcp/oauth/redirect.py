@@ -41,7 +41,10 @@ class LoopbackRedirect:
 
     def _page(self, line: str) -> bytes:
         method, _, rest = line.partition(" ")
-        target = urlsplit(rest.partition(" ")[0])
+        try:
+            target = urlsplit(rest.partition(" ")[0])
+        except ValueError:
+            target = urlsplit("")
         if method != "GET" or target.path != _PATH:
             return b"HTTP/1.1 404 Not Found\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
         if not self._told.done():
