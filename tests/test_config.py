@@ -639,3 +639,51 @@ def test_the_defaults_of_the_file_are_the_defaults_of_the_configuration() -> Non
 def test_a_file_with_tags_runs_nothing(complaints: Any, tmp_path: Path) -> None:
     complaints(f"server: !!python/object/apply:pathlib.Path.touch [{tmp_path / 'ran'}]")
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("[" * 100_000, "nested deeper"),
+        ("a: " + "{a: " * 100_000, "nested deeper"),
+        ("\n".join([f"{' ' * depth}a:" for depth in range(100)]), "nested deeper"),
+        ("a: &a [*a]", "an alias holds itself"),
+        (
+            "\n".join(["a: &a0 [x]", *[f"b{n}: &a{n + 1} [{', '.join([f'*a{n}'] * 10)}]" for n in range(9)]]),
+            "more than",
+        ),
+        ("x: [" + "1," * 300_000 + "]", "more than"),
+        ("# " + "x" * 5_000_000, "larger than 4 MiB"),
+        ("server: {port: " + "9" * 5000 + "}", "cannot be read"),
+        ("server: {host: 2001-99-99}", "cannot be read"),
+        ("server: {drain_seconds: .inf}", "must be a finite number"),
+        ("server: {drain_seconds: .nan}", "must be a number >= 0"),
+        ("server: {limits: {body_bytes: 99999999999999999999}}", "must be a number up to"),
+        ('text: {templates: "a\\0b"}', "holds a character that no program takes"),
+    ],
+    ids=lambda value: value[:20],
+)
+def test_a_file_that_would_burst_the_parser_is_refused(complaints: Any, text: str, why: str) -> None:
+    """In C the parser calls itself at every level: without a bound the process ended with a segmentation fault."""
+    (problem,) = complaints(text)
+    assert why in problem
+
+
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [
+        ("tools: {mcp: {a: {url: 'https://[x'}}}", "tools.mcp.a.url"),
+        ("tools: {mcp: {a: {url: 'https://a/?b\u2028c'}}}", "tools.mcp.a.url"),
+        ("tools: {mcp: {a: {url: 'https://a', oauth: {issuer: 'https://[x'}}}}", "tools.mcp.a.oauth.issuer"),
+        ('tools: {mcp: {a: {url: "https://a", headers: {a: "b\\r\\nc: d"}}}}', "tools.mcp.a.headers.a"),
+        ("tools: {mcp: {'a b': {url: 'https://a'}}}", "tools.mcp.a b"),
+        ("tools: {mcp: {a: {command: [x], env: {'a=b': c}}}}", "tools.mcp.a.env.a=b"),
+        ("tools: {http: {a: {openapi: 'https://[x'}}}", "tools.http.a.openapi"),
+        ("tools: {http: {a: {openapi: x, base_url: 'https://h:p'}}}", "tools.http.a.base_url"),
+        ("tools: {approvals: {webhook: {url: 'https://[x'}}}", "tools.approvals.webhook.url"),
+        ("upstreams: {a: {dialect: ollama, base_url: 'https://[x'}}", "upstreams.a.base_url"),
+    ],
+)
+def test_a_malformed_address_or_header_is_a_problem_of_its_setting(complaints: Any, text: str, at: str) -> None:
+    (problem,) = complaints(text)
+    assert problem.startswith(f"{at}: ")

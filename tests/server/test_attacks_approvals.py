@@ -68,6 +68,19 @@ async def test_a_tool_that_looks_like_another_is_told_apart_by_name_and_origin(o
         await asking
 
 
+async def test_consent_for_a_session_is_refused_where_there_is_none(oracle: Oracle) -> None:
+    """It would cover every other call of the key that belongs to no session, for a day."""
+    async with at_work(oracle, tools=ASKING) as work:
+        work.play([call()], "Then not.")
+        asking = asyncio.ensure_future(work.ask())
+        question = await work.waiting()
+        refused = await work.post(f"/v1/approvals/{question['id']}", {"decision": "approve", "level": "session"})
+        assert (refused.status, refused.json["error"]["param"]) == (400, "level")
+        assert (await work.decide(question["id"], "deny")).status == 200
+        await asking
+        assert (await work.get("/v1/approvals/grants")).json["data"] == []
+
+
 async def _has(work: Work, name: str) -> bool:
     return name in [one["name"] for one in (await work.get("/v1/tools")).json["data"]]
 

@@ -7,6 +7,7 @@ import typer
 
 from toolgate.config import Config
 from toolgate.server.workshop.sources import remote
+from toolgate.tools.sources.mcp.line import Trouble
 from toolgate.tools.tool import ToolFailure
 
 
@@ -23,6 +24,8 @@ def log_in(config: Config, name: str) -> str | None:
         asyncio.run(_log_in(config, name))
     except ToolFailure as failure:
         return str(failure)
+    except Trouble as trouble:
+        return f"The MCP server {name} {trouble}."
     return None
 
 

@@ -3,6 +3,7 @@
 Knows the shape of settings in general (Structs, lists, mappings, values), not which settings there are.
 """
 
+import math
 import re
 from collections.abc import Mapping
 from types import NoneType, UnionType
@@ -39,9 +40,20 @@ class _Refused:
 _REFUSED: Final = _Refused()
 
 
+LARGEST = 4 * 1024 * 1024
+"""Bytes of a file."""
+
+_MOST_VALUES = 200_000
+_DEEPEST = 64
+_LARGEST_NUMBER = 2**53
+
+
 def parse_yaml(text: bytes, source: str) -> Any:
     """The document in the file; a complaint names line and column."""
+    if len(text) > LARGEST:
+        raise ConfigError([Problem("", f"the file is larger than {LARGEST // 1024**2} MiB")], source)
     try:
+        _check_extent(text)
         return yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader, see below
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -49,6 +61,37 @@ def parse_yaml(text: bytes, source: str) -> Any:
         raise ConfigError([Problem(where, error.problem or error.context or "is not YAML")], source) from None
     except yaml.YAMLError as error:
         raise ConfigError([Problem("YAML", " ".join(str(error).split()))], source) from None
+    except (ValueError, OverflowError) as error:  # a date or a number that there is not
+        raise ConfigError([Problem("YAML", f"holds a value that cannot be read: {error}")], source) from None
+
+
+def _check_extent(text: bytes) -> None:
+    """Refuse what is nested too deeply or holds too much, aliases written out, before anything is built of it.
+
+    The parser calls itself at every level, in C, where too many levels end the process.
+    """
+    values, open_at, sizes = 0, list[tuple[str | None, int]](), dict[str | None, int]()
+    for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+        wrong = None
+        match event:
+            case yaml.CollectionStartEvent():
+                open_at.append((event.anchor, values))
+                values += 1
+            case yaml.CollectionEndEvent():
+                anchor, before = open_at.pop()
+                sizes[anchor] = values - before
+            case yaml.AliasEvent():
+                wrong = "an alias holds itself" if event.anchor in [anchor for anchor, _ in open_at] else None
+                values += sizes.get(event.anchor, 1)
+            case yaml.ScalarEvent():
+                values += 1
+        if len(open_at) > _DEEPEST:
+            wrong = f"nested deeper than {_DEEPEST} levels"
+        elif values > _MOST_VALUES:
+            wrong = f"more than {_MOST_VALUES} values"
+        if wrong is not None:
+            mark: Any = event.start_mark
+            raise yaml.composer.ComposerError(None, None, wrong, mark)
 
 
 def read(shape: type[T], value: Any, env: Mapping[str, str], problems: Problems) -> T | None:
@@ -126,9 +169,11 @@ class _Reader:
             return self._refuse(path, f"must be one of {', '.join(get_args(bare))}, not {_shown(value)}")
         try:
             # A variable is always text, so what came from one may be read as a number or a truth value.
-            return msgspec.convert(value, kind, strict=value is given, dec_hook=_hide)
+            read = msgspec.convert(value, kind, strict=value is given, dec_hook=_hide)
         except msgspec.ValidationError as error:
             return self._refuse(path, _reword(str(error)))
+        wrong = _out_of_range(read)
+        return read if wrong is None else self._refuse(path, wrong)
 
     def _expand(self, text: str, path: str) -> str | None:
         """The text with every `${X}` and `${X:-default}` replaced, `$${` being a plain `${`; None if one is missing."""
@@ -172,6 +217,26 @@ def _hide(kind: type, value: Any) -> Secret:
     if not isinstance(value, str):
         raise TypeError("must be text; put it in quotes")
     return Secret(value)
+
+
+def _out_of_range(value: Any) -> str | None:
+    """What no setting can mean, though it is of the right type; None if there is nothing wrong."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "must be a finite number"
+    if isinstance(value, int) and abs(value) > _LARGEST_NUMBER:
+        return f"must be a number up to {_LARGEST_NUMBER}"
+    text = value.reveal() if isinstance(value, Secret) else value
+    if isinstance(text, str) and ("\0" in text or not _is_unicode(text)):
+        return "holds a character that no program takes"
+    return None
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # bytes of the environment that are no UTF-8
+        return False
+    return True
 
 
 def _reword(said: str) -> str:

@@ -7,8 +7,8 @@ from toolgate.config.addresses import complaint, is_loopback
 from toolgate.config.models import Surroundings, default_model, resolve_models
 from toolgate.config.problems import Problems, meant
 from toolgate.config.secret import Secret
-from toolgate.config.settings import File, Key, Runs, Server, Tools
-from toolgate.config.upstreams import resolve_upstream, row_of
+from toolgate.config.settings import File, Key, McpServer, Runs, Server, Tools
+from toolgate.config.upstreams import check_headers, resolve_upstream, row_of
 from toolgate.config.values import Config
 from toolgate.upstreams.catalog import Catalog
 
@@ -17,6 +17,7 @@ _KEY_NAME = re.compile(r"[\w.@-]{1,64}")
 _KEY = re.compile(r"[\x21-\x7e]{1,4096}")
 _HOST = re.compile(r"\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+")
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(?:\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::\d{1,5})?")
+_SOURCE = re.compile(r"[\w.-]{1,64}")
 _STORES = ("sqlite", "postgresql", "postgres")
 _CACHES = ("redis", "rediss", "valkey", "unix")
 
@@ -109,13 +110,36 @@ def _check_keys(keys: tuple[Key, ...], models: Collection[str], problems: Proble
 
 def _check_tools(tools: Tools, problems: Problems) -> None:
     for name, server in tools.mcp.items():
-        if bool(server.command) == bool(server.url):
-            problems.note(f"tools.mcp.{name}", "needs either a command or a url")
-        if server.url and (wrong := complaint(server.url.partition("?")[0])):
-            problems.note(f"tools.mcp.{name}.url", wrong)
+        _check_mcp(f"tools.mcp.{name}", name, server, problems)
     for name, service in tools.http.items():
-        if service.base_url and (wrong := complaint(service.base_url)):
-            problems.note(f"tools.http.{name}.base_url", wrong)
+        path = f"tools.http.{name}"
+        _check_url(f"{path}.base_url", service.base_url, problems)
+        if service.openapi.lower().startswith(("http:", "https:")):
+            _check_url(f"{path}.openapi", service.openapi.partition("?")[0], problems)
+        check_headers(service.headers, f"{path}.headers", problems)
+    webhook = tools.approvals.webhook
+    _check_url("tools.approvals.webhook.url", webhook.url.partition("?")[0] if webhook else None, problems)
+
+
+def _check_mcp(path: str, name: str, server: McpServer, problems: Problems) -> None:
+    if bool(server.command) == bool(server.url):
+        problems.note(path, "needs either a command or a url")
+    if not _SOURCE.fullmatch(name):
+        problems.note(path, "a name may hold letters, digits and . _ - only, 64 at most")
+    _check_url(f"{path}.url", server.url and server.url.partition("?")[0], problems)
+    if server.url and not server.url.isprintable():
+        problems.note(f"{path}.url", "holds a space or a control character")
+    check_headers(server.headers, f"{path}.headers", problems)
+    for variable in server.env:
+        if "=" in variable or "\0" in variable:
+            problems.note(f"{path}.env.{variable}", "is not the name of a variable")
+    if server.oauth is not None:
+        _check_url(f"{path}.oauth.issuer", server.oauth.issuer, problems)
+
+
+def _check_url(path: str, url: str | None, problems: Problems) -> None:
+    if url is not None and (wrong := complaint(url)):
+        problems.note(path, wrong)
 
 
 def _check_address(path: str, address: Secret | None, schemes: Collection[str], problems: Problems) -> None:

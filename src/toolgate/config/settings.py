@@ -256,6 +256,10 @@ class McpLogin(Struct, frozen=True, kw_only=True):
     )
     client_id: Annotated[str | None, about("Our id there; by default we register ourselves.")] = None
     client_secret: Annotated[Secret | None, about("Our secret there, best as ${VARIABLE}.")] = None
+    issuer: Annotated[
+        str | None,
+        about("The authorization server that our secret may go to; by default the one of the first login."),
+    ] = None
     scope: Annotated[str | None, about("What to ask for.")] = None
     audience: Annotated[str | None, about("Who tokens are made out to, if not to the server's own address.")] = None
 

@@ -32,7 +32,7 @@ def resolve_upstream(
     """The upstream that an entry describes, or None when something essential is missing."""
     path = f"upstreams.{name}"
     _check_name(name, path, problems)
-    _check_headers(entry.headers, f"{path}.headers", problems)
+    check_headers(entry.headers, f"{path}.headers", problems)
     row = row_of(entry, catalog)
     if entry.provider is not None and row is None:
         problems.note(f"{path}.provider", f"is not in the table; {meant(entry.provider, catalog.rows)}")
@@ -102,7 +102,8 @@ def _check_name(name: str, path: str, problems: Problems) -> None:
         problems.note(path, "a name may hold letters, digits and . _ @ / - only, 64 at most")
 
 
-def _check_headers(headers: Mapping[str, Secret], path: str, problems: Problems) -> None:
+def check_headers(headers: Mapping[str, Secret], path: str, problems: Problems) -> None:
+    """Note every header that cannot be sent."""
     for name, value in headers.items():
         if not _HEADER_NAME.fullmatch(name):
             problems.note(f"{path}.{name}", "is not the name of a header")

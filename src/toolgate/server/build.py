@@ -212,7 +212,7 @@ class Toolgate:
             site = self._build(changes.config)
             if self._workshop is not None:
                 self._workshop.renew(changes.config)
-        except (ValueError, ToolgateError) as error:
+        except (ValueError, OSError, ToolgateError) as error:
             log.error("reload refused", problems=[str(error)])
             return
         self.config, self._site = changes.config, site
@@ -297,7 +297,11 @@ def serve(config: Config, *, config_path: Path | None) -> int:
     """Serve until told to stop; SIGHUP reads the configuration again."""
     try:
         gate = Toolgate(config)
-    except (ValueError, ToolgateError) as error:  # templates, folders and the like, which are looked at only now
+    except (
+        ValueError,
+        OSError,
+        ToolgateError,
+    ) as error:  # templates, folders and the like, which are looked at only now
         sys.stderr.write(f"{config.source or 'The built-in configuration'} cannot be used:\n  - {error}\n")
         return 2
 

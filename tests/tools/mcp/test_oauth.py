@@ -101,7 +101,7 @@ class Person:
     def query(self) -> dict[str, str]:
         return dict(parse_qsl(urlsplit(self.seen[0]).query))
 
-    async def answer(self) -> Mapping[str, str]:
+    async def answer(self, state: str) -> Mapping[str, str]:
         return self._bend({"code": "the-code", "state": self.query["state"]})
 
 
@@ -187,6 +187,26 @@ async def test_a_machine_sends_its_secret_in_the_form_where_only_that_is_underst
     assert guarded.forms[0]["client_secret"] == "s3cret:&"
 
 
+async def test_a_secret_goes_to_the_authorization_server_it_belongs_to_and_to_no_other(tmp_path: Path) -> None:
+    """The MCP server says who guards it, and may say something else another day."""
+    guarded, evil, tokens = Guarded(), Guarded(), TokenFile(tmp_path / "t")
+    async with serving(guarded) as guarded.web, serving(evil) as evil.web:
+        server = Remote(f"{guarded.base}/mcp", oauth=MACHINE)
+        async with opened(source_of(server, http=Carrier(), tokens=tokens)) as source:
+            assert source.tools
+        guarded.changes = {"resource": {"authorization_servers": [evil.base]}}
+        guarded.good = "expired"
+        async with opened(source_of(server, http=Carrier(), tokens=tokens)) as source:
+            assert "nothing was sent there; set oauth.issuer" in str(source.trouble)
+        meant = Remote(f"{guarded.base}/mcp", oauth=replace(MACHINE, issuer=f"{evil.base}/"))
+        async with opened(source_of(meant, http=Carrier(), tokens=tokens)) as source:
+            assert len(evil.forms) > 0
+        first = Remote(f"{guarded.base}/mcp", oauth=replace(MACHINE, issuer=guarded.base))
+        evil.forms.clear()
+        async with opened(source_of(first, http=Carrier(), tokens=TokenFile(tmp_path / "new"))):
+            assert evil.forms == []
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -205,6 +225,8 @@ async def test_a_machine_sends_its_secret_in_the_form_where_only_that_is_underst
         {"resource": {"authorization_servers": ["http://169.254.169.254/"]}},
         {"resource": {"authorization_servers": ["https://10.0.0.1/"]}},
         {"resource": {"authorization_servers": []}},
+        {"resource": {"authorization_servers": ["https://[x"]}},
+        {"resource": {"authorization_servers": ["https://a.example:port/"]}},
         {"resource": {"resource": "https://somebody.example/mcp"}},
         {"authority_says": Says(302, headers={"location": "http://169.254.169.254/"})},
         {"authority_says": Says(200, {"token_endpoint": "x" * 300_000})},
@@ -315,13 +337,19 @@ async def test_the_browser_comes_back_to_a_port_of_this_machine() -> None:
     async with LoopbackRedirect() as redirect:
         place = urlsplit(redirect.uri)
         assert place.hostname == "127.0.0.1"
-        for target in ("/favicon.ico", f"{place.path}?code=c%201&state=s"):
+        hits = (
+            "/favicon.ico",
+            f"{place.path}?code=x",
+            f"{place.path}?code=x&state=other",
+            f"{place.path}?code=c%201&state=s",
+        )
+        for target in hits:
             reader, writer = await asyncio.open_connection("127.0.0.1", place.port)
             writer.write(f"GET {target} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
             page = await reader.read()
             writer.close()
         assert b"200 OK" in page
-        assert await redirect.answer() == {"code": "c 1", "state": "s"}
+        assert await redirect.answer("s") == {"code": "c 1", "state": "s"}
 
 
 @pytest.mark.parametrize(

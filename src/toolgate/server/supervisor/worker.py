@@ -49,7 +49,11 @@ async def _work(post: Post, config: Config, path: Path | None) -> int:
     await foreman.open(socket.socket(fileno=post.line))
     try:
         gate = Toolgate(config, foreman=foreman)
-    except (ValueError, ToolgateError) as error:  # templates, folders and the like, which are looked at only now
+    except (
+        ValueError,
+        OSError,
+        ToolgateError,
+    ) as error:  # templates, folders and the like, which are looked at only now
         sys.stderr.write(f"{config.source or 'The built-in configuration'} cannot be used:\n  - {error}\n")
         return BAD_CONFIG
     worker = Worker(gate, foreman, path, {fd: socket.socket(fileno=fd) for fd in post.sockets}, post)

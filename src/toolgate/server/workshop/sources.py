@@ -159,7 +159,7 @@ def remote(config: Config, server: McpServer, trusted: bool = True) -> "tuple[Re
 
     login = server.oauth or McpLogin()
     secret = login.client_secret.reveal() if login.client_secret else None
-    oauth = OAuth(login.grant, login.client_id, secret, login.scope, login.audience)
+    oauth = OAuth(login.grant, login.client_id, secret, login.scope, login.audience, login.issuer)
     at = Remote(server.url or "", _revealed(server.headers), oauth, server.handshake)
     http = guarded_streams(config.tools.reach, [server.url] if server.url and trusted else [])
     return at, http, TokenFile(base_of(config) / LOGINS)

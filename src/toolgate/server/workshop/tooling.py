@@ -170,7 +170,7 @@ class Tooling:
         if lasting is not None:
             key, hold = request_key(lasting.run.encode()), HOLD_SECONDS
         run = lasting.run if lasting is not None else request_id
-        behalf = Behalf(caller.name, wanted.session or caller.name, run, outfit.stances, hold)
+        behalf = Behalf(caller.name, wanted.session, run, outfit.stances, hold)
         manner = Manner(dialect.native, dialect.asking, dialect.pausing, wanted.status == "text")
 
         async def begin() -> tuple[WithTools, RunJournal]:

@@ -38,7 +38,7 @@ class Toolroom:
         tool = self._found(caller, name)
         if tool is None:
             raise NotFound(f"There is no tool {name[:100]!r}.", param="name", code="unknown_tool")
-        asked = invocation(new_call_id(), text, caller.name, session or caller.name, tell)
+        asked = invocation(new_call_id(), text, caller.name, session, tell)
         outcome = await self._runner.run(
             tool, asked, Consent(asked.call_id, hold_seconds=self._tooling.terms.hold_seconds)
         )

@@ -20,6 +20,7 @@ class OAuth(Struct, frozen=True):
     """How to get a token where a remote server wants one.
 
     Without `client_id` we register ourselves where the authorization server allows it.
+    `issuer` is the authorization server that `client_secret` may go to, by default the one of the first login.
     `audience` is who tokens are made out to, where that is not the server's own address.
     """
 
@@ -28,6 +29,7 @@ class OAuth(Struct, frozen=True):
     client_secret: str | None = None
     scope: str | None = None
     audience: str | None = None
+    issuer: str | None = None
 
 
 class Remote(Struct, frozen=True):

@@ -9,6 +9,7 @@ from toolgate.tools.sources.mcp.line import CheckUrl, Http, Trouble
 from toolgate.tools.sources.mcp.oauth.discovery import discover
 from toolgate.tools.sources.mcp.oauth.fetch import Fetch
 from toolgate.tools.sources.mcp.oauth.grants import ask_for_token
+from toolgate.tools.sources.mcp.oauth.registration import check_issuer
 from toolgate.tools.sources.mcp.oauth.tokens import Client, Kept, Tokens
 from toolgate.tools.sources.mcp.servers import Remote
 
@@ -65,6 +66,7 @@ class Bearer:
             return await self._for_a_machine(challenge)
         if old is None or old.token.refresh is None:
             return None
+        check_issuer(wishes, old.client.issuer, old)
         fields = {"grant_type": "refresh_token", "refresh_token": old.token.refresh, "resource": old.resource}
         token = await ask_for_token(
             self._fetch, old.token_endpoint, old.client, old.auth_methods, fields, wishes.audience
@@ -77,6 +79,7 @@ class Bearer:
             self.failure = "wants oauth.client_id and oauth.client_secret for client_credentials"
             return None
         authority = await discover(self._fetch, challenge)
+        check_issuer(wishes, authority.issuer, await self._tokens.load(self._name))
         client = Client(authority.issuer, wishes.client_id, wishes.client_secret)
         scope = wishes.scope or " ".join(authority.scopes)
         fields = {"grant_type": "client_credentials", "resource": authority.resource}

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from toolgate.tools.sources.mcp.oauth.addresses import same_place
+from toolgate.tools.sources.mcp.oauth.addresses import check_address, same_place
 from toolgate.tools.sources.mcp.oauth.fetch import Fetch, NotGranted
 from toolgate.tools.sources.mcp.pieces import printable
 
@@ -35,6 +35,7 @@ def challenged(header: str, field: str) -> str | None:
 async def discover(fetch: Fetch, challenge: str) -> Authority:
     """The authorization server of `fetch.server`; NotGranted or Unsafe says why there is none that we would use."""
     resource, issuer, scopes = await _guarded_resource(fetch, challenge)
+    check_address(issuer, fetch.server)
     asked = challenged(challenge, "scope")
     for url in _metadata_urls(issuer):
         told = await fetch.get(url)

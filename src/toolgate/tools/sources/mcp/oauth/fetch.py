@@ -5,13 +5,14 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
+import msgspec
 from msgspec import Struct
 
 from toolgate.conversation.errors import ToolgateError
 from toolgate.tools.sources.mcp.line import CheckUrl, Http, HttpAnswer, Trouble
 from toolgate.tools.sources.mcp.oauth.addresses import Unsafe, check_address
 from toolgate.tools.tool import ToolFailure
-from toolgate.wire.jsontext import decode_event, encode
+from toolgate.wire.jsontext import encode
 
 _SECONDS = 10.0
 _LARGEST = 256 * 1024
@@ -84,7 +85,7 @@ async def _fields(answer: HttpAnswer) -> Mapping[str, Any]:
             raise NotGranted("its authorization server answered with too much")
         pieces.append(piece)
     try:
-        value = decode_event(b"".join(pieces)) if pieces else {}
-    except ToolgateError:
+        value = msgspec.json.decode(b"".join(pieces)) if pieces else {}
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return {}
     return value if type(value) is dict else {}

@@ -13,7 +13,7 @@ from toolgate.tools.sources.mcp.line import CheckUrl, Http
 from toolgate.tools.sources.mcp.oauth.discovery import Authority, discover
 from toolgate.tools.sources.mcp.oauth.fetch import Fetch, NotGranted
 from toolgate.tools.sources.mcp.oauth.grants import ask_for_token
-from toolgate.tools.sources.mcp.oauth.registration import introduce
+from toolgate.tools.sources.mcp.oauth.registration import check_issuer, introduce
 from toolgate.tools.sources.mcp.oauth.tokens import Kept, Tokens
 from toolgate.tools.sources.mcp.pieces import printable
 from toolgate.tools.sources.mcp.servers import Remote
@@ -27,8 +27,8 @@ class Redirect(Protocol):
 
     uri: str
 
-    async def answer(self) -> Mapping[str, str]:
-        """Wait for the browser; what stands in the query of its address."""
+    async def answer(self, state: str) -> Mapping[str, str]:
+        """Wait for the browser that was given this state; what stands in the query of its address."""
 
 
 async def login(
@@ -48,6 +48,7 @@ async def login(
     """
     fetch = Fetch(http, server.url, check_url)
     authority = await discover(fetch, await _challenge(fetch, http, server))
+    check_issuer(server.oauth, authority.issuer, await tokens.load(name))
     client = await introduce(fetch, authority, server.oauth, redirect.uri)
     verifier, state = secrets.token_urlsafe(64), secrets.token_urlsafe(32)
     asked = {
@@ -61,7 +62,7 @@ async def login(
     }
     scope = server.oauth.scope or " ".join(authority.scopes)
     open_browser(_address(authority, asked | ({"scope": scope} if scope else {})))
-    code = _code(await redirect.answer(), state, authority)
+    code = _code(await redirect.answer(state), state, authority)
     fields = {
         "grant_type": "authorization_code",
         "code": code,

@@ -1,12 +1,15 @@
-"""The place a browser comes back to after a login: one request on loopback, then it is gone."""
+"""The place a browser comes back to after a login: a page on loopback that is gone when the login is over."""
 
 import asyncio
+import secrets
+from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Self
 from urllib.parse import parse_qsl, urlsplit
 
 _LONGEST = 16 * 1024
+_MOST_WAITING = 64
 _PATH = "/callback"
 _PAGE = "<!doctype html><meta charset=utf-8><title>Toolgate</title><p>Thank you. You may close this window."
 
@@ -15,7 +18,8 @@ class LoopbackRedirect:
     """Listens on a free port of this machine for as long as it is entered."""
 
     async def __aenter__(self) -> Self:
-        self._told: asyncio.Future[Mapping[str, str]] = asyncio.get_running_loop().create_future()
+        self._answers: deque[Mapping[str, str]] = deque(maxlen=_MOST_WAITING)
+        self._arrived = asyncio.Event()
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=_LONGEST)
         self.uri = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}{_PATH}"
         return self
@@ -23,11 +27,16 @@ class LoopbackRedirect:
     async def __aexit__(self, *_: object) -> None:
         self._server.close()
         await self._server.wait_closed()
-        self._told.cancel()
 
-    async def answer(self) -> Mapping[str, str]:
-        """Wait for the browser; what stands in the query of its address."""
-        return await asyncio.shield(self._told)
+    async def answer(self, state: str) -> Mapping[str, str]:
+        """Wait for the browser that was given this state; any page and any program can come here with another."""
+        while True:
+            await self._arrived.wait()
+            self._arrived.clear()
+            while self._answers:
+                answer = self._answers.popleft()
+                if secrets.compare_digest(answer.get("state", "").encode(), state.encode()):
+                    return answer
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -47,8 +56,8 @@ class LoopbackRedirect:
             target = urlsplit("")
         if method != "GET" or target.path != _PATH:
             return b"HTTP/1.1 404 Not Found\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
-        if not self._told.done():
-            self._told.set_result(dict(parse_qsl(target.query, max_num_fields=20)))
+        self._answers.append(dict(parse_qsl(target.query, max_num_fields=20)))
+        self._arrived.set()
         body = _PAGE.encode()
         head = f"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-type: text/html\r\ncontent-length: {len(body)}\r\n"
         return head.encode() + b"cache-control: no-store\r\nreferrer-policy: no-referrer\r\n\r\n" + body

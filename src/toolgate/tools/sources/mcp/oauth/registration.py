@@ -2,8 +2,26 @@
 
 from toolgate.tools.sources.mcp.oauth.discovery import Authority
 from toolgate.tools.sources.mcp.oauth.fetch import Fetch, NotGranted
-from toolgate.tools.sources.mcp.oauth.tokens import Client
+from toolgate.tools.sources.mcp.oauth.tokens import Client, Kept
+from toolgate.tools.sources.mcp.pieces import printable
 from toolgate.tools.sources.mcp.servers import OAuth
+
+
+def check_issuer(wishes: OAuth, issuer: str, kept: Kept | None) -> None:
+    """NotGranted if our client is known to another authorization server: the MCP server chooses whom it names.
+
+    The issuer is configured, or else the one of the first login. Where we register ourselves there is nothing to protect.
+    """
+    pinned = kept.client.issuer if kept is not None and kept.client.id == wishes.client_id else None
+    expected = wishes.issuer or pinned
+    if expected is None or (wishes.issuer is None and wishes.client_secret is None):
+        return
+    if issuer.rstrip("/") != expected.rstrip("/"):
+        raise NotGranted(
+            f"names the authorization server {printable(issuer, 200)}, "
+            f"and our client belongs to {printable(expected, 200)}: "
+            "nothing was sent there; set oauth.issuer if that is meant"
+        )
 
 
 async def introduce(fetch: Fetch, authority: Authority, wishes: OAuth, redirect: str) -> Client:
