@@ -1,8 +1,6 @@
 """One worker's process and the line to it, as the supervisor sees them. Knows nothing of why it was started."""
 
 import asyncio
-import os
-import signal
 import socket
 import sys
 from collections.abc import AsyncIterator
@@ -11,6 +9,7 @@ from contextlib import suppress
 import msgspec
 from msgspec import Struct
 
+from toolgate.processes.child import ChildProcess
 from toolgate.server.supervisor import words
 from toolgate.wire.lengths import Overlong, next_framed
 
@@ -39,7 +38,7 @@ class Hand:
     def __init__(
         self,
         place: int,
-        process: asyncio.subprocess.Process,
+        process: ChildProcess,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
@@ -57,23 +56,23 @@ class Hand:
     async def start(cls, post: Post) -> "Hand":
         """A process that begins to serve; OSError if there can be none."""
         ours, its = socket.socketpair()
-        told = msgspec.json.encode(msgspec.structs.replace(post, line=its.fileno())).decode()
+        with its:
+            told = msgspec.json.encode(msgspec.structs.replace(post, line=its.fileno())).decode()
+            try:
+                # It leads a session of its own: a Ctrl-C is for the supervisor, which ends us in order.
+                process = ChildProcess(
+                    [sys.executable, "-P", "-m", _MODULE, told],
+                    stdin=None,
+                    pass_fds=(*dict.fromkeys(post.sockets), its.fileno(), post.lifeline),
+                )
+            except BaseException:
+                ours.close()
+                raise
         try:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-P",
-                "-m",
-                _MODULE,
-                told,
-                pass_fds=(*dict.fromkeys(post.sockets), its.fileno(), post.lifeline),
-                start_new_session=True,  # a Ctrl-C is for the supervisor, which ends us in order
-            )
+            return cls(post.place, process, *await asyncio.open_unix_connection(sock=ours))
         except BaseException:
-            ours.close()
+            process.close()
             raise
-        finally:
-            its.close()
-        return cls(post.place, process, *await asyncio.open_unix_connection(sock=ours))
 
     @property
     def pid(self) -> int:
@@ -107,6 +106,7 @@ class Hand:
     async def gone(self) -> int:
         """Wait for its end, and tell its exit status."""
         code = await self._process.wait()
+        assert code is not None  # there was no limit to the time
         self._writer.close()
         self.serving = False
         if not self._begun.done():
@@ -115,7 +115,4 @@ class Hand:
 
     def kill(self) -> None:
         """End it at once."""
-        # Not `Process.kill`: it would take the exit status away from the event loop, which then cannot tell it.
-        if self._process.returncode is None:
-            with suppress(ProcessLookupError):
-                os.kill(self._process.pid, signal.SIGKILL)
+        self._process.kill()

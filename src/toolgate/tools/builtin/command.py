@@ -6,17 +6,15 @@ The program sees little of our environment and nothing of our files but what its
 import asyncio
 import os
 import shlex
-import signal
-from asyncio.subprocess import DEVNULL, STDOUT, Process
 from collections.abc import Mapping
-from io import FileIO
+from subprocess import STDOUT
 
 from toolgate.conversation.message import Text
+from toolgate.processes.child import ChildProcess
 from toolgate.tools.builtin.roots import Roots
 from toolgate.tools.tool import Annotations, Invocation, Output, Preparation, ToolFailure, ToolSpec
 
 MAX_OUTPUT = 128 * 1024
-_LAST_WORDS_SECONDS = 1.0
 # Nothing that holds a key: what a program needs to find others and to write text.
 _KEPT = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
 
@@ -73,15 +71,16 @@ class RunCommand:
         """What it printed; a code other than 0 makes it an error."""
         words, where = _words(invocation), str(invocation.arguments.get("cwd", "."))
         folder = await asyncio.to_thread(self._folder, where)
-        process, output = await self._start(words, folder)
+        output = _Kept()
+        process = self._start(words, folder, output)
         try:
-            printed = await _printed(process, output)
             code = await process.wait()
+            await output.complete  # which follows at once: the output ends with the program
         finally:
-            _kill_group(process)
-            await process.wait()  # it is dead; the event loop must hear of it, also when the call was cancelled
+            await process.aclose()
+        assert code is not None  # it was waited for without a limit
         verdict = f"exit code {code}" if code >= 0 else f"ended by signal {-code}"
-        return Output((Text(f"{printed}[{verdict}]"),), is_error=code != 0, structured={"exit_code": code})
+        return Output((Text(f"{output.text()}[{verdict}]"),), is_error=code != 0, structured={"exit_code": code})
 
     def _folder(self, where: str) -> str:
         if where.strip() in ("", "."):
@@ -90,53 +89,17 @@ class RunCommand:
         with self._roots.folder(place):  # it is one, and no link
             return place.real
 
-    async def _start(self, words: list[str], folder: str) -> tuple[Process, FileIO]:
-        """The program, and the end of the pipe from which its output is read."""
+    def _start(self, words: list[str], folder: str, output: asyncio.Protocol) -> ChildProcess:
         environment = {name: self._environment[name] for name in _KEPT if name in self._environment}
-        reader, writer = os.pipe()
         try:
-            process = await asyncio.create_subprocess_exec(
-                *words,
-                cwd=folder,
-                env=environment,
-                stdin=DEVNULL,
-                stdout=writer,
-                stderr=STDOUT,
-                start_new_session=True,
-            )
+            return ChildProcess(words, stdout=output, stderr=STDOUT, env=environment, cwd=folder)
         except (OSError, ValueError) as error:
-            os.close(reader)
             why = getattr(error, "strerror", None) or "the words cannot be used"
             raise ToolFailure(f"{words[0]} could not be started: {why}") from None
-        except BaseException:
-            os.close(reader)
-            raise
-        finally:
-            os.close(writer)  # the program has it now; we must not keep it open
-        return process, os.fdopen(reader, "rb", 0)
-
-
-async def _printed(process: Process, output: FileIO) -> str:
-    """What the program prints until it is done, its beginning and end if that is much.
-
-    The pipe is our own: asyncio would call a program running for as long as a child of it holds the pipe.
-    """
-    kept = _Kept()
-    transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: kept, output)
-    ending = asyncio.ensure_future(process.wait())
-    try:
-        await asyncio.wait((kept.complete, ending), return_when=asyncio.FIRST_COMPLETED)
-        if not kept.complete.done():  # it has ended, but whoever it left behind may still hold its output
-            _kill_group(process)
-            await asyncio.wait((kept.complete,), timeout=_LAST_WORDS_SECONDS)
-    finally:
-        ending.cancel()
-        transport.close()
-    return kept.text()
 
 
 class _Kept(asyncio.Protocol):
-    """The beginning and the end of some output, which is `complete` when nobody holds the pipe any more."""
+    """The beginning and the end of some output, which is `complete` when there will be no more."""
 
     def __init__(self) -> None:
         self.complete: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -171,11 +134,3 @@ def _words(invocation: Invocation) -> list[str]:
     if not words[0] or any("\0" in word for word in words):
         raise ToolFailure("the command names no program, or holds a NUL character")
     return words
-
-
-def _kill_group(process: Process) -> None:
-    """Leave nothing of it behind."""
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        return

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, BinaryIO
 
+from toolgate.processes.tree import adopt_orphans, end_tree
 from toolgate.tools.authoring.authored import preparation_of
 from toolgate.tools.authoring.cancellation import CancellationTokenSource
 from toolgate.tools.authoring.definition import Definition, Step
@@ -27,7 +28,6 @@ from toolgate.tools.authoring.results import output_of, told
 from toolgate.tools.authoring.signature import BadTool, Call
 from toolgate.tools.tool import Progress as Report
 from toolgate.tools.workers import frames
-from toolgate.tools.workers.tree import adopt_orphans, end_tree
 from toolgate.wire.lengths import read_framed
 
 _REPORTS_A_SECOND = 50

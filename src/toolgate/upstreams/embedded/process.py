@@ -8,11 +8,12 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import suppress
+from subprocess import PIPE
 from typing import Protocol
 
 import msgspec
 
+from toolgate.processes.child import ChildProcess
 from toolgate.upstreams.embedded import frames
 from toolgate.wire.lengths import Overlong, next_framed
 
@@ -72,37 +73,34 @@ class Generation:
 class EngineProcess:
     """A process with loaded weights."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
+    def __init__(self) -> None:
+        """Start a process that has loaded nothing yet; EngineFault if there can be none."""
+        self._reports = asyncio.StreamReader()
+        self._errors = _Tail()
         self._generations: dict[int, Generation] = {}
         self._count = 0
-        self._words = bytearray()
         self.lives = True
         self._loaded: asyncio.Future[frames.Ready] = asyncio.get_running_loop().create_future()
+        try:
+            self._process = ChildProcess(
+                [sys.executable, "-P", "-m", _MODULE],
+                stdin=PIPE,
+                stdout=asyncio.StreamReaderProtocol(self._reports),
+                stderr=self._errors,
+                env=_environment(os.environ),
+            )
+        except OSError as error:
+            raise EngineFault(f"No process could be started for the model: {error.strerror}.") from error
         self._listening = asyncio.create_task(self._listen())
-        self._overhearing = asyncio.create_task(self._overhear())
 
     @classmethod
     async def start(cls, order: frames.Load) -> "EngineProcess":
         """A process that has loaded the weights; EngineFault if it cannot."""
-        try:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-P",
-                "-m",
-                _MODULE,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                env=_environment(os.environ),
-                start_new_session=True,  # a Ctrl-C is for the gateway, which ends us in order
-            )
-        except OSError as error:
-            raise EngineFault(f"No process could be started for the model: {error.strerror}.") from error
-        engine = cls(process)
+        engine = cls()
         try:
             engine._send(order)
-            await engine._loaded
+            await asyncio.wait({engine._loaded})
+            engine._loaded.result()
         except BaseException:
             await engine.aclose()
             raise
@@ -135,50 +133,38 @@ class EngineProcess:
 
     async def aclose(self) -> None:
         """End the process and leave nothing of it behind."""
-        self._loaded.cancel()
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        await asyncio.wait({self._listening}, timeout=_END_SECONDS)
-        self._kill()
-        await asyncio.wait({self._listening, self._overhearing})
+        try:
+            if self._process.stdin is not None:
+                self._process.stdin.close()  # which asks it to end
+            await self._process.wait(_END_SECONDS)
+        finally:
+            self._process.close()
+        await self._process.aclose()
+        await asyncio.wait({self._listening})
 
     def _send(self, order: frames.Order) -> None:
-        stdin = self._process.stdin
-        if stdin is not None and not stdin.is_closing():
-            stdin.write(frames.encode(order))
+        assert self._process.stdin is not None  # it was asked for
+        self._process.stdin.write(frames.encode(order))
 
     async def _listen(self) -> None:
         """Hand out what the engine says; when it ends, everybody who waits is told how."""
-        assert self._process.stdout is not None  # it was asked for
         try:
             while True:
-                body = await next_framed(self._process.stdout.readexactly, frames.LONGEST)
+                body = await next_framed(self._reports.readexactly, frames.LONGEST)
                 self._hear(frames.decode_report(body))
         except (asyncio.IncompleteReadError, Overlong, msgspec.DecodeError, ConnectionError, RecursionError):
             pass
         self.lives = False
-        await self._gone()
+        await self._process.wait(_END_SECONDS)  # it has closed its output, or writes nonsense
+        self._process.close()
+        await self._process.aclose()
         fault = EngineFault(self._ending())
         if not self._loaded.done():
             self._loaded.set_exception(fault)
+            self._loaded.exception()  # or the loop complains where nothing waits for it
         for generation in self._generations.values():
             generation.hear(fault)
         self._generations.clear()
-
-    async def _gone(self) -> None:
-        """It has closed its end, or speaks nonsense: wait for it to end, but not for long."""
-        try:
-            async with asyncio.timeout(_END_SECONDS):
-                await self._process.wait()
-        except TimeoutError:
-            self._kill()
-            await self._process.wait()
-
-    def _kill(self) -> None:
-        # Not `Process.kill`: it would take the exit status away from the event loop, which then cannot tell it.
-        if self._process.returncode is None:
-            with suppress(ProcessLookupError):
-                os.kill(self._process.pid, signal.SIGKILL)
 
     def _hear(self, report: frames.Report) -> None:
         match report:
@@ -193,22 +179,27 @@ class EngineProcess:
                 if generation := self._generations.get(id):
                     generation.hear(report)
 
-    async def _overhear(self) -> None:
-        """Keep the last of what the runtime prints: it tells why it fell."""
-        assert self._process.stderr is not None  # it was asked for
-        while chunk := await self._process.stderr.read(_LAST_WORDS):
-            self._words += chunk
-            del self._words[:-_LAST_WORDS]
-
     def _ending(self) -> str:
         code = self._process.returncode
         if code is None or code >= 0:
-            return f"The model's engine ended with status {code}.{self._said()}"
+            return f"The model's engine ended with status {code}.{self._errors.said()}"
         number = signal.Signals(-code)
         return f"The model's engine was ended by {number.name}.{_WHY.get(number, '')}"
 
-    def _said(self) -> str:
-        lines = self._words.decode("utf-8", "replace").strip().splitlines()
+
+class _Tail(asyncio.Protocol):
+    """The last of what the runtime prints: it tells why it fell."""
+
+    def __init__(self) -> None:
+        self._last = bytearray()
+
+    def data_received(self, data: bytes) -> None:
+        self._last += data
+        del self._last[:-_LAST_WORDS]
+
+    def said(self) -> str:
+        """Its last line, as a sentence."""
+        lines = self._last.decode("utf-8", "replace").strip().splitlines()
         return f" It last said: {lines[-1][:300]}" if lines else ""
 
 

@@ -10,9 +10,11 @@ import re
 import signal
 from collections.abc import Mapping
 from contextlib import suppress
+from subprocess import PIPE
 from typing import Any, cast
 
 from toolgate.conversation.errors import Garbled
+from toolgate.processes.child import ChildProcess, PipeWriter
 from toolgate.tools.sources.mcp.line import Hear, Lost, Refused
 from toolgate.tools.sources.mcp.messages import INTERNAL_ERROR, Failure, Message, Notice, Request, Success, read
 from toolgate.tools.sources.mcp.pieces import LONGEST_LINE, Lines, Measure, Overlong, Tail, printable
@@ -23,6 +25,7 @@ _NEVER_CANCELLED = ("initialize", "server/discover")
 _MOST_UNREAD = 16 * 1024 * 1024
 _MOST_GARBAGE = 1000
 _FULL_CHUNK = 64 * 1024
+_EXIT_SECONDS = 0.1
 _ID_FIRST = re.compile(rb'\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*([0-9]{1,15})\s*,')
 _ID_LAST = re.compile(rb'"id"\s*:\s*([0-9]{1,15})\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$')
 
@@ -34,27 +37,28 @@ class ProcessLine:
         self._server = server
         self._grace = grace
         self._waiting: dict[int, asyncio.Future[Mapping[str, Any]]] = {}
-        self._pipes: _Pipes | None = None
-        self._transport: asyncio.SubprocessTransport | None = None
+        self._process: ChildProcess | None = None
         self._ending = False
 
     async def open(self, hear: Hear) -> None:
         """Start the program; Lost says why it does not start."""
-        loop = asyncio.get_running_loop()
-        self.lost: asyncio.Future[Lost] = loop.create_future()
+        self.lost: asyncio.Future[Lost] = asyncio.get_running_loop().create_future()
         self._hear = hear
-        pipes = self._pipes = _Pipes(self)
+        errors = _Errors()
+        output = _Output(self, errors)
         try:
-            self._transport, _ = await loop.subprocess_exec(
-                lambda: pipes,
-                *self._server.command,
+            self._process = ChildProcess(
+                self._server.command,
+                stdin=PIPE,
+                stdout=output,
+                stderr=errors,
                 env=environment(self._server.env),
                 cwd=self._server.cwd,
-                start_new_session=True,
             )
         except (OSError, ValueError) as failure:
             reason = failure.strerror if isinstance(failure, OSError) else str(failure)
             raise Lost(f"could not be started: {self._server.command[0]}: {reason}") from None
+        self._watching = asyncio.create_task(self._watch(self._process, output))
 
     def agree(self, version: str | None) -> None:
         """Nothing changes on a pipe."""
@@ -86,27 +90,35 @@ class ProcessLine:
 
     async def aclose(self) -> None:
         """Close its input, which asks it to end; then end it, children and all."""
-        transport, pipes = self._transport, self._pipes
-        if transport is None or pipes is None:
+        process = self._process
+        if process is None:
             return
         try:
             if not self.lost.done():  # otherwise all of it was killed on the spot
-                await self._end(transport, pipes)
+                await self._end(process)
         finally:
-            transport.close()
-        await pipes.closed_within(self._grace)
+            process.close()
+        await process.aclose()
+        await asyncio.wait({self._watching})
 
-    async def _end(self, transport: asyncio.SubprocessTransport, pipes: "_Pipes") -> None:
+    async def _end(self, process: ChildProcess) -> None:
         self._ending = True
         self.lose("was closed")
-        try:
-            if (stdin := transport.get_pipe_transport(0)) is not None:
-                stdin.close()
-            await pipes.gone_within(self._grace)
-            _signal_group(transport.get_pid(), signal.SIGTERM)
-            await pipes.gone_within(self._grace)
-        finally:
-            _signal_group(transport.get_pid(), signal.SIGKILL)
+        if process.stdin is not None:
+            process.stdin.close()
+        await process.wait(self._grace)
+        process.signal_group(signal.SIGTERM)
+        await process.wait(self._grace)
+
+    async def _watch(self, process: ChildProcess, output: "_Output") -> None:
+        """Lose the connection when the output ends, which mostly means that the process has."""
+        await asyncio.wait({output.ended})
+        code = await process.wait(_EXIT_SECONDS)
+        if code is None:
+            how = "closed its output"
+        else:
+            how = f"was ended by signal {-code}" if code < 0 else f"ended with status {code}"
+        self.lose(output.told(how))
 
     def heard(self, message: Message) -> None:
         """Give an answer to whoever waits for it; an answer that nobody waits for is late or forged, and dropped."""
@@ -128,8 +140,8 @@ class ProcessLine:
         for waiting in self._waiting.values():
             if not waiting.done():
                 waiting.set_exception(Lost(words))
-        if self._transport is not None and not self._ending:
-            _signal_group(self._transport.get_pid(), signal.SIGKILL)
+        if self._process is not None and not self._ending:
+            self._process.kill()
 
     def _whose(self, id: int | str | None) -> "asyncio.Future[Mapping[str, Any]] | None":
         waiting = self._waiting.get(id) if type(id) is int else None
@@ -138,71 +150,67 @@ class ProcessLine:
     def _write(self, message: bytes) -> None:
         if self.lost.done():
             raise Lost(str(self.lost.result()))
-        stdin = cast(asyncio.WriteTransport, cast(asyncio.SubprocessTransport, self._transport).get_pipe_transport(0))
-        if stdin.get_write_buffer_size() > _MOST_UNREAD:
+        stdin = cast(PipeWriter, cast(ChildProcess, self._process).stdin)
+        if stdin.buffered > _MOST_UNREAD:
             self.lose("does not read what it is sent")
             raise Lost("does not read what it is sent")
         stdin.write(message.replace(b"\n", b" ").replace(b"\r", b" ") + b"\n")
 
 
-class _Pipes(asyncio.SubprocessProtocol):
-    """What the event loop tells of the child."""
+class _Stream(asyncio.Protocol):
+    """One of the pipes that the child writes to; reading it can be put off."""
 
-    def __init__(self, line: ProcessLine) -> None:
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.ReadTransport, transport)
+
+    def _pause(self, seconds: float) -> None:
+        if self._transport.is_reading():
+            self._transport.pause_reading()
+            asyncio.get_running_loop().call_later(seconds, self._transport.resume_reading)
+
+
+class _Errors(_Stream):
+    """The end of what the child writes to stderr."""
+
+    def __init__(self) -> None:
+        self.tail = Tail()
+
+    def data_received(self, data: bytes) -> None:
+        self.tail.feed(data)
+        if len(data) >= _FULL_CHUNK:  # a flood: let others have their turn
+            self._pause(0.002)
+
+
+class _Output(_Stream):
+    """Messages that the child writes to stdout; `ended` is done when there will be no more."""
+
+    def __init__(self, line: ProcessLine, errors: _Errors) -> None:
         loop = asyncio.get_running_loop()
-        self._loop = loop
         self._line = line
         self._lines = Lines()
         self._measure = Measure(loop.time)
-        self._errors = Tail()
+        self._errors = errors
         self._garbage = 0
-        self._exited: asyncio.Future[None] = loop.create_future()
-        self._closed: asyncio.Future[None] = loop.create_future()
-        self._timers: dict[int, asyncio.TimerHandle] = {}
+        self.ended: asyncio.Future[None] = loop.create_future()
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.SubprocessTransport, transport)
-
-    def pipe_data_received(self, fd: int, data: bytes) -> None:
-        if fd == 2:
-            self._errors.feed(data)
-            if len(data) >= _FULL_CHUNK:  # a flood: let others have their turn
-                self._pause(fd, 0.002)
-            return
+    def data_received(self, data: bytes) -> None:
         heard = 0
         for line in self._lines.feed(data):
             heard += self._read(line)
         if self._garbage > _MOST_GARBAGE:
             self._line.lose("writes to its output what is no JSON-RPC: more than a thousand lines of it")
         if (seconds := self._measure.pause(heard)) > 0:
-            self._pause(fd, seconds)
-
-    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        if fd == 1 and self._transport.get_returncode() is None:
-            # Mostly the process has ended and the event loop tells us next, with the reason.
-            self._timers[-1] = self._loop.call_later(0.1, self._line.lose, self._told("closed its output"))
-
-    def process_exited(self) -> None:
-        if not self._exited.done():
-            self._exited.set_result(None)
-        code = self._transport.get_returncode() or 0
-        how = f"was ended by signal {-code}" if code < 0 else f"ended with status {code}"
-        self._line.lose(self._told(how))
+            self._pause(seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        for handle in self._timers.values():
-            handle.cancel()
-        if not self._closed.done():
-            self._closed.set_result(None)
+        if not self.ended.done():
+            self.ended.set_result(None)
 
-    async def gone_within(self, seconds: float) -> None:
-        """Wait for the process to end, but not longer."""
-        await asyncio.wait([self._exited], timeout=seconds)
-
-    async def closed_within(self, seconds: float) -> None:
-        """Wait until nothing is left of it, but not longer."""
-        await asyncio.wait([self._exited], timeout=seconds)
-        await asyncio.wait([self._closed], timeout=seconds)
+    def told(self, what: str) -> str:
+        """What happened, with the child's own words."""
+        said = printable(str(self._errors.tail))
+        garbage = f", after {self._garbage} lines that were no JSON-RPC" if self._garbage else ""
+        return f"{what}{garbage}" + (f"; it said: {said}" if said else "")
 
     def _read(self, line: bytes | Overlong) -> int:
         messages = [_too_much(line)] if isinstance(line, Overlong) else _messages(line)
@@ -210,23 +218,6 @@ class _Pipes(asyncio.SubprocessProtocol):
         for message in messages:
             self._line.heard(message)
         return max(1, len(messages))
-
-    def _told(self, what: str) -> str:
-        said = printable(str(self._errors))
-        garbage = f", after {self._garbage} lines that were no JSON-RPC" if self._garbage else ""
-        return f"{what}{garbage}" + (f"; it said: {said}" if said else "")
-
-    def _pause(self, fd: int, seconds: float) -> None:
-        pipe = cast(asyncio.ReadTransport | None, self._transport.get_pipe_transport(fd))
-        if pipe is not None and fd not in self._timers:
-            pipe.pause_reading()
-            self._timers[fd] = self._loop.call_later(seconds, self._resume, fd)
-
-    def _resume(self, fd: int) -> None:
-        del self._timers[fd]
-        pipe = cast(asyncio.ReadTransport | None, self._transport.get_pipe_transport(fd))
-        if pipe is not None and not pipe.is_closing():
-            pipe.resume_reading()
 
 
 def _messages(line: bytes) -> list[Message]:
@@ -246,8 +237,3 @@ def _too_much(line: Overlong) -> Message:
 def environment(given: Mapping[str, str]) -> dict[str, str]:
     """The variables a child sees: what any program needs, and what its configuration gives it."""
     return {name: os.environ[name] for name in _INHERITED if name in os.environ} | dict(given)
-
-
-def _signal_group(leader: int, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(leader, number)

@@ -1,0 +1,289 @@
+"""A child process with pipes on the running event loop: started, watched, and ended with everything that it started.
+
+Every descriptor has exactly one owner, a `FileIO` that closes it once. The event loop only reports when a descriptor is
+ready and never owns one: uvloop closes the number of a pipe that it was given twice, and in between another thread or
+connection may have got that number. Nothing here waits between opening a descriptor and owning it, nor while closing, so
+that no cancellation can come in between.
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from io import FileIO
+
+from toolgate.processes.tree import end_tree
+
+_CHUNK = 64 * 1024
+_MOST_CHUNKS_LEFT = 32  # more than a pipe can hold
+_POLL_SECONDS = 0.02
+_KILLED_SECONDS = 5.0
+
+
+class PipeReader(asyncio.ReadTransport):
+    """Passes what comes out of a pipe to a protocol, until the pipe ends or is closed."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, file: FileIO, protocol: asyncio.Protocol) -> None:
+        super().__init__()
+        self._loop = loop
+        self._file = file
+        self._protocol = protocol
+        self._reading = self._finishing = False
+        protocol.connection_made(self)
+        self.resume_reading()
+
+    def is_closing(self) -> bool:
+        """Whether the pipe has ended or was closed."""
+        return self._file.closed
+
+    def is_reading(self) -> bool:
+        """Whether it waits for data."""
+        return self._reading
+
+    def pause_reading(self) -> None:
+        """Leave data in the pipe, until its writer has to wait."""
+        if self._reading:
+            self._reading = False
+            self._loop.remove_reader(self._file.fileno())
+
+    def resume_reading(self) -> None:
+        """Go on after `pause_reading`; does nothing once the pipe is closed."""
+        if not self._reading and not self._finishing and not self._file.closed:
+            self._reading = True
+            self._loop.add_reader(self._file.fileno(), self._read)
+
+    def close(self) -> None:
+        """Close the pipe; the protocol hears of it in the loop's next round."""
+        if not self._file.closed:
+            self.pause_reading()
+            self._file.close()
+            self._loop.call_soon(self._protocol.connection_lost, None)
+
+    def finish(self, chunks: int = _MOST_CHUNKS_LEFT) -> None:
+        """Read what the pipe holds and close it, although other processes may keep its other end open."""
+        self._finishing = True
+        self.pause_reading()
+        if self._file.closed:
+            return
+        if chunks and self._read():
+            self._loop.call_soon(self.finish, chunks - 1)
+        else:
+            self.close()
+
+    def _read(self) -> bool:
+        """Pass on what is there; whether there was anything."""
+        try:
+            data = self._file.read(_CHUNK)
+        except OSError:
+            data = b""
+        if data:
+            self._protocol.data_received(data)
+        elif data is not None:
+            self.close()
+        return bool(data)
+
+
+class PipeWriter:
+    """Writes to a pipe without waiting: what does not fit is kept until it does."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, file: FileIO) -> None:
+        self._loop = loop
+        self._file = file
+        self._buffer = bytearray()
+        self._waiting = self._closing = False
+
+    @property
+    def buffered(self) -> int:
+        """Bytes that the pipe has not taken yet."""
+        return len(self._buffer)
+
+    def write(self, data: bytes) -> None:
+        """Send it; dropped when the pipe is closed, at either end."""
+        if self._closing:
+            return
+        self._buffer += data
+        if not self._waiting:
+            self._flush()
+
+    def close(self) -> None:
+        """Close the pipe when all of it is written."""
+        self._closing = True
+        if not self._buffer:
+            self.abort()
+
+    def abort(self) -> None:
+        """Close the pipe at once."""
+        self._closing = True
+        self._buffer.clear()
+        if self._waiting:
+            self._waiting = False
+            self._loop.remove_writer(self._file.fileno())
+        self._file.close()
+
+    def _flush(self) -> None:
+        try:
+            written = self._file.write(self._buffer) or 0  # None where the pipe is full
+        except OSError:  # its reader is gone
+            self.abort()
+            return
+        del self._buffer[:written]
+        if self._buffer and not self._waiting:
+            self._waiting = True
+            self._loop.add_writer(self._file.fileno(), self._flush)
+        elif self._waiting and not self._buffer:
+            self._waiting = False
+            self._loop.remove_writer(self._file.fileno())
+        if self._closing and not self._buffer:
+            self.abort()
+
+
+class ChildProcess:
+    """A process that leads a session of its own. When it exits, its group is killed and its output ends.
+
+    Whoever starts one calls `close`, which may be done at any time and more than once.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        stdin: int | None = subprocess.DEVNULL,
+        stdout: asyncio.Protocol | int | None = None,
+        stderr: asyncio.Protocol | int | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        pass_fds: Sequence[int] = (),
+    ) -> None:
+        """Start it; OSError or ValueError if that is impossible. Numbers and None mean what they mean to `subprocess`.
+
+        `subprocess.PIPE` as `stdin` opens the writer `stdin`; a protocol receives what the process writes to that stream.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._exited: asyncio.Future[int] = self._loop.create_future()
+        self._pidfd: FileIO | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._readers: list[PipeReader] = []
+        self.stdin: PipeWriter | None = None
+        with ExitStack() as own, ExitStack() as given:
+            outputs: list[tuple[FileIO, asyncio.Protocol]] = []
+
+            def output(stream: asyncio.Protocol | int | None) -> int | None:
+                if not isinstance(stream, asyncio.Protocol):
+                    return stream
+                ours, its = _pipe(own, given, writes=False)
+                outputs.append((ours, stream))
+                return its
+
+            if stdin == subprocess.PIPE:
+                ours, stdin = _pipe(own, given, writes=True)
+                self.stdin = PipeWriter(self._loop, ours)
+            self._process = subprocess.Popen(  # noqa: S603  # what is run is for the caller to decide
+                command,
+                stdin=stdin,
+                stdout=output(stdout),
+                stderr=output(stderr),
+                env=env,
+                cwd=cwd,
+                pass_fds=pass_fds,
+                start_new_session=True,
+            )
+            own.callback(self._abandon)
+            self._readers = [PipeReader(self._loop, ours, protocol) for ours, protocol in outputs]
+            self._watch()
+            own.pop_all()
+
+    @property
+    def pid(self) -> int:
+        """The process's number, which is also its group's and its session's."""
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """Its exit status, negative if a signal ended it; None until then."""
+        return self._exited.result() if self._exited.done() else None
+
+    async def wait(self, seconds: float | None = None) -> int | None:
+        """Wait for its end, if so long; its `returncode`. Cancelling this does nothing to the process."""
+        await asyncio.wait({self._exited}, timeout=seconds)
+        return self.returncode
+
+    def signal_group(self, number: signal.Signals) -> None:
+        """Send a signal to the process and its group, unless it has exited."""
+        if not self._exited.done():
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, number)
+
+    def kill(self) -> None:
+        """Kill it and everything that it started; its output ends."""
+        if not self._exited.done():  # until then it is not reaped, so the number is its own
+            end_tree(self.pid)
+
+    def close(self) -> None:
+        """Kill it with everything that it started and close the pipes, at once; it is reaped as soon as it is dead."""
+        self.kill()
+        for reader in self._readers:
+            reader.close()
+        if self.stdin is not None:
+            self.stdin.abort()
+
+    async def aclose(self) -> None:
+        """Close it and wait until it is gone."""
+        self.close()
+        await self.wait(_KILLED_SECONDS)
+
+    def _watch(self) -> None:
+        """Have `_look` called when it exits."""
+        try:
+            self._pidfd = FileIO(os.pidfd_open(self.pid))
+        except (AttributeError, OSError):  # not on Linux, or there are no descriptors left
+            self._timer = self._loop.call_later(_POLL_SECONDS, self._look)
+        else:
+            self._loop.add_reader(self._pidfd.fileno(), self._look)
+
+    def _look(self) -> None:
+        """When it has exited, end what it left behind, reap it and let its output end."""
+        if not self._has_exited():
+            if self._pidfd is None:
+                self._timer = self._loop.call_later(_POLL_SECONDS, self._look)
+            return
+        self._unwatch()
+        end_tree(self.pid)
+        self._exited.set_result(self._process.wait())
+        for reader in self._readers:
+            reader.finish()
+        if self.stdin is not None:
+            self.stdin.abort()
+
+    def _has_exited(self) -> bool:
+        """Whether it has, leaving it unreaped where the system can: no other process gets its number before."""
+        if not hasattr(os, "waitid"):
+            return self._process.poll() is not None
+        try:
+            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:  # something else has reaped it
+            return True
+
+    def _unwatch(self) -> None:
+        if self._pidfd is not None:
+            self._loop.remove_reader(self._pidfd.fileno())
+            self._pidfd.close()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _abandon(self) -> None:
+        """Undo a start that failed halfway."""
+        end_tree(self.pid)
+        self._process.wait()
+        self._unwatch()
+
+
+def _pipe(own: ExitStack, given: ExitStack, *, writes: bool) -> tuple[FileIO, int]:
+    """Our end of a new pipe, which does not block, and the child's end; each belongs to its stack."""
+    reading, writing = os.pipe()
+    ours, its = (writing, reading) if writes else (reading, writing)
+    given.callback(os.close, its)
+    file = own.enter_context(FileIO(ours, "w" if writes else "r"))
+    os.set_blocking(ours, False)
+    return file, its

@@ -1,0 +1,262 @@
+"""The descriptor law: wherever a cancellation strikes, each descriptor is closed once and no child process is left.
+
+Each case starts a child process through one of the components that do, cancels a step of it at one of its awaits or at a
+random time, closes the component and compares descriptors and children with those before. Meanwhile every number that is
+closed is taken again at once, so that a second close of it shows. `TOOLGATE_LAW_CASES=10000` runs as many cases.
+"""
+
+import asyncio
+import os
+import random
+import sys
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import uvloop
+
+from toolgate.server.supervisor.hand import Hand, Post
+from toolgate.tools.authoring.loading import Place
+from toolgate.tools.builtin.command import RunCommand
+from toolgate.tools.builtin.roots import Roots
+from toolgate.tools.sources.mcp.line import Trouble
+from toolgate.tools.sources.mcp.messages import Request
+from toolgate.tools.sources.mcp.process import ProcessLine
+from toolgate.tools.sources.mcp.servers import Stdio
+from toolgate.tools.tool import Invocation, ToolFailure
+from toolgate.tools.workers import frames
+from toolgate.tools.workers.pool import WorkerPool
+from toolgate.tools.workers.worker import Limits
+from toolgate.upstreams.embedded import frames as engine_frames
+from toolgate.upstreams.embedded import process as engine_process
+from toolgate.upstreams.embedded.process import EngineFault, EngineProcess
+
+CASES = int(os.environ.get("TOOLGATE_LAW_CASES", "320"))
+LOOPS = {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
+SECONDS = 60.0
+"""How long a case may wait for what must happen; only a failure waits so long."""
+
+# Whatever it is started as, it does one of these.
+BEHAVIOURS = {
+    "echo": "exec cat",
+    "answer": 'printf \'\\000\\000\\000\\037\'; echo \'{"type":"ready","seconds":0.25}\'; exec cat >&2',
+    "answer in lines": 'read line; echo \'{"jsonrpc":"2.0","id":1,"result":{}}\'; exec cat >&2',
+    "exit": "exit 3",
+    "deaf": "trap '' TERM INT HUP; exec sleep 600",
+    "close output": "exec >&- 2>&-; exec sleep 600",
+    "leave a grandchild": "sleep 600 & exit 0",
+    "leave a daemon": "setsid sleep 1 & exit 0",
+    "flood": "head -c 200000 /dev/zero; exec sleep 600",
+}
+
+
+class Descriptors:
+    """Takes every number that becomes free, and knows whether one of its own was closed by somebody else."""
+
+    def __init__(self) -> None:
+        self._taken: dict[int, tuple[int, int]] = {}
+        self.violations: list[str] = []
+
+    def take(self) -> None:
+        """Take the lowest number that is free."""
+        reading, writing = os.pipe()
+        os.close(writing)
+        if reading in self._taken:
+            self.violations.append(f"{reading} was closed by another")
+        self._taken[reading] = identity(reading)
+
+    def give_back(self) -> None:
+        """Close them all, each still being what it was."""
+        for number, was in self._taken.items():
+            if identity(number) != was:
+                self.violations.append(f"{number} was closed by another")
+            else:
+                os.close(number)
+        self._taken.clear()
+
+    async def keep_taking(self) -> None:
+        """In every round of the loop, as long as there are few."""
+        try:
+            while True:
+                if len(self._taken) < 200:
+                    self.take()
+                await asyncio.sleep(0)
+        finally:
+            self.give_back()
+
+
+def identity(number: int) -> tuple[int, int]:
+    try:
+        found = os.fstat(number)
+    except OSError:
+        return (0, 0)
+    return found.st_dev, found.st_ino
+
+
+def opened() -> dict[int, tuple[int, int]]:
+    """Every open descriptor and what it is."""
+    found = {number: identity(number) for number in map(int, os.listdir("/proc/self/fd"))}
+    return {number: what for number, what in found.items() if what != (0, 0)}
+
+
+class Cancelling:
+    """Runs a coroutine and cancels its task at the await of this number: as it begins to wait, or as it is woken."""
+
+    def __init__(self, work: Coroutine[Any, Any, Any], at: int, woken: bool) -> None:
+        self._work = work
+        self._at = at
+        self._woken = woken
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        task = asyncio.current_task()
+        assert task is not None
+        waits = 0
+        inner = self._work.__await__()
+        step: Callable[[], Any] = partial(next, inner)
+        while True:
+            try:
+                future = step()
+            except StopIteration as stop:
+                return stop.value
+            waits += 1
+            if waits == self._at and self._woken and future is not None:
+                future.add_done_callback(lambda _: task.cancel())
+            elif waits == self._at:
+                task.cancel()
+            try:
+                yield future
+            except BaseException as error:  # noqa: BLE001  # it is passed on
+                step = partial(inner.throw, error)
+            else:
+                step = partial(next, inner)
+
+
+class Case:
+    """One cancellation, at a place drawn by chance."""
+
+    def __init__(self, chance: random.Random, script: Path) -> None:
+        self._chance = chance
+        self.command = [str(script)]
+        self.behaviour = chance.choice(list(BEHAVIOURS))
+        self.told: list[str] = []
+        script.write_text(f"#!/bin/sh\n{BEHAVIOURS[self.behaviour]}\n")
+        script.chmod(0o700)
+
+    async def cancelled(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Run a step of the component, cancelled somewhere; how it fails beside that is not of interest here."""
+        how = self._chance.choice(["begins to wait", "is woken", "after a time"])
+        at = self._chance.randint(1, 12)
+        self.told.append(f"{work.__qualname__} when it {how}, {at}")
+        stepped = how != "after a time"
+        step: Awaitable[Any] = Cancelling(work, at, how == "is woken") if stepped else work
+        task = asyncio.ensure_future(_awaited(step))
+        timer = asyncio.get_running_loop().call_later(
+            self._chance.uniform(0, 0.01 if not stepped else 0.05), task.cancel
+        )
+        done, _ = await asyncio.wait({task}, timeout=SECONDS)
+        timer.cancel()
+        assert done, "it waits for ever"
+        work.close()  # unless it was cancelled before it began, it has ended
+        error = None if task.cancelled() else task.exception()
+        expected = (ToolFailure, EngineFault, Trouble, OSError)
+        assert error is None or isinstance(error, expected), repr(error)
+
+
+async def _awaited(step: Awaitable[Any]) -> Any:
+    return await step
+
+
+async def python_tool(case: Case) -> None:
+    pool = WorkerPool(Limits(workers=2, grace=0.01))
+    question = frames.Describe(Place("none", path="/none"))
+    await asyncio.gather(*[case.cancelled(pool.ask(question)) for _ in range(2)])
+    await case.cancelled(pool.aclose())
+    await pool.aclose()
+
+
+async def command_tool(case: Case) -> None:
+    tool = RunCommand(Roots([Path(case.command[0]).parent]))
+    await case.cancelled(tool.invoke(Invocation("1", {"command": case.command}, "{}")))
+
+
+async def mcp_server(case: Case) -> None:
+    line = ProcessLine(Stdio(tuple(case.command)), grace=0.01)
+    await line.open(lambda message: None)
+    await case.cancelled(line.ask(Request(1, "tools/list", {})))
+    await case.cancelled(line.aclose())
+    await line.aclose()
+
+
+async def engine(case: Case) -> None:
+    started: list[EngineProcess] = []
+
+    async def start() -> None:
+        started.append(await EngineProcess.start(engine_frames.Load("/none", 1, 1, 1)))
+
+    await case.cancelled(start())
+    for one in started:
+        await case.cancelled(one.aclose())
+        await one.aclose()
+
+
+async def worker_of_the_supervisor(case: Case) -> None:
+    started: list[Hand] = []
+
+    async def start() -> None:
+        started.append(await Hand.start(Post(0, None, "127.0.0.1", 0, 1, (), lifeline=0)))
+
+    await case.cancelled(start())
+    for one in started:
+        await case.cancelled(one.serves(0.01))
+        one.kill()
+        await case.cancelled(one.gone())
+        await one.gone()
+
+
+COMPONENTS = (python_tool, command_tool, mcp_server, engine, worker_of_the_supervisor)
+
+
+async def run_cases(component: Callable[[Case], Awaitable[None]], script: Path, seed: int, count: int) -> None:
+    """So many cases, each of which must leave things as they were."""
+    failures: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(str(context)))
+    await component(Case(random.Random(seed), script))  # what is opened once and kept is open from now on
+    while psutil.Process().children():  # noqa: ASYNC110
+        await asyncio.sleep(0.002)
+    for _ in range(20):  # rounds in which the loop closes the rest
+        await asyncio.sleep(0)
+    for number in range(count):
+        case = Case(random.Random(seed + number), script)
+        before, descriptors = opened(), Descriptors()
+        taking = asyncio.create_task(descriptors.keep_taking())
+        await component(case)
+        taking.cancel()
+        await asyncio.wait({taking})
+        where = f"{component.__name__} {seed + number}: {case.behaviour}, {case.told}"
+        assert not descriptors.violations, f"{where}: {descriptors.violations}"
+        deadline = time.monotonic() + SECONDS
+        while (opened() != before or psutil.Process().children()) and time.monotonic() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+        left = {number: os.readlink(f"/proc/self/fd/{number}") for number in opened() if number not in before}
+        assert not left, f"{where}: {left}"
+        assert not psutil.Process().children(), where
+        assert opened() == before, where
+        assert not failures, f"{where}: {failures}"
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("component", COMPONENTS, ids=lambda component: component.__name__)
+def test_a_cancellation_anywhere_leaves_no_descriptor_and_no_child(
+    component: Callable[[Case], Awaitable[None]], loop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "program"
+    monkeypatch.setattr(sys, "executable", str(script))  # it is what workers and engines are started with
+    monkeypatch.setattr(engine_process, "_END_SECONDS", 0.01)
+    share = CASES // len(COMPONENTS)
+    count = share * 3 // 4 if loop == "uvloop" else share // 4
+    with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
+        runner.run(run_cases(component, script, 0, count))
