@@ -453,16 +453,20 @@ async def refusal(place: Place) -> tuple[int, str]:
         return refused.response.status_code, msgspec.json.decode(refused.response.body or b"{}")["error"]["code"]
 
 
-def test_the_shelf_makes_room_by_forgetting_what_was_not_asked_for_the_longest() -> None:
+async def test_the_shelf_makes_room_by_forgetting_what_was_not_asked_for_the_longest() -> None:
     shelf = Shelf(most=40, most_each=30)
     memory, other = Memory(shelf), Memory(shelf)
     memory.keep("a", "r1", ["x" * 10])
     other.keep("a", "r2", ["y" * 10])
-    assert memory.recall("r1") == ["x" * 10]
+    assert await memory.recall("r1") == ["x" * 10]
     memory.keep("b", "r3", ["z" * 10])
-    assert (memory.recall("r1"), other.recall("r2"), memory.recall("r3")) == (["x" * 10], None, ["z" * 10])
+    assert (await memory.recall("r1"), await other.recall("r2"), await memory.recall("r3")) == (
+        ["x" * 10],
+        None,
+        ["z" * 10],
+    )
     memory.keep("a", "r4", ["w" * 40])
-    assert (memory.recall("r1"), memory.recall("r4"), shelf.size) == (None, None, 14)
+    assert (await memory.recall("r1"), await memory.recall("r4"), shelf.size) == (None, None, 14)
     memory.clear()
     other.clear()
     assert shelf.size == 0

@@ -49,7 +49,7 @@ async def test_another_owner_sees_and_changes_nothing(storage_url: str) -> None:
     assert await store.load("bob", "conv_1") is None
     assert await store.items("bob", "conv_1") == []
     assert await store.item("bob", "conv_1", "a") is None
-    assert await store.named("bob", "a") is None
+    assert await store.named("bob", ["a"]) == {}
     assert not await store.append("bob", "conv_1", items("b"))
     assert not await store.update("bob", "conv_1", {})
     assert not await store.remove("bob", "conv_1", "a")

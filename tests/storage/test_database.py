@@ -8,11 +8,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from toolgate.conversation.message import Message, Text
 from toolgate.storage.database import Connection, Database
 from toolgate.storage.idempotency import Claimed, IdempotencyStore, KeptAnswer
 from toolgate.storage.pins import PinStore
 from toolgate.storage.registrations import RegistrationStore
+from toolgate.storage.responses import ResponseStore
 from toolgate.storage.rounds import RoundStore
+from toolgate.storage.runs import RunStore
 
 ADD = "INSERT INTO spending (key, period, amount) VALUES (?, ?, ?)"
 
@@ -158,6 +161,37 @@ async def test_what_a_run_has_begun_is_remembered_call_by_call(database: Databas
     found = await store.find("ann", ["k", "l"])
     assert {key: kept.started for key, kept in found.items()} == {"k": {"one", "two"}}
     assert await store.find("bob", ["k"]) == {}
+
+
+async def test_more_keys_than_a_statement_takes_parameters_are_looked_for(database: Database) -> None:
+    """PostgreSQL takes 65,535."""
+    store, responses = RoundStore(database), ResponseStore(database)
+    await store.keep("ann", ["ran:7", "ran:69999"], ())
+    assert (await store.find("ann", [f"ran:{number}" for number in range(70_000)])).keys() == {"ran:7", "ran:69999"}
+    assert await responses.items("ann", [f"msg_{number}" for number in range(70_000)]) == {}
+    assert await RunStore(database, "node").beat([f"run_{number}" for number in range(70_000)]) == []
+
+
+async def test_a_turn_is_dropped_with_the_last_of_its_keys(database: Database) -> None:
+    store = RoundStore(database)
+    await store.keep("ann", ["k", "l"], [Message("user", (Text("x" * 1000),))], turn="t")
+    await store.keep("ann", (), (), forget=["k"])
+    assert len((await store.find("ann", ["l"]))["l"].messages) == 1
+    await store.keep("ann", ["l"], (), turn="other")
+    left = await database.do(lambda db: db.execute("SELECT turn FROM turn_parts").fetchall())
+    assert left == []
+
+
+async def test_a_private_turn_is_read_by_its_keys_alone(database: Database) -> None:
+    store, secret, opening = RoundStore(database), b"s" * 32, b"o" * 32
+    said = [Message("user", (Text("plain words"),))]
+    await store.keep("ann", ["k", "ran:1"], said, secret=secret, secrets={"k": opening})
+    assert (await store.find("ann", ["k"], secrets={"k": opening}))["k"].messages == tuple(said)
+    assert await store.find("ann", ["k"], secrets={"k": b"x" * 32}) == {}
+    assert await store.find("ann", ["k"]) == {}
+    assert (await store.find("ann", ["ran:1"]))["ran:1"].messages == ()
+    rows = await database.do(lambda db: db.execute("SELECT messages FROM turn_parts").fetchall())
+    assert b"plain words" not in bytes(rows[0][0])
 
 
 async def test_of_many_who_claim_a_key_on_two_nodes_one_carries_it_out(storage_url: str) -> None:

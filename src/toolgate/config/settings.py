@@ -461,7 +461,13 @@ class Records(Struct, frozen=True, kw_only=True):
 
 
 class Responses(Struct, frozen=True, kw_only=True):
-    """Responses that are made in the background."""
+    """What requests may continue, and responses that are made in the background."""
+
+    past_bytes: Annotated[
+        int,
+        about("Bytes of earlier turns, conversations and referenced items that a request may continue.", ge=1 * KIB),
+    ] = 32 * MIB
+    past_items: Annotated[int, about("Items of the same.", ge=1)] = 10_000
 
     background_per_caller: Annotated[
         int, about("Responses of one key that may be made in the background at a time, on all nodes.", ge=1)

@@ -13,7 +13,7 @@ from toolgate.server.responses import State
 from toolgate.server.responses import Terms as ResponseTerms
 from toolgate.storage.database import Database
 from toolgate.storage.files import steps_file
-from toolgate.storage.responses import ResponseStore
+from toolgate.storage.responses import PastLimits, ResponseStore
 from toolgate.storage.runs import RunStore
 from toolgate.telemetry.traced import Traced
 
@@ -26,7 +26,7 @@ def make_state(config: Config, database: Database, store: ResponseStore, traced:
     terms = ResponseTerms(
         kept.background_per_caller, kept.stream_bytes, kept.stream_keep_seconds, asks_again=how.ask_again
     )
-    return State(database, store, traced, runs, terms, fanout)
+    return State(database, store, traced, runs, terms, fanout, PastLimits(kept.past_bytes, kept.past_items))
 
 
 def make_runs(

@@ -12,13 +12,27 @@ from msgspec import Struct
 
 from toolgate.conversation.errors import Conflict
 from toolgate.storage.database import Connection, Database
+from toolgate.storage.engine import batches, placeholders
 from toolgate.storage.locks import ConversationLocks
-from toolgate.storage.responses import Write
+from toolgate.storage.responses import NO_LIMITS, PastLimits, Write
 
 Order: TypeAlias = Literal["asc", "desc"]
 Item: TypeAlias = dict[str, Any]
 
-_ALL = 2**62
+_ALL = """
+SELECT item FROM conversation_items
+WHERE conversation = (SELECT id FROM conversations WHERE id = ? AND owner = ?) ORDER BY place
+"""
+_SIZE = """
+SELECT count(*), coalesce(sum(bytes), 0) FROM conversation_items
+WHERE conversation = (SELECT id FROM conversations WHERE id = ? AND owner = ?)
+"""
+_PLACES = """
+SELECT conversation_items.id, conversation, bytes
+FROM conversation_items JOIN conversations ON conversations.id = conversation
+WHERE owner = ? AND conversation_items.id IN (%s)
+"""
+_ONE = "SELECT item FROM conversation_items WHERE conversation = ? AND id = ?"
 _OWNED = "SELECT 1 FROM conversations WHERE id = ? AND owner = ?"
 _ITEM = """
 SELECT item FROM conversation_items
@@ -119,29 +133,48 @@ class ConversationStore:
         """Add items at the end; false if this owner has no such conversation, Conflict if another node has it."""
         return bool(await self._database.change(self.appending(owner, id, items)))
 
-    async def items(self, owner: str, id: str) -> list[Item]:
-        """All items, oldest first."""
-        return await self.page(owner, id, "asc", None, _ALL)
+    async def items(self, owner: str, id: str, limits: PastLimits = NO_LIMITS) -> list[Item]:
+        """All items, oldest first; InvalidRequest, before any is read, if they are larger than the limits."""
+
+        def read(db: Connection) -> list[Item]:
+            count, size = db.execute(_SIZE, (id, owner)).fetchone()
+            limits.check(int(size), count, f"The conversation {id[:100]!r}", "conversation")
+            return [msgspec.json.decode(row[0]) for row in db.execute(_ALL, (id, owner)).fetchall()]
+
+        return await self._database.do(read)
 
     async def page(self, owner: str, id: str, order: Order, after: str | None, limit: int) -> list[Item]:
         """At most so many items in this order, those behind the one named `after`."""
         select, values = _PAGES[order], (id, id, owner, id, after, limit)
-        rows = await self._database.do(lambda db: db.execute(select, values).fetchall())
-        return [msgspec.json.decode(row[0]) for row in rows]
+        return await self._database.do(
+            lambda db: [msgspec.json.decode(row[0]) for row in db.execute(select, values).fetchall()]
+        )
 
     async def item(self, owner: str, id: str, item: str) -> Item | None:
         """One item of a conversation."""
         rows = await self._database.do(lambda db: db.execute(_ITEM, (item, id, owner)).fetchall())
         return msgspec.json.decode(rows[0][0]) if rows else None
 
-    async def named(self, owner: str, item: str) -> Item | None:
-        """The item of this id in whichever conversation of this owner."""
-        select = """
-        SELECT item FROM conversation_items JOIN conversations ON conversations.id = conversation
-        WHERE conversation_items.id = ? AND owner = ? LIMIT 1
+    async def named(
+        self, owner: str, items: Sequence[str], limits: PastLimits = NO_LIMITS
+    ) -> dict[str, tuple[Item, int]]:
+        """The items of these ids in whichever conversation of this owner, each with its size.
+
+        InvalidRequest, before any is read, if they are larger than the limits.
         """
-        rows = await self._database.do(lambda db: db.execute(select, (item, owner)).fetchall())
-        return msgspec.json.decode(rows[0][0]) if rows else None
+
+        def read(db: Connection) -> dict[str, tuple[Item, int]]:
+            places: dict[str, tuple[str, int]] = {}
+            for some in batches(items):
+                for id, conversation, size in db.execute(_PLACES % placeholders(some), (owner, *some)).fetchall():
+                    places[id] = (conversation, size)
+            limits.check(sum(size for _, size in places.values()), 0, "What the item references name", "input")
+            return {
+                id: (msgspec.json.decode(db.execute(_ONE, (conversation, id)).fetchone()[0]), size)
+                for id, (conversation, size) in places.items()
+            }
+
+        return await self._database.do(read)
 
     async def remove(self, owner: str, id: str, item: str) -> bool:
         """Take one item out; false if it is not there."""
@@ -162,10 +195,10 @@ def _append(db: Connection, id: str, items: Sequence[Item]) -> None:
     last = db.execute("SELECT max(place) FROM conversation_items WHERE conversation = ?", (id,)).fetchone()[0]
     place = 0 if last is None else last + 1
     for item in items:
-        row = (id, place, item["id"], msgspec.json.encode(item))
+        written = msgspec.json.encode(item)
         db.execute(
-            "INSERT INTO conversation_items (conversation, place, id, item) VALUES (?, ?, ?, ?) "
-            "ON CONFLICT (id, conversation) DO UPDATE SET item = excluded.item",
-            row,
+            "INSERT INTO conversation_items (conversation, place, id, item, bytes) VALUES (?, ?, ?, ?, ?) "
+            "ON CONFLICT (id, conversation) DO UPDATE SET item = excluded.item, bytes = excluded.bytes",
+            (id, place, item["id"], written, len(written)),
         )
         place += 1

@@ -1,17 +1,18 @@
 """Answers of the Responses API that a client may name again.
 
-A response is on the disk before it is reported kept.
+A response is on the disk before it is reported kept. What is large is decoded in the threads of the database, one row
+after the other, and measured before it is read.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import Struct
 
+from toolgate.conversation.errors import InvalidRequest
 from toolgate.storage.database import Connection, Database
-
-_LONGEST_CHAIN = 10_000
+from toolgate.storage.engine import batches, placeholders
 
 Write: TypeAlias = Callable[[Connection], object]
 """A change to other tables that must happen together with one to these, or not at all."""
@@ -28,6 +29,31 @@ class StoredResponse(Struct, frozen=True):
     body: dict[str, Any]
 
 
+class PastLimits(Struct, frozen=True):
+    """How much of the past one request may bring back."""
+
+    bytes: int = 32 * 1024 * 1024
+    items: int = 10_000
+
+    def check(self, size: int, items: int, what: str, param: str) -> None:
+        """InvalidRequest if the past is larger; `what` names it, and `param` the field that asks for it."""
+        if size > self.bytes:
+            raise _too_long(what, f"{self.bytes} bytes (responses.past_bytes)", param)
+        if items > self.items:
+            raise _too_long(what, f"{self.items} items (responses.past_items)", param)
+
+
+NO_LIMITS = PastLimits(2**62, 2**31)
+
+
+def _too_long(what: str, limit: str, param: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"{what} holds more than {limit}; begin anew with the items that still matter.",
+        param=param,
+        code="context_length_exceeded",
+    )
+
+
 class ResponseStore:
     """Keeps responses; whoever does not own one cannot tell it from one that does not exist."""
 
@@ -36,11 +62,12 @@ class ResponseStore:
 
     async def save(self, response: StoredResponse, *also: Write) -> None:
         """Keep a response, and make the other changes with it; once this returns all of it survives a crash."""
-        items = [(id, response.owner, response.id) for id in _output(response)]
+        one = response
+        items = [(id, one.owner, one.id) for id in _output(one)]
 
         def write(db: Connection) -> None:
-            said = (msgspec.json.encode(response.input), msgspec.json.encode(response.body))  # may be large
-            db.execute(_SAVE, (response.id, response.owner, response.previous, response.created, *said))
+            input, body = msgspec.json.encode(one.input), msgspec.json.encode(one.body)
+            db.execute(_SAVE, (one.id, one.owner, one.previous, one.created, input, body, len(input) + len(body)))
             db.executemany(_SAVE_ITEM, items)
             for other in also:
                 other(db)
@@ -49,25 +76,62 @@ class ResponseStore:
 
     async def load(self, owner: str, id: str) -> StoredResponse | None:
         """The response of this id, if this owner has one."""
-        rows = await self._database.do(lambda db: db.execute(_SELECT, (id, owner)).fetchall())
-        return _response(rows[0]) if rows else None
+        return await self._database.do(lambda db: _loaded(db, owner, [id]).get(id))
 
-    async def chain(self, owner: str, id: str) -> list[StoredResponse]:
-        """The response and all it continues, oldest first; empty when any of them is gone."""
-        chain: list[StoredResponse] = []
-        following: str | None = id
-        while following is not None and len(chain) < _LONGEST_CHAIN:
-            response = await self.load(owner, following)
-            if response is None:
+    async def chain(self, owner: str, id: str, limits: PastLimits = NO_LIMITS) -> list[StoredResponse]:
+        """The response and all it continues, oldest first; empty when any of them is gone.
+
+        InvalidRequest, before anything of it is read, if all of it is larger than the limits.
+        """
+        values = {"id": id, "owner": owner, "most": limits.bytes, "turns": limits.items}
+
+        def read(db: Connection) -> list[StoredResponse]:
+            rows = db.execute(_CHAIN, values).fetchall()
+            if not rows:
                 return []
-            chain.append(response)
-            following = response.previous
-        return chain[::-1]
+            _, previous, size, turns = rows[0]  # the oldest that was reached
+            what = f"The response {id[:100]!r} with all that it continues"
+            limits.check(size, turns + (turns >= limits.items and previous is not None), what, "previous_response_id")
+            if previous is not None:
+                return []
+            ids = [row[0] for row in rows]
+            found = _loaded(db, owner, ids)
+            return [found[one] for one in ids] if len(found) == len(ids) else []
+
+        return await self._database.do(read)
 
     async def item(self, owner: str, id: str) -> dict[str, Any] | None:
         """The item of this id that a kept response of this owner gave."""
-        rows = await self._database.do(lambda db: db.execute(_SELECT_BY_ITEM, (id, owner)).fetchall())
-        return _output(_response(rows[0])).get(id) if rows else None
+        found = await self.items(owner, [id])
+        return found[id][0] if id in found else None
+
+    async def items(
+        self, owner: str, ids: Sequence[str], limits: PastLimits = NO_LIMITS
+    ) -> "dict[str, tuple[dict[str, Any], int]]":
+        """The items of these ids that kept responses of this owner gave, each with its size.
+
+        InvalidRequest, before any is read, if the responses that gave them are larger than the limits.
+        """
+
+        def read(db: Connection) -> dict[str, tuple[dict[str, Any], int]]:
+            places: dict[str, str] = {}
+            for some in batches(ids):
+                select = f"SELECT id, response FROM items WHERE owner = ? AND id IN ({placeholders(some)})"  # noqa: S608 - ?
+                places |= dict(db.execute(select, (owner, *some)).fetchall())
+            named = list(dict.fromkeys(places.values()))
+            size = 0
+            for some in batches(named):
+                select = (
+                    f"SELECT coalesce(sum(bytes), 0) FROM responses WHERE owner = ? AND id IN ({placeholders(some)})"  # noqa: S608 - ?
+                )
+                size += int(db.execute(select, (owner, *some)).fetchone()[0])
+            limits.check(size, 0, "What the item references name", "input")
+            given: dict[str, dict[str, Any]] = {}
+            for response in _loaded(db, owner, named).values():
+                given |= _output(response)
+            return {id: (given[id], len(msgspec.json.encode(given[id]))) for id in places if id in given}
+
+        return await self._database.do(read)
 
     async def delete(self, owner: str, id: str, *also: Write) -> bool:
         """Forget a response and its items, with the other changes; false if this owner has none of this id."""
@@ -86,20 +150,35 @@ class ResponseStore:
 
 
 _SAVE = """
-INSERT INTO responses (id, owner, previous, created, input, body) VALUES (?, ?, ?, ?, ?, ?)
+INSERT INTO responses (id, owner, previous, created, input, body, bytes) VALUES (?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO UPDATE SET owner = excluded.owner, previous = excluded.previous, created = excluded.created,
-    input = excluded.input, body = excluded.body
+    input = excluded.input, body = excluded.body, bytes = excluded.bytes
 """
 _SAVE_ITEM = """
 INSERT INTO items (id, owner, response) VALUES (?, ?, ?)
 ON CONFLICT (id, owner) DO UPDATE SET response = excluded.response
 """
-_SELECT = "SELECT id, owner, previous, created, input, body FROM responses WHERE id = ? AND owner = ?"
-_SELECT_BY_ITEM = """
-SELECT kept.id, kept.owner, previous, created, input, body
-FROM items JOIN responses AS kept ON kept.id = items.response AND kept.owner = items.owner
-WHERE items.id = ? AND items.owner = ?
+_SELECT = "SELECT id, owner, previous, created, input, body FROM responses WHERE owner = ? AND id IN (%s)"
+# Goes no further than it takes to know that it is too much.
+_CHAIN = """
+WITH RECURSIVE chain (id, previous, size, turns) AS (
+    SELECT id, previous, bytes, 1 FROM responses WHERE id = :id AND owner = :owner
+    UNION ALL
+    SELECT earlier.id, earlier.previous, chain.size + earlier.bytes, chain.turns + 1
+    FROM chain JOIN responses AS earlier ON earlier.id = chain.previous
+    WHERE earlier.owner = :owner AND chain.size <= :most AND chain.turns < :turns
+)
+SELECT id, previous, size, turns FROM chain ORDER BY turns DESC
 """
+
+
+def _loaded(db: Connection, owner: str, ids: Sequence[str]) -> dict[str, StoredResponse]:
+    """Those of the responses that this owner has, by their ids."""
+    found: dict[str, StoredResponse] = {}
+    for some in batches(ids, 100):
+        for row in db.execute(_SELECT % placeholders(some), (owner, *some)).fetchall():
+            found[row[0]] = _response(row)
+    return found
 
 
 def _output(response: StoredResponse) -> dict[str, dict[str, Any]]:

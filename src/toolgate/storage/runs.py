@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from msgspec import Struct
 
 from toolgate.storage.database import Connection, Database
+from toolgate.storage.engine import batches, placeholders
 from toolgate.storage.responses import Write
 from toolgate.storage.sightings import Sightings
 
@@ -193,9 +194,16 @@ class RunStore:
 
     async def beat(self, ids: Sequence[str]) -> list[Held]:
         """Keep these runs for another while; those of them that this node still has."""
-        beat = _BEAT % ", ".join("?" * len(ids))
-        values = (self._clock() + self.lease_seconds, self.node, *ids)
-        rows = await self._database.change(lambda db: db.execute(beat, values).fetchall())
+        until = self._clock() + self.lease_seconds
+
+        def write(db: Connection) -> list[Any]:
+            return [
+                row
+                for some in batches(ids)
+                for row in db.execute(_BEAT % placeholders(some), (until, self.node, *some)).fetchall()
+            ]
+
+        rows = await self._database.change(write)
         return [Held(id, token, bool(cancel)) for id, token, cancel in rows]
 
     async def free(self) -> list[Freed]:

@@ -128,7 +128,7 @@ class ConversationObjects:
 
     async def _items(self, given: list[Any], owner: str) -> list[dict[str, Any]]:
         """The items with what they refer to, and with ids, once the dialect could read them."""
-        meant = [await self._past.meant(item, owner) for item in given]
+        meant = await self._past.resolved(given, owner)
         await off_loop(_check_items, meant)
         return with_ids(meant)
 

@@ -84,6 +84,7 @@ class Responses:
         if body.get("background") is True:
             await self._start(call, body, release)
             return
+        call.exchange.cancel_when_client_leaves()
         try:
             turn = await self._past.turn(body, call.caller.name, lane.memory if lane else None)
             question = await self._question(call, turn.body)
@@ -143,12 +144,7 @@ class Responses:
     async def input_items(self, call: Call) -> None:
         """List the items that a kept response answered, newest first unless `order` says otherwise."""
         kept, page = await self._find(call), read_page(call.exchange.query)
-        chain = await self._store.chain(call.caller.name, kept.id) or [kept]  # its past may have been deleted
-        items = [
-            item
-            for turn in chain
-            for item in (turn.input if turn.id == kept.id else [*turn.input, *turn.body["output"]])
-        ]
+        items = [*await self._past.before(kept), *kept.input]
         named = [{"id": f"item_{kept.id[5:]}_{number}", **item} for number, item in enumerate(items)]
         await call.exchange.respond(200, encode(cut(with_ids(named), page)))
 
@@ -197,6 +193,7 @@ class Responses:
         if type(body.get("stream")) not in (bool, type(None)):
             raise InvalidRequest("stream must be true or false.", param="stream", code="invalid_type")
         turn = await self._past.turn({**body, "stream": True}, call.caller.name)
+        turn = replace(turn, past=[])  # it stands in the body, and is stored with it until the response has ended
         question = await self._question(call, turn.body)
         reply, headers = question.reply, said(call.exchange.headers, self._dialect.passed_headers)
         accepted = Accepted(

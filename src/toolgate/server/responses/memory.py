@@ -5,6 +5,7 @@ up to its end, as JSON, which takes less room than objects do. All sockets share
 not asked for the longest makes room, and its client is told to send the whole conversation again.
 """
 
+import asyncio
 from collections import OrderedDict
 from typing import Any
 
@@ -13,6 +14,7 @@ import msgspec
 from toolgate.wire.jsontext import encode
 
 MIB = 1024 * 1024
+_SMALL = MIB // 4
 
 
 class Shelf:
@@ -60,10 +62,12 @@ class Memory:
         self._last[lane] = id
         self._shelf.put(self, id, encode(items))
 
-    def recall(self, id: Any) -> list[Any] | None:
-        """All items up to the end of a response, or None if it is not remembered."""
+    async def recall(self, id: Any) -> list[Any] | None:
+        """All items up to the end of a response, or None if it is not remembered; many are decoded in a thread."""
         items = self._shelf.get(self, id) if type(id) is str else None
-        return None if items is None else msgspec.json.decode(items, type=list[Any])
+        if items is None or len(items) < _SMALL:
+            return None if items is None else _decode(items)
+        return await asyncio.to_thread(_decode, items)
 
     def forget(self, id: str | None) -> None:
         """Forget a response, if it is remembered."""
@@ -75,3 +79,7 @@ class Memory:
         for id in self._last.values():
             self._shelf.drop(self, id)
         self._last.clear()
+
+
+def _decode(items: bytes) -> list[Any]:
+    return msgspec.json.decode(items, type=list[Any])

@@ -10,7 +10,7 @@ from toolgate.server.responses.locks import Occupied
 from toolgate.storage.conversations import ConversationStore
 from toolgate.storage.database import Database
 from toolgate.storage.locks import ConversationLocks
-from toolgate.storage.responses import ResponseStore
+from toolgate.storage.responses import PastLimits, ResponseStore
 from toolgate.storage.streams import StreamStore
 from toolgate.telemetry.traced import Traced
 
@@ -26,7 +26,9 @@ class State:
         runs: Runs,
         terms: Terms | None = None,
         fanout: Fanout | None = None,
+        past_limits: PastLimits = PastLimits(),  # noqa: B008  # an immutable value
     ) -> None:
+        self.past_limits = past_limits
         locks = ConversationLocks(database, node=runs.store.node, is_gone=is_gone)
         self.conversations = ConversationStore(database, locks)
         terms = terms or Terms()

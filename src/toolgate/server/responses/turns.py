@@ -9,7 +9,10 @@ from toolgate.server.responses.items import text_message
 from toolgate.server.responses.keeper import Turn
 from toolgate.server.responses.memory import Memory
 from toolgate.server.responses.state import State
-from toolgate.storage.responses import ResponseStore, StoredResponse
+from toolgate.storage.responses import PastLimits, ResponseStore, StoredResponse
+
+MOST_REFERENCES = 1000
+"""Items that one request may name instead of sending them."""
 
 
 class Past:
@@ -18,15 +21,16 @@ class Past:
     def __init__(self, store: ResponseStore, state: State | None) -> None:
         self._store = store
         self._state = state
+        self._limits = state.past_limits if state is not None else PastLimits()
 
     async def turn(self, body: dict[str, Any], owner: str, memory: Memory | None = None) -> Turn:
         """The request with its past in front of its own items; that may be in a socket's memory only."""
-        new_items = _items(body.get("input"))
-        if any(_is_reference(item) for item in new_items):
-            new_items = [await self.meant(item, owner) for item in new_items]
+        given = _items(body.get("input"))
+        new_items = await self.resolved(given, owner)
+        if new_items is not given:
             body = {**body, "input": new_items}
         conversation = conversation_of(body)
-        remembered = memory.recall(body.get("previous_response_id")) if memory else None
+        remembered = await memory.recall(body.get("previous_response_id")) if memory else None
         if conversation is not None:
             earlier = await self._conversation(owner, conversation)
         elif remembered is not None:
@@ -37,34 +41,56 @@ class Past:
             return Turn(owner, body, new_items)
         else:
             earlier = []
+        self._limits.check(0, len(earlier), "What this request continues", "previous_response_id")
         body = {**body, "input": opened([*earlier, *new_items])}
         return Turn(owner, body, new_items, conversation, earlier, unsaved=remembered is not None)
 
     async def items(self, body: dict[str, Any], owner: str) -> list[Any]:
         """All items of a request and its past, as they are kept."""
-        new_items = [await self.meant(item, owner) for item in _items(body.get("input"))]
+        new_items = await self.resolved(_items(body.get("input")), owner)
         if body.get("previous_response_id") is None:
             return new_items
         return [*await self._chain(owner, body["previous_response_id"]), *new_items]
 
-    async def meant(self, item: Any, owner: str) -> Any:
-        """The kept item that a reference names; one that names nothing is left for the dialect to refuse."""
-        if not _is_reference(item):
-            return item
-        found = await self._store.item(owner, item["id"])
-        if found is None and self._state is not None:
-            found = await self._state.conversations.named(owner, item["id"])
-        return found or item
+    async def before(self, response: StoredResponse) -> list[Any]:
+        """The items of all turns that a response continues; none if they have been deleted meanwhile."""
+        if response.previous is None:
+            return []
+        chain = await self._store.chain(response.owner, response.previous, self._limits)
+        return [item for turn in chain for item in (*turn.input, *turn.body["output"])]
+
+    async def resolved(self, items: list[Any], owner: str) -> list[Any]:
+        """The items, with the kept ones in place of references; one that names nothing is left for the dialect to refuse.
+
+        They are counted before any is looked for, and looked for together.
+        """
+        named = [item["id"] for item in items if _is_reference(item)]
+        if not named:
+            return items
+        if len(named) > MOST_REFERENCES:
+            raise InvalidRequest(
+                f"input may hold at most {MOST_REFERENCES} item references, not {len(named)}.",
+                param="input",
+                code="array_above_max_length",
+            )
+        ids = list(dict.fromkeys(named))
+        found = await self._store.items(owner, ids, self._limits)
+        missing = [id for id in ids if id not in found]
+        if missing and self._state is not None:
+            found |= await self._state.conversations.named(owner, missing, self._limits)
+        size = sum(found[id][1] for id in named if id in found)
+        self._limits.check(size, 0, "What the item references name", "input")
+        return [found[item["id"]][0] if _is_reference(item) and item["id"] in found else item for item in items]
 
     async def _conversation(self, owner: str, id: str) -> list[Any]:
         if self._state is None:
             raise InvalidRequest("conversation objects are not offered by this server.", param="conversation")
         if await self._state.conversations.load(owner, id) is None:
             raise unknown_conversation(id)
-        return await self._state.conversations.items(owner, id)
+        return await self._state.conversations.items(owner, id, self._limits)
 
     async def _chain(self, owner: str, previous: Any) -> list[Any]:
-        chain = await self._store.chain(owner, previous) if type(previous) is str else []
+        chain = await self._store.chain(owner, previous, self._limits) if type(previous) is str else []
         if not chain:
             there = type(previous) is str and await self._store.load(owner, previous) is not None
             raise InvalidRequest(
@@ -90,7 +116,7 @@ class Past:
         conversation = conversation_id(turn.body)
         if conversation is None or self._state is None:
             return own
-        items = await self._state.conversations.items(turn.owner, conversation)
+        items = await self._state.conversations.items(turn.owner, conversation, self._limits)
         ids = {item.get("id") for item in turn.body["output"]}
         places = [place for place, item in enumerate(items) if item["id"] in ids]
         if not places:
