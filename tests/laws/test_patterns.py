@@ -62,6 +62,7 @@ INSIDE: dict[str, tuple[str, str] | str] = {
     "tools/sources/openapi/operation.py:read": (r"[?#\\\s]", "search"),
     "tools/sources/openapi/parameter.py:_segment": (r"[/\\]", "split"),
     "tools/sources/openapi/schema.py:_reference": (r"[^A-Za-z0-9_.-]", "sub"),
+    "upstreams/embedded/vocabulary.py:__init__": ("[<[]", "finditer"),
     "upstreams/echo.py:_told": (r"\S+\s*|\s+", "findall"),
 }
 

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 
 from toolgate.upstreams.embedded import frames
 from toolgate.upstreams.embedded.stops import Stops
+from toolgate.upstreams.embedded.vocabulary import Neutral, UnreadableVocabulary, control_tokens
 from toolgate.wire.lengths import read_framed
 
 BATCH = 128
@@ -65,11 +66,16 @@ class Engine:
         self._orders: queue.SimpleQueue[frames.Generate] = queue.SimpleQueue()
         self._cancelled: set[int] = set()
         self._server: Any = None  # the runtime has no types
+        self._neutral = Neutral(())
 
     def load(self, order: frames.Load) -> None:
         """Load the weights; Unloadable if that cannot be."""
         began = time.monotonic()
         self._server = _load(order)
+        try:
+            self._neutral = Neutral(control_tokens(Path(order.path)))
+        except UnreadableVocabulary as error:
+            raise Unloadable(f"{Path(order.path).name} cannot be used: {error}.") from None
         self._pipes.write(frames.Ready(time.monotonic() - began))
 
     def listen(self) -> None:
@@ -89,7 +95,7 @@ class Engine:
             writer = Writer(self._pipes, order, self._cancelled)
             try:
                 if order.id not in self._cancelled:
-                    self._server.handle_chat_completions(_body(order), writer)
+                    self._server.handle_chat_completions(_body(order, self._neutral), writer)
                 report = writer.report
             except (ValueError, RuntimeError, TypeError) as error:  # the runtime's words for a request it cannot take
                 report = frames.Failed(order.id, str(error)[:1000])
@@ -160,11 +166,14 @@ def _failure(id: int, error: Any) -> frames.Failed:
     return frames.Failed(id, message, told.get("n_prompt_tokens"), told.get("n_ctx"))
 
 
-def _body(order: frames.Generate) -> dict[str, Any]:
-    """The runtime's own request; its timings are the exact counts of tokens, also of an answer that is cut off."""
+def _body(order: frames.Generate, neutral: Neutral) -> dict[str, Any]:
+    """The runtime's own request; its timings are the exact counts of tokens, also of an answer that is cut off.
+
+    No content of a message holds a control token, whoever wrote it: the model's template alone begins and ends turns.
+    """
     body: dict[str, Any] = {
         **order.sampling,
-        "messages": [dict(message) for message in order.messages],
+        "messages": [{**message, "content": neutral(message["content"])} for message in order.messages],
         "max_tokens": order.max_tokens,
         "stream": True,
         "return_progress": True,
