@@ -8,6 +8,7 @@ from tests.server.toolwork import Work, at_work
 from toolgate.config import Secret
 from toolgate.config.settings import Responses
 from toolgate.server.responses.turns import MOST_REFERENCES
+from toolgate.storage import engine
 from toolgate.storage.database import Database
 from toolgate.storage.database import Work as Statements
 
@@ -105,3 +106,20 @@ async def test_an_item_that_is_named_often_counts_as_often(storage_url: str) -> 
         assert answer["status"] == "completed"
         answer = (await work.post("/v1/responses", {"model": "openai_chat", "input": [named] * 4})).json
         assert refused(answer, "responses.past_bytes", "input")
+
+
+async def test_a_page_of_large_items_is_shorter_than_asked_for(
+    storage_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "PAGE_BYTES", 2 * len(LONG) + 1000)
+    async with at_work(storage=Secret(storage_url)) as work:
+        items = [{"type": "message", "role": "user", "content": LONG, "id": f"msg_{number}"} for number in range(5)]
+        made = (await work.post("/v1/conversations", {"items": items})).json
+        path, seen, after = f"/v1/conversations/{made['id']}/items?limit=100&order=asc", [], ""
+        while True:
+            page = (await work.get(path + after)).json
+            seen.append([one["id"] for one in page["data"]])
+            if not page["has_more"]:
+                break
+            after = f"&after={page['last_id']}"
+        assert seen == [["msg_0", "msg_1"], ["msg_2", "msg_3"], ["msg_4"]]

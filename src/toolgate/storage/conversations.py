@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from toolgate.conversation.errors import Conflict
 from toolgate.storage.database import Connection, Database
-from toolgate.storage.engine import batches, placeholders
+from toolgate.storage.engine import batches, fitting, placeholders
 from toolgate.storage.locks import ConversationLocks
 from toolgate.storage.responses import NO_LIMITS, PastLimits, Write
 
@@ -149,6 +149,11 @@ class ConversationStore:
         return await self._database.do(
             lambda db: [msgspec.json.decode(row[0]) for row in db.execute(select, values).fetchall()]
         )
+
+    async def fitting(self, owner: str, id: str, order: Order, after: str | None, limit: int) -> int:
+        """How many of the items that such a page would have it may hold, for it not to be too large."""
+        select, values = _PAGES[order].replace("SELECT item", "SELECT bytes", 1), (id, id, owner, id, after, limit)
+        return await self._database.do(lambda db: fitting(row[0] for row in db.execute(select, values).fetchall()))
 
     async def item(self, owner: str, id: str, item: str) -> Item | None:
         """One item of a conversation."""

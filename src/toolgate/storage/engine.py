@@ -105,6 +105,21 @@ def placeholders(values: Sequence[Any]) -> str:
     return ", ".join("?" * len(values))
 
 
+PAGE_BYTES = 32 * 1024 * 1024
+"""Of a page of a list: one that would be larger is shorter than was asked for."""
+
+
+def fitting(sizes: Iterable[int]) -> int:
+    """How many of the first rows a page may hold; always one."""
+    count = total = 0
+    for size in sizes:
+        total += size
+        if count and total > PAGE_BYTES:
+            break
+        count += 1
+    return count
+
+
 def unavailable(why: str) -> Overloaded:
     """What a caller hears while the database is not there."""
     return Overloaded(f"The storage is not available: {why}.", code="storage_unavailable", retry_after=5)

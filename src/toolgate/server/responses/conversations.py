@@ -102,8 +102,9 @@ class ConversationObjects:
         found, page = await self._find(call), read_page(call.exchange.query)
         if page.after is not None and await self._kept.item(found.owner, found.id, page.after) is None:
             raise unknown_cursor(page.after)
-        items = await self._kept.page(found.owner, found.id, page.order, page.after, page.limit + 1)
-        await call.exchange.respond(200, encode(listed(items, page.limit)))
+        limit = await self._kept.fitting(found.owner, found.id, page.order, page.after, page.limit)
+        items = await self._kept.page(found.owner, found.id, page.order, page.after, limit + 1)
+        await call.exchange.respond(200, encode(listed(items, limit)))
 
     async def show_item(self, call: Call) -> None:
         """Tell one item."""
