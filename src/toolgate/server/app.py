@@ -16,6 +16,7 @@ from toolgate.conversation.errors import (
     ToolgateError,
     Unauthenticated,
 )
+from toolgate.scheduling import CALLER
 from toolgate.server.callers.auth import Caller, Keys, guess
 from toolgate.server.callers.guesses import Guesses
 from toolgate.server.callers.present import Present
@@ -125,6 +126,7 @@ class App:
             caller.require(endpoint.scope)
             self._guests[record.request_id] = exchange, caller, endpoint.scope, record
         record.caller = caller.name
+        CALLER.set(caller.name)
         return endpoint.handler(Call(exchange, caller, record, arguments))
 
     def _guessed(self, scope: Scope, exchange: Exchange, error: Unauthenticated) -> ToolgateError:

@@ -1,7 +1,8 @@
 """The database behind a storage URL, with its tables in their newest form.
 
 All access goes through threads of its own, so that the event loop never waits for a disk or a network: one thread for
-SQLite, as many as there are connections for PostgreSQL. Who finds all of them busy waits in line, and not for long.
+SQLite, as many as there are connections for PostgreSQL. Who finds all of them busy waits, and not for long; those who wait
+take turns, caller by caller.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TypeVar
 
+from toolgate.scheduling import CALLER, FairSlots
 from toolgate.storage.engine import PATIENCE, Connection, Cursor, Duplicate, Engine, Unsettled, Work, unavailable
 from toolgate.storage.migrations import Status, migrate, status
 
@@ -31,7 +33,7 @@ class Database:
         self.path = _path(place)
         self._engine = _engine(place, self.path, connections, patience)
         self._threads = ThreadPoolExecutor(self._engine.threads, thread_name_prefix="toolgate-storage")
-        self._free = asyncio.Semaphore(self._engine.threads)
+        self._slots = FairSlots(self._engine.threads)
         self._patience = patience
         self._ready = False
         self._opening = Lock()
@@ -80,15 +82,15 @@ class Database:
                 await loop.run_in_executor(self._threads, self._prepare)
             return await loop.run_in_executor(self._threads, job)
         finally:
-            self._free.release()
+            self._slots.free()
 
     async def _take_a_turn(self) -> None:
-        if not self._free.locked():
-            await self._free.acquire()  # does not wait
+        """Wait for a thread; the caller who keeps all of them busy has one turn to everybody else's one."""
+        if self._slots.take():
             return
         try:
             async with asyncio.timeout(self._patience):
-                await self._free.acquire()
+                await self._slots.wait(CALLER.get())
         except TimeoutError:
             raise unavailable("too many requests wait for it") from None
 

@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from msgspec import Struct
 
+from toolgate.scheduling import FairQueue
 from toolgate.storage.database import Connection, Database
 from toolgate.storage.engine import batches, placeholders
 from toolgate.storage.responses import Write
@@ -52,9 +53,10 @@ _RELEASE = """
 UPDATE runs SET state = 'queued', node = '', token = token + 1, lease = 0, updated = ?, attempts = attempts - 1
 WHERE id = ? AND token = ? AND state IN ('running', 'waiting')
 """
-_LAPSING = (
-    "SELECT id, node, token, lease, state FROM runs WHERE state IN ('queued', 'running', 'waiting') ORDER BY created"
-)
+_LAPSING = """
+SELECT id, node, token, lease, state, owner FROM runs
+WHERE state IN ('queued', 'running', 'waiting') ORDER BY created
+"""
 _CANCEL = """
 UPDATE runs SET cancel = 1, updated = ? WHERE id = ? AND state IN ('queued', 'running', 'waiting')
 RETURNING id, owner, state, node, token, lease, attempts, steps, cancel, asked, created, updated
@@ -207,17 +209,17 @@ class RunStore:
         return [Held(id, token, bool(cancel)) for id, token, cancel in rows]
 
     async def free(self) -> list[Freed]:
-        """Take runs from nodes that are gone and from nobody, so that they can be claimed; which."""
+        """Take runs from nodes that are gone and from nobody, so that they can be claimed; which, owner by owner in turn."""
         found = await self._database.do(lambda db: db.execute(_LAPSING).fetchall())
         gone = {"", *(node for node in {row[1] for row in found if row[1]} if self._is_gone(node))}
         self._sightings.keep({row[0] for row in found})
-        lapsed = [
-            (Freed(id, state != "queued"), token, lease)
-            for id, node, token, lease, state in found
-            if self._sightings.age(id, (token, lease)) >= self.lease_seconds or node in gone
-        ]
-        if not lapsed:
+        queue: FairQueue[tuple[Freed, int, float]] = FairQueue()
+        for id, node, token, lease, state, owner in found:
+            if self._sightings.age(id, (token, lease)) >= self.lease_seconds or node in gone:
+                queue.put(owner, (Freed(id, state != "queued"), token, lease))
+        if not queue:
             return []
+        lapsed = [queue.take() for _ in range(len(queue))]
         now = self._clock()
 
         def take(db: Connection) -> list[Freed]:

@@ -17,6 +17,7 @@ from toolgate.dialects.openai_responses.answer import DONE, UNFINISHED, describe
 from toolgate.engine.offload import off_loop
 from toolgate.limits.purse import Held
 from toolgate.runs.host import Attempt, Runs, Stop
+from toolgate.scheduling import CALLER
 from toolgate.server.endpoints import Question
 from toolgate.server.fanout import Fanout, LocalFanout, pause
 from toolgate.server.responses.accepted import Accepted, failure, read, write
@@ -125,6 +126,7 @@ class Background:
         flushing = asyncio.get_running_loop().create_task(recording.keep_flushing(attempt.lose))
         record = RequestRecord(accepted.request_id, "POST", accepted.path, endpoint=accepted.path, stream=True)
         record.caller = accepted.turn.owner
+        CALLER.set(record.caller)
         record.tally.add(past.past.usage)
         try:
             await self._made(attempt, accepted, past, recording, record)

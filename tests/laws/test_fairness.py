@@ -1,0 +1,195 @@
+"""The fairness law: a caller who floods what callers share delays another caller by no more than one job at a time.
+
+No clock is looked at. Something that is shared is filled by one caller and held; then another caller comes, and it is let go
+job by job. What is counted is how many of the flood's jobs are served between the other's request and its own job: in an
+idle server none, and one under any flood, so that the other waits for twice what it needs alone at most.
+"""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.server.talk import CLIENTS, PATHS, body
+from tests.server.test_faults import GOOD_WHOLE
+from tests.stage import MEMORY, QUIET
+from tests.upstreams.faulty import Faulty, Peer
+from toolgate.config import BUILTIN, Config, Key, Model, Secret, Target, Upstream
+from toolgate.config.settings import Server
+from toolgate.server.build import Toolgate
+from toolgate.server.edge.listen import listening
+
+SLOTS = 4
+FLOOD = 30
+PATIENCE = 60
+
+
+class HeldUpstream:
+    """Takes requests at once and answers one whenever it is let go; `arrived` are the callers in the order of asking."""
+
+    def __init__(self) -> None:
+        self.arrived: list[str] = []
+        self.changed = asyncio.Event()
+        self.go = asyncio.Semaphore(0)
+
+    async def play(self, peer: Peer) -> None:
+        """Answer the requests of one connection, each when it is its turn."""
+        while (request := await peer.request()) is not None:
+            self.arrived.append("flood" if b"from flood" in request.body else "other")
+            self.changed.set()
+            await self.go.acquire()
+            await peer.send(GOOD_WHOLE)
+
+    async def has(self, count: int) -> None:
+        """Return when so many requests have arrived."""
+        async with asyncio.timeout(PATIENCE):
+            while len(self.arrived) < count:
+                self.changed.clear()
+                await self.changed.wait()
+
+
+class Shared:
+    """A gateway that a flooding caller and another one use."""
+
+    def __init__(self, url: str, gate: Toolgate, upstream: HeldUpstream) -> None:
+        self.gate = gate
+        self.upstream = upstream
+        self._client = httpx.AsyncClient(base_url=url, timeout=PATIENCE, limits=httpx.Limits(max_connections=None))
+
+    async def send(self, who: str, method: str, path: str, payload: Any = None, **headers: str) -> httpx.Response:
+        """One request of a caller."""
+        headers |= {"authorization": f"Bearer {who}-key"}
+        return await self._client.request(method, path, json=payload, headers=headers)
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._client.aclose()
+
+
+@asynccontextmanager
+async def shared() -> AsyncIterator[Shared]:
+    """A gateway over an upstream of few slots, and a model that needs none."""
+    held = HeldUpstream()
+    async with Faulty(held.play) as faulty:
+        base = f"http://127.0.0.1:{faulty.port}/v1"
+        upstream = Upstream(name="u", dialect="openai_chat", base_url=base, max_connections=SLOTS)
+        config = Config(
+            server=Server(port=0),
+            upstreams={"u": upstream},
+            models=(
+                Model(name="m", targets=(Target(upstream="u", model="up"),), retries=0),
+                Model(name="echo", targets=(Target(upstream=BUILTIN, model="echo"),)),
+            ),
+            keys=tuple(
+                Key(name=name, key=Secret(f"{name}-key"), scopes=("chat", "tools")) for name in ("flood", "other")
+            ),
+            storage=MEMORY,
+            log=QUIET,
+        )
+        gate = Toolgate(config)
+        async with listening(gate) as url:
+            opened = Shared(url, gate, held)
+            try:
+                yield opened
+            finally:
+                for _ in range(2 * FLOOD):
+                    held.go.release()
+                await opened.aclose()
+
+
+async def until(holds: Callable[[], bool | Awaitable[bool]]) -> None:
+    """Return when the condition holds."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            held = holds()
+            if held if isinstance(held, bool) else await held:
+                return
+            await asyncio.sleep(0.005)
+
+
+async def served_before_the_other(upstream: HeldUpstream, queued: int) -> int:
+    """How many of the flood's requests reach the upstream before the other's, which waits; none of `queued` answered yet."""
+    while "other" not in upstream.arrived:
+        count = len(upstream.arrived)
+        upstream.go.release()
+        await upstream.has(count + 1)
+    return upstream.arrived.index("other") - queued
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+async def test_an_upstreams_slots_are_shared_among_callers(client: str) -> None:
+    async with shared() as gateway:
+        flood = [
+            asyncio.ensure_future(gateway.send("flood", "POST", PATHS[client], body(client, "m", False, "from flood")))
+            for _ in range(FLOOD)
+        ]
+        await gateway.upstream.has(SLOTS)
+        await until(lambda: sum(one.done() for one in flood) == FLOOD - 2 * SLOTS)  # as many wait as may
+        other = asyncio.ensure_future(gateway.send("other", "POST", PATHS[client], body(client, "m", False, "Hi")))
+        await until(lambda: sum(one.done() for one in flood) == FLOOD - 2 * SLOTS + 1)  # one made room
+        assert await served_before_the_other(gateway.upstream, SLOTS) <= 1
+        for _ in range(FLOOD):
+            gateway.upstream.go.release()
+        assert (await other).status_code == 200
+        assert {(await one).status_code for one in flood} == {200, 503}
+
+
+async def test_background_runs_take_turns() -> None:
+    async with shared() as gateway:
+        more = {"background": True, "store": True}
+        payload = body("openai_responses", "m", False, "from flood", **more)
+        flood = [(await gateway.send("flood", "POST", "/v1/responses", payload)).json()["id"] for _ in range(2 * SLOTS)]
+        await gateway.upstream.has(SLOTS)
+
+        async def failed() -> bool:
+            shown = [await gateway.send("flood", "GET", f"/v1/responses/{id}") for id in flood]
+            return [one.json()["status"] for one in shown].count("failed") == 1
+
+        accepted = await gateway.send("other", "POST", "/v1/responses", body("openai_responses", "m", False, **more))
+        assert accepted.status_code == 200, accepted.text
+        await until(failed)  # the last of the flood made room
+        assert await served_before_the_other(gateway.upstream, SLOTS) <= 1
+
+
+def reading(gateway: Shared, who: str, number: int) -> Awaitable[httpx.Response]:
+    return gateway.send(who, "GET", f"/v1/responses/resp_{number}")
+
+
+def writing(gateway: Shared, who: str, number: int) -> Awaitable[httpx.Response]:
+    return gateway.send(who, "POST", "/v1/conversations", {})
+
+
+def repeated(gateway: Shared, who: str, number: int) -> Awaitable[httpx.Response]:
+    payload = body("openai_chat", "echo", False)
+    return gateway.send(who, "POST", PATHS["openai_chat"], payload, **{"idempotency-key": f"{who}-{number}"})
+
+
+def listing(gateway: Shared, who: str, number: int) -> Awaitable[httpx.Response]:
+    return gateway.send(who, "GET", "/v1/approvals")
+
+
+@pytest.mark.parametrize("send", [reading, writing, repeated, listing])
+async def test_the_database_is_shared_among_callers(
+    send: Callable[[Shared, str, int], Awaitable[httpx.Response]],
+) -> None:
+    async with shared() as gateway:
+        database, go, order = gateway.gate._database, threading.Event(), list[str]()
+
+        async def one(who: str, number: int) -> int:
+            heard = await send(gateway, who, number)
+            order.append(who)
+            return heard.status_code
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(database.do(lambda _: go.wait(PATIENCE)))
+            flood = [tasks.create_task(one("flood", number)) for number in range(FLOOD)]
+            await until(lambda: database._slots.waiting >= FLOOD)
+            other = tasks.create_task(one("other", 0))
+            await until(lambda: database._slots.waiting >= FLOOD + 1)
+            go.set()
+        assert order.index("other") <= 2
+        assert other.result() == flood[0].result() < 500
