@@ -1,8 +1,10 @@
-"""More calls of Python tools than processes to run them in: waiting in line costs no call any of its own time."""
+"""More calls of Python tools than processes to run them in: waiting costs no call its own time, and callers take turns."""
 
+import asyncio
 from pathlib import Path
 
 from tests.server.toolwork import TRUSTING, Work, at_work, call, results, said, soon
+from toolgate.config import Key, Secret
 from toolgate.config.settings import RunLimits, Tools, Workers
 
 SLOW = """
@@ -17,8 +19,8 @@ def slow(number: int) -> str:
 """
 
 
-async def _has(work: Work, name: str) -> bool:
-    return name in [one["name"] for one in (await work.get("/v1/tools")).json["data"]]
+async def _listed(work: Work, name: str, key: str = "") -> bool:
+    return name in [one["name"] for one in (await work.get("/v1/tools", key)).json["data"]]
 
 
 async def test_calls_that_wait_for_a_worker_have_all_of_their_time(tmp_path: Path) -> None:
@@ -27,7 +29,50 @@ async def test_calls_that_wait_for_a_worker_have_all_of_their_time(tmp_path: Pat
     limits = RunLimits(call_seconds=1.0)
     setup = Tools(approvals=TRUSTING.approvals, python=(str(tmp_path),), workers=Workers(count=1), limits=limits)
     async with at_work(tools=setup) as work:
-        await soon(lambda: _has(work, "slow"), seconds=20)
+        await soon(lambda: _listed(work, "slow"), seconds=20)
         script = work.play([call("slow", f'{{"number":{number}}}', number) for number in range(4)], "Done.")
         assert said("openai_chat", await work.ask()) == "Done."
         assert results(script.requests[1]) == ["0", "1", "2", "3"]
+
+
+BLOCKED = """
+import time
+from pathlib import Path
+from toolgate.lm import tool
+
+HERE = Path(__file__).parent
+
+@tool()
+def blocked(number: int) -> str:
+    "Waits until the test lets it go."
+    (HERE / f"began{number}").touch()
+    while not (HERE / "enough").exists():
+        time.sleep(0.01)
+    return str(number)
+
+@tool()
+def quick() -> str:
+    "Takes no time."
+    return "quick"
+"""
+
+
+def _began(folder: Path) -> int:
+    return len(list(folder.glob("began*")))
+
+
+async def test_a_caller_is_served_while_another_floods_all_workers(tmp_path: Path) -> None:
+    (tmp_path / "blocked.py").write_text(BLOCKED)
+    limits = RunLimits(call_seconds=60.0)
+    setup = Tools(approvals=TRUSTING.approvals, python=(str(tmp_path),), workers=Workers(count=2), limits=limits)
+    keys = tuple([Key(name=name, key=Secret(f"{name}-key"), scopes=("chat", "tools")) for name in ("many", "few")])
+    async with at_work(tools=setup, keys=keys) as work:
+        await soon(lambda: _listed(work, "quick", "few-key"), seconds=30)
+        flood = [call("blocked", f'{{"number":{number}}}', number) for number in range(24)]
+        work.play(flood, [call("quick", "{}", 1)], "Few are done.", "Many are done.")
+        flooding = asyncio.create_task(work.ask(key="many-key"))
+        await soon(lambda: _began(tmp_path) == 2, seconds=30)
+        assert said("openai_chat", await work.ask(key="few-key")) == "Few are done."
+        assert _began(tmp_path) == 2  # none of the others has had its turn
+        (tmp_path / "enough").touch()
+        assert said("openai_chat", await flooding) == "Many are done."

@@ -311,7 +311,12 @@ class BuiltinTools(Struct, frozen=True, kw_only=True):
 class Workers(Struct, frozen=True, kw_only=True):
     """The processes that Python tools run in."""
 
-    count: Annotated[int, about("How many there are at most.", ge=1, le=256)] = 4
+    count: Annotated[
+        int,
+        about(
+            "How many there are at most, and one more for a key that has none while others have them all.", ge=1, le=256
+        ),
+    ] = 4
     memory: Annotated[int, about("Bytes of memory that each may use.", ge=64 * MIB)] = 1024 * MIB
     output: Annotated[int, about("Bytes of output that one call may give.", ge=1 * KIB)] = 8 * MIB
     cpu_seconds: Annotated[int, about("Processor time of one call.", ge=1)] = 600

@@ -37,7 +37,7 @@ class WorkerTool:
         if not self._described.prepares:
             return Preparation()
         question = frames.Prepare(self._place, self.spec.name, invocation.arguments)
-        answer = await self._pool.ask(question, clock=invocation.clock)
+        answer = await self._pool.ask(question, clock=invocation.clock, caller=invocation.caller)
         match answer:
             case frames.Prepared(preparation):
                 return preparation
@@ -46,7 +46,7 @@ class WorkerTool:
     async def invoke(self, invocation: Invocation) -> Output:
         """Run it in whichever worker is free."""
         question = frames.Invoke(self._place, self.spec.name, invocation.arguments, token_of(invocation))
-        answer = await self._pool.ask(question, invocation.tell, invocation.clock)
+        answer = await self._pool.ask(question, invocation.tell, invocation.clock, invocation.caller)
         match answer:
             case frames.Gave():
                 return frames.decode_output(answer)

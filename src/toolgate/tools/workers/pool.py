@@ -1,4 +1,4 @@
-"""A few worker processes for many calls: one call each at a time, the others wait in line.
+"""A few worker processes for many calls: one call each at a time, the others wait, and callers take turns.
 
 Processes are started when needed, kept while they behave and are asked, and ended when idle.
 """
@@ -9,6 +9,7 @@ from typing import Any
 
 from toolgate.tools.tool import Clock, NoClock, Tell, ToolFailure, in_silence
 from toolgate.tools.workers import frames
+from toolgate.tools.workers.fair_semaphore import FairSemaphore
 from toolgate.tools.workers.worker import Limits, Log, Worker
 
 
@@ -17,9 +18,9 @@ class WorkerPool:
 
     def __init__(self, limits: Limits | None = None) -> None:
         self._limits = limits or Limits()
-        self._slots = asyncio.Semaphore(self._limits.workers)
+        self._slots = FairSemaphore(self._limits.workers)
         self._idle: dict[Worker, asyncio.TimerHandle] = {}
-        self._busy: set[Worker] = set()
+        self._busy: dict[Worker, str] = {}
         self._endings: set[asyncio.Task[None]] = set()
         self._closed = False
         self.log = Log()
@@ -29,15 +30,16 @@ class WorkerPool:
         question: frames.Question,
         tell: Tell = in_silence,
         clock: Clock = NoClock(),  # noqa: B008  # it keeps nothing
+        caller: str = "",
     ) -> frames.Answer:
         """The answer of whichever worker is free; ToolFailure if its process came to an end, or none became free."""
-        await self._turn(clock)
+        await self._turn(clock, caller)
         try:
             worker = self._free_worker()
         except ToolFailure:
-            self._slots.release()
+            self._slots.release(caller)
             raise
-        self._busy.add(worker)
+        self._busy[worker] = caller
         try:
             answer = await worker.ask(question, tell)
         except asyncio.CancelledError:
@@ -52,12 +54,12 @@ class WorkerPool:
             self._keep(worker)
         return answer
 
-    async def _turn(self, clock: Clock) -> None:
+    async def _turn(self, clock: Clock, caller: str) -> None:
         """Stand in line, at no cost of the call's own time."""
         clock.stop()
         try:
             async with asyncio.timeout(self._limits.line):
-                await self._slots.acquire()
+                await self._slots.acquire(caller)
         except TimeoutError:
             raise ToolFailure("All tool processes are busy; nothing was run. Try again later.") from None
         clock.start()
@@ -84,10 +86,9 @@ class WorkerPool:
         return Worker(self._limits, self.log)
 
     def _keep(self, worker: Worker) -> None:
-        self._busy.discard(worker)
         timer = asyncio.get_running_loop().call_later(self._limits.idle, self._retire, worker)
         self._idle[worker] = timer
-        self._slots.release()
+        self._slots.release(self._busy.pop(worker))
         if self._closed:
             self._retire(worker)
 
@@ -109,8 +110,7 @@ class WorkerPool:
         try:
             await worker.end()
         finally:
-            self._busy.discard(worker)
-            self._slots.release()
+            self._slots.release(self._busy.pop(worker))
 
     def _later(self, ending: Coroutine[Any, Any, None]) -> None:
         """Do it without the caller waiting for it; `aclose` does."""

@@ -34,7 +34,8 @@ _WHY = {
 class Limits(Struct, frozen=True, kw_only=True):
     """What worker processes may have: how many, memory and output in bytes, seconds, and names of the environment.
 
-    A call stands in `line` for so long before it is told that all are busy.
+    A call stands in `line` for so long before it is told that all are busy. One worker more than `workers` may run, for a
+    caller who has none while another has them all.
     `cpu` is the processor time of one call: if the server dies, it ends even code that no longer listens to anybody.
     """
 
