@@ -110,6 +110,59 @@ def settled(text: str) -> str:
     return text
 
 
+class ArgumentStream:
+    """Arguments that come in pieces: `feed` gives as much of them as surely belongs to what `settled` makes of the whole.
+
+    Held back are blanks that may prove to be trailing, a `{}` that may prove to be a prefix, half a character, and all of
+    what begins as a JSON string, which can be read only when it is whole.
+    """
+
+    __slots__ = ("_held", "_pairing", "_quoted", "_started", "pieces")
+
+    def __init__(self) -> None:
+        self.pieces: list[str] = []
+        self._pairing = Pairing()
+        self._held = ""
+        self._quoted = False
+        self._started = False
+
+    def feed(self, piece: str) -> str:
+        """Take a piece; the text that is certain now."""
+        return self._take(self._pairing.feed(piece))
+
+    def end(self, cut: bool = False) -> str:
+        """The text that is certain when nothing follows; with `cut`, arguments that are no whole object stay as they are."""
+        last = self._take(self._pairing.end())
+        if self._started:
+            return last
+        text = "".join(self.pieces)
+        whole = settled(text)
+        return "" if cut and not (text.strip() and is_object(whole)) else whole
+
+    def _take(self, piece: str) -> str:
+        if not piece:
+            return ""
+        self.pieces.append(piece)
+        if self._quoted:
+            return ""
+        text = self._held + piece
+        if not self._started:
+            text = text.lstrip()
+            if text.startswith('"'):
+                self._quoted = True
+                return ""
+            if text.startswith(NO_ARGUMENTS):
+                rest = text[2:].lstrip()
+                if not rest:
+                    self._held = text
+                    return ""
+                text = rest if rest.startswith("{") else text
+        certain = text.rstrip()
+        self._held = text[len(certain) :]
+        self._started = self._started or bool(certain)
+        return certain
+
+
 def _unquoted(text: str) -> str:
     try:
         inner = msgspec.json.decode(text)

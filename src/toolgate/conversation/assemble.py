@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Hashable
 from typing import Literal, TypeVar
 
-from toolgate.conversation.arguments import NO_ARGUMENTS, Pairing, is_object, settled
+from toolgate.conversation.arguments import ArgumentStream, is_object, settled
 from toolgate.conversation.errors import Garbled
 from toolgate.conversation.events import Delta, FinishReason, PartEnd, PartStart, StepEnd, StepEvent, StepStart, Usage
 from toolgate.conversation.ids import new_call_id, portable
@@ -48,41 +48,44 @@ class _Call:
     """A call being written."""
 
     __slots__ = (
+        "arguments",
         "executor",
         "extra",
-        "fragments",
         "freeform",
         "given_id",
-        "held",
         "id",
         "name",
         "over",
-        "pairing",
-        "quoted",
         "started",
-        "told",
+        "waiting",
     )
 
     def __init__(self, freeform: bool, executor: Executor, extra: Extra) -> None:
         self.given_id: str | None = None
         self.id = ""
         self.name = ""
-        self.fragments: list[str] = []
-        self.held = ""  # read but not told: blanks that may prove to be trailing, a `{}` that may prove to be a prefix
-        self.pairing = Pairing()
-        self.quoted = False  # the arguments began as a JSON string, so they can be told only when it is whole
+        self.arguments = ArgumentStream()
+        self.waiting: list[str] = []  # what is certain of the arguments and not told yet
         self.started = False
-        self.told = False
         self.over = False  # nothing more belongs to it, though it may wait for its turn to be told
         self.freeform = freeform
         self.executor = executor
         self.extra = extra
 
+    def feed(self, fragment: str) -> None:
+        if self.freeform:
+            self.arguments.pieces.append(fragment)
+        self.waiting.append(fragment if self.freeform else self.arguments.feed(fragment))
+
+    def take(self) -> str:
+        text, self.waiting = "".join(self.waiting), []
+        return text
+
     def opening(self) -> ToolCall:
         return ToolCall(self.id, self.name, "", self.executor, self.freeform, extra=self.extra)
 
     def whole(self, cut: bool) -> ToolCall:
-        text = "".join(self.fragments)
+        text = "".join(self.arguments.pieces)
         arguments = text if self.freeform else settled(text)
         complete = not cut or (bool(text.strip()) and not self.freeform and is_object(arguments))
         told = arguments if complete else text  # what is cut off before it began is not an empty object
@@ -91,27 +94,7 @@ class _Call:
     def is_complete(self) -> bool:
         if self.over:
             return True
-        return self.started and not self.freeform and is_object(settled("".join(self.fragments) or "?"))
-
-    def tellable(self, fragment: str) -> str:
-        """As much of what is held and the new fragment as surely belongs to the arguments."""
-        if self.freeform or self.quoted:
-            return "" if self.quoted else fragment
-        text = self.held + fragment
-        if not self.told:
-            text = text.lstrip()
-            if text.startswith('"'):
-                self.quoted = True
-                return ""
-            if text.startswith(NO_ARGUMENTS):
-                rest = text[2:].lstrip()
-                if not rest:
-                    self.held = text
-                    return ""
-                text = rest if rest.startswith("{") else text
-        kept = text.rstrip()
-        self.held = text[len(kept) :]
-        return kept
+        return self.started and not self.freeform and is_object(settled("".join(self.arguments.pieces) or "?"))
 
 
 _P = TypeVar("_P", bound="_Spoken | _Call | Part")
@@ -261,26 +244,24 @@ class Assembler:
         call.name += name
 
     def _argue(self, call: _Call, fragment: str) -> None:
-        if not call.freeform and not (fragment := call.pairing.feed(fragment)):
+        first = bool(self._queue) and self._queue[0] is call
+        if not first and not any(waiting is call for waiting in self._queue):
+            self._refuse_afterthought(call, fragment)
             return
-        self._add(call, fragment)
-
-    def _add(self, call: _Call, fragment: str) -> None:
-        call.fragments.append(fragment)
-        if not self._queue or self._queue[0] is not call:
-            if not any(waiting is call for waiting in self._queue):
-                self._refuse_afterthought(call, fragment)
+        call.feed(fragment)
+        if not first:
             return
         self._start_call(call)
-        if call.started and (tellable := call.tellable(fragment)):
-            call.told = True
-            self.events.append(Delta(tellable))
+        self._tell_arguments(call)
         if len(self._queue) > 1 and fragment.rstrip().endswith("}"):
             self._advance()
 
+    def _tell_arguments(self, call: _Call) -> None:
+        if call.started and (text := call.take()):
+            self.events.append(Delta(text))
+
     def _refuse_afterthought(self, call: _Call, fragment: str) -> None:
-        call.fragments.pop()
-        if fragment.strip() and fragment.strip() != settled("".join(call.fragments)):
+        if fragment.strip() and fragment.strip() != settled("".join(call.arguments.pieces)):
             raise Garbled("The upstream sent more arguments for a tool call that was already complete.")
 
     def _start_call(self, call: _Call) -> None:
@@ -314,11 +295,9 @@ class Assembler:
         """Tell what is already known of the part that is now first."""
         match self._queue[0]:
             case _Call() as call:
-                if call.fragments or call.name in self._tools:
+                if call.arguments.pieces or call.name in self._tools:
                     self._start_call(call)
-                if call.started and (tellable := call.tellable("".join(call.fragments))):
-                    call.told = True
-                    self.events.append(Delta(tellable))
+                self._tell_arguments(call)
             case _Spoken() as spoken:
                 self.events.append(PartStart(spoken.part("")))
                 self.events += [Delta(fragment) for fragment in spoken.fragments]
@@ -340,10 +319,8 @@ class Assembler:
     def _close_call(self, call: _Call, cut: bool) -> None:
         if not call.name:
             raise Garbled("The upstream sent a tool call without a name.")
-        if rest := call.pairing.end():
-            self._add(call, rest)
         self._start_call(call)
-        whole = call.whole(cut)
-        if not call.told and whole.complete and whole.arguments:
-            self.events.append(Delta(whole.arguments))
-        self.events.append(PartEnd(whole))
+        if not call.freeform:
+            call.waiting.append(call.arguments.end(cut))
+        self._tell_arguments(call)
+        self.events.append(PartEnd(call.whole(cut)))
