@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from toolgate.conversation.arguments import Pairing, as_object_text, as_text, is_object, paired
+from toolgate.conversation.arguments import ArgumentStream, Pairing, as_object_text, as_text, is_object, paired, settled
 from toolgate.conversation.assemble import Assembler
 from toolgate.conversation.events import Delta, PartEnd
 from toolgate.conversation.message import ToolCall
@@ -63,3 +63,20 @@ def test_an_object_with_half_a_character_can_be_written() -> None:
 )
 def test_arguments_of_a_history_are_sent_as_an_object(text: str, sent: str) -> None:
     assert as_object_text(text) == sent
+
+
+ARGUMENT_PIECES = st.lists(
+    st.sampled_from(["{", "}", "{}", ' {"a"', ": 1}", "\n ", '"{\\"a\\":1}"', r'"\ud83d', r"\ude00", '"', "x"]),
+    max_size=6,
+)
+
+
+@given(ARGUMENT_PIECES)
+def test_arguments_in_pieces_come_to_what_they_are_whole(pieces: list[str]) -> None:
+    whole = "".join(pieces)
+    begun = "".join(pieces[:1]).lstrip()
+    assume(begun.startswith("{}") or not whole.lstrip().startswith("{}"))  # a prefix `{}` comes in one piece
+    stream = ArgumentStream()
+    told = "".join([stream.feed(piece) for piece in pieces]) + stream.end()
+    assert told.strip() == settled(whole).strip() or not is_object(settled(whole))
+    assert stream.end() == ""

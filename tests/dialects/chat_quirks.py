@@ -96,6 +96,12 @@ def argued(*fragments: Any) -> bytes:
     return one_call(START1, *[entry(0, arguments=fragment) for fragment in fragments])
 
 
+def _elsewhere(*entries: dict[str, Any], finish: Any = None) -> dict[str, Any]:
+    """A chunk with calls in a second choice, though one was asked for."""
+    delta = {"tool_calls": list(entries)} if entries else {}
+    return chunk(choices=[{"index": 1, "delta": delta, "finish_reason": finish}])
+
+
 def told_with(arguments: str) -> Told:
     """One call with these arguments."""
     return Told(calls=(Called(WEATHER, arguments, ID1),), reason="tool_calls")
@@ -363,6 +369,66 @@ def _calls() -> list[Quirk]:
         Quirk("args_empty", one_call(START1), told_with("{}")),
         Quirk("args_brace_prefix", argued("{}", CITY), ONE_CALL),
         Quirk("args_space", argued(" \n", '{"city":', '"Paris"}', "\n "), ONE_CALL),
+        Quirk(
+            "args_null",
+            one_call({"index": 0, "id": ID1, "function": {"name": WEATHER, "arguments": None}}),
+            told_with("{}"),
+        ),
+        Quirk(
+            "args_empty_at_the_end", sse(ROLE, calls(entry(0, ID1, WEATHER, ""), finish="tool_calls")), told_with("{}")
+        ),
+        Quirk(
+            "args_before_name",
+            one_call(entry(0, ID1, arguments=CITY[:5]), entry(0, name=WEATHER, arguments=CITY[5:])),
+            ONE_CALL,
+        ),
+        Quirk("args_without_name", one_call(entry(0, ID1, arguments=CITY)), fails=Garbled),
+        Quirk("args_double_in_pieces", argued(json.dumps(CITY)[:4], json.dumps(CITY)[4:]), ONE_CALL),
+        Quirk(
+            "call_in_another_choice",
+            sse(
+                ROLE,
+                HELLO,
+                _elsewhere(START1),
+                _elsewhere(entry(0, arguments=CITY)),
+                CALLS,
+                _elsewhere(finish="tool_calls"),
+            ),
+            Told("Hello", ONE_CALL.calls, "tool_calls"),
+        ),
+        Quirk(
+            "call_in_another_choice_after_the_end",
+            sse(ROLE, HELLO, CALLS, _elsewhere(START1), _elsewhere(entry(0, arguments=CITY), finish="tool_calls")),
+            Told("Hello", ONE_CALL.calls, "tool_calls"),
+        ),
+        Quirk(
+            "call_in_another_choice_at_once",
+            sse(
+                chunk(
+                    choices=[
+                        {"index": 0, "delta": {"role": "assistant", "content": "Hello"}, "finish_reason": "tool_calls"},
+                        {
+                            "index": 1,
+                            "delta": {"tool_calls": [entry(0, ID1, WEATHER, CITY)]},
+                            "finish_reason": "tool_calls",
+                        },
+                    ]
+                )
+            ),
+            Told("Hello", ONE_CALL.calls, "tool_calls"),
+        ),
+        Quirk(
+            "calls_in_two_choices",
+            sse(
+                ROLE,
+                calls(entry(0, ID1, WEATHER, CITY)),
+                _elsewhere(entry(0, ID2, CLOCK, "")),
+                CALLS,
+                _elsewhere(finish="tool_calls"),
+            ),
+            TWO_CALLS,
+        ),
+        Quirk("calls_that_never_come", sse(ROLE, HELLO, CALLS), HELLO_TOLD),
         Quirk("args_invalid", argued("{'city': 'Paris',}"), told_with("{'city': 'Paris',}")),
         Quirk("args_dup_keys", argued('{"a":1,"a":2}'), told_with('{"a":1,"a":2}')),
         Quirk(

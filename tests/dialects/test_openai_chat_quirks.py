@@ -107,4 +107,7 @@ def test_a_relayed_quirk_fails_or_is_mended_until_the_official_client_understand
         names = [call.function.name for call in message.tool_calls or []]
         assert names == [call.name for call in quirk.told.calls]
         assert len({call.id for call in message.tool_calls or []}) == len(names)
+        arguments = [call.function.arguments for call in message.tool_calls or []]
+        assert arguments == [call.arguments for call in quirk.told.calls]
+        assert state.current_completion_snapshot.choices[0].finish_reason == quirk.told.reason
     assert "".join(filter(None, [message.refusal])) == quirk.told.refusal

@@ -238,6 +238,27 @@ async def test_a_broken_stream_that_answers_a_request_for_a_whole_answer_is_an_e
     assert heard.status in (502, 503)
 
 
+def two_choices(*messages: dict[str, Any]) -> bytes:
+    """A whole answer that puts each message into a choice of its own."""
+    choices = [
+        {"index": number, "message": {"role": "assistant", "content": None, **message}, "finish_reason": "tool_calls"}
+        for number, message in enumerate(messages)
+    ]
+    return whole(json.dumps({"id": "x", "choices": choices}).encode())
+
+
+@every_client
+async def test_a_call_in_a_further_choice_reaches_the_client_with_the_text_of_the_first(client: str) -> None:
+    call = {"id": "call_1", "type": "function", "function": {"name": "look_up", "arguments": '{"city":"Rome"}'}}
+    answer = two_choices({"content": "Looking."}, {"tool_calls": [call]})
+    async with gateway(answering(answer)) as (url, _):
+        heard = (await ask(url, PATHS[client], body(client, "m", stream=False))).json
+    assert all(piece in str(heard) for piece in ("Looking.", "look_up", "Rome"))
+    if client == "openai_chat":
+        assert [choice["finish_reason"] for choice in heard["choices"]] == ["tool_calls"]
+        assert heard["choices"][0]["message"]["tool_calls"] == [call]
+
+
 @every_client
 async def test_a_socket_that_lingers_after_the_end_keeps_nobody_waiting(client: str) -> None:
     """quirk: linger_after_done"""

@@ -135,7 +135,7 @@ class ArgumentStream:
         last = self._take(self._pairing.end())
         if self._started:
             return last
-        text = "".join(self.pieces)
+        text, self._started = "".join(self.pieces), True
         whole = settled(text)
         return "" if cut and not (text.strip() and is_object(whole)) else whole
 

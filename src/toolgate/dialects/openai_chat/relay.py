@@ -5,10 +5,12 @@ that are not text, vendors' finish reasons and repeated ones, and ids and dates 
 Unknown fields, further choices, log probabilities and the like stay as they are.
 """
 
+from collections import defaultdict
+from collections.abc import Collection
 from typing import Any
 
 from toolgate.conversation import ids
-from toolgate.conversation.arguments import as_text
+from toolgate.conversation.arguments import ArgumentStream, as_text
 from toolgate.conversation.errors import Garbled, ToolgateError
 from toolgate.conversation.events import FinishReason, ModelResponse, Usage
 from toolgate.conversation.message import Part, ToolCall
@@ -26,20 +28,83 @@ _DONE = b"data: [DONE]\n\n"
 _REASONS = frozenset({"stop", "tool_calls", "length", "content_filter", "function_call"})
 
 
+class _Call:
+    """A call of which deltas come in; it is not passed on before its name is known."""
+
+    __slots__ = ("arguments", "field", "id", "name", "number", "unsent")
+
+    def __init__(self, number: int, field: str) -> None:
+        self.number = number
+        self.field = field
+        self.id = ""
+        self.name = ""
+        self.arguments = ArgumentStream()
+        self.unsent: dict[str, Any] = {}  # what was said of it before its name
+
+    def mend(self, entry: dict[str, Any], taken: Collection[str]) -> dict[str, Any] | None:
+        """The entry as clients can read it, None while there is nothing to pass on; `taken` ids belong to other calls."""
+        function: dict[str, Any] = entry[self.field] if type(entry.get(self.field)) is dict else {}
+        name, text = function.pop("name", None), "input" if self.field == "custom" else "arguments"
+        piece = as_text(function.get(text))
+        function[text] = piece if self.field == "custom" else self.arguments.feed(piece)
+        entry[self.field] = function
+        if self.name:
+            if name and name != self.name:
+                function["name"] = name
+                self.name += name
+            entry.pop("id", None)
+            entry.pop("type", None)
+            return entry
+        earlier = self.unsent.get(self.field, {})
+        function[text] = earlier.get(text, "") + function[text]
+        self.unsent = {**self.unsent, **entry, self.field: {**earlier, **function}}
+        if not name:
+            return None
+        given = as_text(self.unsent.get("id"))
+        self.id = given if given and given not in taken else ids.new_call_id()
+        self.name = function["name"] = as_text(name)
+        whole = {"index": self.number, "id": self.id, "type": self.field}
+        return {**self.unsent, **whole, self.field: {**earlier, **function}}
+
+    def end(self, cut: bool) -> str:
+        """What is left of the arguments; with `cut`, half a call stays half a call."""
+        if not self.name:
+            raise Garbled("The upstream sent a tool call without a name.")
+        return "" if self.field == "custom" else self.arguments.end(cut)
+
+
 class _Choice:
     """What was said so far in one choice."""
 
-    __slots__ = ("calls", "correlator", "halves", "ids", "names", "opened", "passed", "reason")
+    __slots__ = (
+        "_numbered",
+        "_patient",
+        "calls",
+        "correlators",
+        "halves",
+        "has_calls",
+        "moved",
+        "opened",
+        "passed",
+        "reason",
+        "rest",
+        "waits",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, patient: bool) -> None:
+        """A `patient` choice that ends with calls and has none waits for those that may stand in another."""
+        self._patient = patient
+        self.waits = False
+        self.moved: list[dict[str, Any]] = []  # entries that stood in another choice, to be sent with the next chunk
         self.passed = PassedText()
-        self.correlator = Correlator()
-        self.ids: dict[int, str] = {}
-        self.names: dict[int, str] = {}
+        self.correlators: defaultdict[int, Correlator] = defaultdict(Correlator)  # by the choice that holds the call
+        self._numbered: dict[tuple[int, int], _Call] = {}
+        self.calls: list[_Call] = []
         self.halves = Halves()
         self.opened = False
-        self.calls = False
+        self.has_calls = False
         self.reason: FinishReason | None = None
+        self.rest: list[dict[str, Any]] = []  # entries to be sent before the chunk that ends the choice
 
     def mend(self, choice: dict[str, Any]) -> None:
         """Put right, in place, what this chunk says of the choice."""
@@ -55,15 +120,14 @@ class _Choice:
             self._mend_content(delta, content)
         if thought := delta.get("reasoning_content") or delta.get("reasoning"):
             self.passed.thoughts.append(as_text(thought))
-        entries = delta.get("tool_calls")
-        if entries:
-            self.calls = True
-            for entry in entries:
-                self._mend_call(entry)
-        elif "tool_calls" in delta:
-            del delta["tool_calls"]
+        entries = delta.pop("tool_calls", None)
+        mended = self.mend_calls(entries, 0) if entries else []
+        if self.moved:
+            mended, self.moved = mended + self.moved, []
+        if mended:
+            delta["tool_calls"] = mended
         if delta.get("function_call"):
-            self.calls = True
+            self.has_calls = True
         self._mend_reason(choice)
 
     def _mend_content(self, delta: dict[str, Any], content: Any) -> None:
@@ -77,28 +141,26 @@ class _Choice:
             if thought := "".join([text for kind, text in said if kind == "thinking"]):
                 delta["reasoning_content"] = thought
 
-    def _mend_call(self, entry: Any) -> None:
-        if type(entry) is not dict:
-            raise Garbled("The upstream sent a tool call that is not an object.")
-        number = entry["index"] = self.correlator.place(entry)
-        field = "custom" if type(entry.get("custom")) is dict else "function"
-        function: dict[str, Any] = entry[field] if type(entry.get(field)) is dict else {}
-        entry[field] = function
-        text = "input" if field == "custom" else "arguments"
-        function[text] = as_text(function.get(text))
-        name = function.pop("name", None)
-        self.passed.calls.setdefault(number, [as_text(name)]).append(function[text])
-        if number in self.ids:
-            entry.pop("id", None)
-            entry.pop("type", None)
-            if name and name != self.names[number]:
-                function["name"] = name
-                self.names[number] += name
-            return
-        given = as_text(entry.get("id"))
-        entry["id"] = self.ids[number] = given if given and given not in self.ids.values() else ids.new_call_id()
-        entry["type"] = field
-        function["name"] = self.names[number] = name or ""
+    def mend_calls(self, entries: Any, source: int) -> list[dict[str, Any]]:
+        """The entries of `tool_calls` as clients can read them; `source` is the upstream's choice that they stand in."""
+        self.has_calls = True
+        mended = []
+        for entry in entries:
+            if type(entry) is not dict:
+                raise Garbled("The upstream sent a tool call that is not an object.")
+            place = source, self.correlators[source].place(entry)
+            call = self._numbered.get(place)
+            if call is None:
+                field = "custom" if type(entry.get("custom")) is dict else "function"
+                call = self._numbered[place] = _Call(len(self.calls), field)
+                self.calls.append(call)
+            entry["index"] = call.number
+            if passed := call.mend(entry, [other.id for other in self.calls] if not call.name else ()):
+                mended.append(passed)
+                function = passed[call.field]
+                text = function.get("arguments") or function.get("input") or ""
+                self.passed.calls.setdefault(call.number, [call.name]).append(text)
+        return mended
 
     def _mend_reason(self, choice: dict[str, Any]) -> None:
         word = choice.get("finish_reason")
@@ -107,10 +169,23 @@ class _Choice:
         if not word or self.reason is not None:
             choice["finish_reason"] = None
             return
-        self.reason = read_reason(str(word))
-        if self.reason == "stop" and self.calls:
+        reason = read_reason(str(word))
+        if self._patient and reason == "tool_calls" and not self.has_calls and not self.waits:
+            self.waits, choice["finish_reason"] = True, None
+            return
+        self.reason, self.waits = reason, False
+        cut = self.reason in ("length", "content_filter")
+        here = {entry["index"]: entry for entry in choice["delta"].get("tool_calls") or ()}
+        for call in self.calls:
+            if not (rest := call.end(cut)):
+                continue
+            if call.number in here:
+                here[call.number]["function"]["arguments"] += rest
+            else:
+                self.rest.append({"index": call.number, "function": {"arguments": rest}})
+        if self.reason == "stop" and self.has_calls:
             self.reason = "tool_calls"
-        elif self.reason == "tool_calls" and not self.calls:
+        elif self.reason == "tool_calls" and not self.has_calls:
             self.reason = "stop"
         if word not in _REASONS or (word == "stop") != (self.reason == "stop"):
             choice["finish_reason"] = write_reason(self.reason)
@@ -124,6 +199,7 @@ class ChatRelay:
         self.usage: Usage | None = None
         self._reply = reply
         self._wants_usage = wants_usage(request)
+        self._joined = request.settings.choices == 1
         self._choices: dict[int, _Choice] = {}
         self._identity: dict[str, Any] = {}
 
@@ -144,7 +220,7 @@ class ChatRelay:
     @property
     def calls(self) -> int:
         """How many calls the choices hold."""
-        return sum([len(choice.ids) for choice in self._choices.values()])
+        return sum([len(choice.calls) for choice in self._choices.values()])
 
     def feed(self, frame: Frame) -> bytes:
         """The chunk as the client should see it."""
@@ -169,10 +245,15 @@ class ChatRelay:
         return encode_stream_error(error)
 
     def _finish(self) -> bytes:
+        first, last = self._choices.get(0), b""
+        if first is not None and first.waits:
+            last = self._mended(
+                {"choices": [{"index": 0, "delta": {}, "logprobs": None, "finish_reason": "tool_calls"}]}
+            )
         if not self._choices or any(choice.reason is None for choice in self._choices.values()):
             raise Garbled("The upstream's stream ended before the answer was complete.")
         self.done = True
-        return b"" if self.usage is None else _DONE
+        return last if self.usage is None else last + _DONE
 
     def end_with(self, usage: Usage) -> bytes:
         """The usage in a chunk of its own, if the client wants it, and the terminator."""
@@ -187,9 +268,15 @@ class ChatRelay:
         choices = chunk.get("choices")
         if type(choices) is not list:
             choices = chunk["choices"] = []
+        if self._joined and len(self._choices) + len(choices) > 1:
+            choices = chunk["choices"] = self._join(choices)
+        before = b""
         for choice in choices:
             index = choice["index"] = choice.get("index") or 0
-            (self._choices.get(index) or self._choices.setdefault(index, _Choice())).mend(choice)
+            known = self._choices.get(index) or self._choices.setdefault(index, _Choice(self._joined and not index))
+            known.mend(choice)
+            if known.rest:
+                before += self._rest_of(known, index)
         usage = chunk.get("usage") or (chunk.get("x_groq") or {}).get("usage")
         if usage and (read := read_usage(usage)):
             self.usage = read
@@ -197,8 +284,39 @@ class ChatRelay:
             if not self._wants_usage:
                 del chunk["usage"]
                 if not choices:
-                    return b""
-        return b"data: " + encode(chunk) + b"\n\n"
+                    return before
+        return before + b"data: " + encode(chunk) + b"\n\n"
+
+    def _join(self, choices: list[Any]) -> list[Any]:
+        """Move calls that stand in a further choice, though one answer was asked for, into the first.
+
+        Some upstreams put the text into one choice and each call into another; clients read the first alone.
+        """
+        first = self._choices.get(0) or self._choices.setdefault(0, _Choice(patient=True))
+        kept: list[Any] = []
+        ends = False
+        for choice in choices:
+            source, delta = choice.get("index") or 0, choice.get("delta")
+            entries = delta.pop("tool_calls", None) if source and type(delta) is dict else None
+            if entries:
+                first.moved += first.mend_calls(entries, source)
+            if source in first.correlators and source and choice.get("finish_reason"):
+                ends = True
+            if not source or source in self._choices or (type(delta) is dict and delta.get("content")):
+                kept.append(choice)
+        ends = ends and (first.waits or first.reason is not None)
+        if (first.moved or ends) and not any(not choice.get("index") for choice in kept):
+            kept.insert(0, {"index": 0, "delta": {}, "logprobs": None, "finish_reason": None})
+        if ends:
+            first.reason = None  # a reason that was given before these calls came does not hold any more
+            next(choice for choice in kept if not choice.get("index"))["finish_reason"] = "tool_calls"
+        return kept
+
+    def _rest_of(self, choice: _Choice, index: int) -> bytes:
+        """A chunk with what is left of the calls, sent before the one that ends the choice."""
+        delta, choice.rest = {"tool_calls": choice.rest}, []
+        last = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+        return b"data: " + encode({**self._identity, "object": "chat.completion.chunk", "choices": [last]}) + b"\n\n"
 
     def _present(self, chunk: dict[str, Any]) -> None:
         """The first id, date and model that the upstream names stand for all chunks; ours stand in for none."""
@@ -216,13 +334,19 @@ def _identity(body: dict[str, Any], reply: Reply) -> dict[str, Any]:
     }
 
 
-def mend_response(body: dict[str, Any], response: ModelResponse, reply: Reply) -> dict[str, Any]:
-    """A whole answer as it came, with the calls and the reason of its first choice mended."""
+def mend_response(body: dict[str, Any], response: ModelResponse, reply: Reply, joined: bool) -> dict[str, Any]:
+    """A whole answer as it came, with the calls and the reason of its first choice mended.
+
+    Where one answer was asked for, the calls that stand in further choices are `joined` with the first's.
+    """
     if _is_canonical(body):
         return body
     mended = {**body, **_identity(body, reply), "object": "chat.completion"}
     first, *others = body["choices"]
     message = {"role": "assistant", "content": None, "refusal": None, **(first.get("message") or {})}
+    if joined and others:
+        entries, others = _taken_from(others)
+        message["tool_calls"] = [*(message.get("tool_calls") or ()), *entries]
     calls = [part for part in response.parts if isinstance(part, ToolCall)]
     if message.get("tool_calls"):
         message["tool_calls"] = [
@@ -238,6 +362,22 @@ def mend_response(body: dict[str, Any], response: ModelResponse, reply: Reply) -
     return {**mended, "choices": [choice, *others], "usage": usage}
 
 
+def _taken_from(choices: list[Any]) -> tuple[list[Any], list[Any]]:
+    """The calls of these choices, and what is left of those that hold anything else."""
+    entries: list[Any] = []
+    left: list[Any] = []
+    for choice in choices:
+        message = choice.get("message") if type(choice) is dict else None
+        if type(message) is not dict or not message.get("tool_calls"):
+            left.append(choice)
+            continue
+        entries += message["tool_calls"]
+        if message.get("content"):
+            rest = {name: value for name, value in message.items() if name != "tool_calls"}
+            left.append({**choice, "message": rest, "finish_reason": "stop"})
+    return entries, left
+
+
 def _is_canonical(body: dict[str, Any]) -> bool:
     """Whether this is plain text just as OpenAI itself would send it, so that there is nothing to mend."""
     if not (body.get("id") and body.get("created") and body.get("model") and body.get("usage")):
@@ -246,6 +386,7 @@ def _is_canonical(body: dict[str, Any]) -> bool:
     message = first.get("message")
     return (
         body.get("object") == "chat.completion"
+        and len(body["choices"]) == 1
         and first.get("index") == 0
         and first.get("finish_reason") in ("stop", "length")
         and type(message) is dict

@@ -4,6 +4,7 @@ OpenAI-compatible servers agree on little here. The rule for calls is in `Correl
 that has to do with whole parts is `assemble.py`'s.
 """
 
+from collections import defaultdict
 from collections.abc import Collection, Iterator
 from typing import Any
 
@@ -67,7 +68,7 @@ class Correlator:
 
     def _starts_again(self, number: int, name: str) -> bool:
         """Whether a name under a known id or index is another call, not the same name said once more."""
-        if not name or not self._argued[number]:
+        if not name or not self._argued[number] or not self._names[number]:
             return False
         return name != self._names[number]
 
@@ -108,12 +109,13 @@ def content_parts(content: list[Any]) -> Iterator[tuple[str, str]]:
 
 
 class ChatDecoder:
-    """Reads the first choice of a chat stream."""
+    """Reads the first choice of a chat stream; `joined` with it are the calls of others, where one answer was asked for."""
 
-    def __init__(self, tools: Collection[str]) -> None:
+    def __init__(self, tools: Collection[str], joined: bool = True) -> None:
         self.done = False
+        self._joined = joined
         self._parts = Assembler(tools)
-        self._calls = Correlator()
+        self._calls: defaultdict[int, Correlator] = defaultdict(Correlator)  # by the choice that holds the call
         self._reason: FinishReason | None = None
         self.usage: Usage | None = None
         self._field = ""
@@ -142,8 +144,12 @@ class ChatDecoder:
             raise read_error_object(chunk["error"])
         self._parts.start(chunk.get("id") or None, chunk.get("model") or None)
         for choice in chunk.get("choices") or ():
-            if not choice.get("index"):
+            index = choice.get("index")
+            if not index:
                 self._choice(choice)
+            elif self._joined and type(delta := choice.get("delta")) is dict:
+                for entry in delta.get("tool_calls") or ():
+                    self._call(entry, index)
         return self._parts.take()
 
     def end(self) -> list[StepEvent]:
@@ -188,7 +194,7 @@ class ChatDecoder:
         if refusal := delta.get("refusal"):
             parts.refusal(refusal)
         for entry in delta.get("tool_calls") or ():
-            self._call(entry)
+            self._call(entry, 0)
         legacy = delta.get("function_call")
         if type(legacy) is dict:
             parts.call("function_call", name=legacy.get("name"), arguments=as_text(legacy.get("arguments")))
@@ -201,10 +207,10 @@ class ChatDecoder:
         """OpenRouter's form: text we may already have from another field, and signatures that must come back."""
         self._parts.seal(Seal(NAME, {"field": "reasoning", "reasoning_details": details}))
 
-    def _call(self, entry: Any) -> None:
+    def _call(self, entry: Any, choice: int) -> None:
         if type(entry) is not dict:
             raise Garbled("The upstream sent a tool call that is not an object.")
-        number = self._calls.place(entry)
+        number = choice, self._calls[choice].place(entry)
         freeform = type(entry.get("custom")) is dict
         function = entry.get("custom") if freeform else entry.get("function")
         function = function if type(function) is dict else {}

@@ -64,7 +64,7 @@ def headers(api_key: str | None) -> dict[str, str]:
 
 def decoder(request: ModelRequest) -> Decoder:
     """A decoder for the streamed answer to this request."""
-    return ChatDecoder(names_of(request.tools))
+    return ChatDecoder(names_of(request.tools), request.settings.choices == 1)
 
 
 def relay(request: ModelRequest, reply: Reply) -> Relay:
@@ -82,7 +82,7 @@ def decode_response(body: Any, request: ModelRequest) -> ModelResponse:
     plain = _plain_text(body)
     if plain is not None:
         return plain
-    decoder = ChatDecoder(names_of(request.tools))
+    decoder = ChatDecoder(names_of(request.tools), request.settings.choices == 1)
     return fold([*decoder.read(_as_chunk(body)), *decoder.end()])
 
 
@@ -105,7 +105,7 @@ def _plain_text(body: Any) -> ModelResponse | None:
 
 def relay_response(body: Any, response: ModelResponse, request: ModelRequest, reply: Reply) -> dict[str, Any]:
     """A whole answer as a Chat client should see it."""
-    return mend_response(body, response, reply)
+    return mend_response(body, response, reply, joined=request.settings.choices == 1)
 
 
 def decode_error(status: int, headers: Mapping[str, str], body: bytes) -> UpstreamFault:
@@ -119,9 +119,11 @@ def _as_chunk(body: Any) -> dict[str, Any]:
         return body
     if type(choices) is not list or not choices or type(choices[0]) is not dict:
         raise Garbled("The upstream's answer holds no choices.")
-    message = choices[0].get("message")
-    choice = {**choices[0], "index": 0, "delta": message if type(message) is dict else {}}
-    return {**body, "choices": [choice]}
+    read = []
+    for number, choice in enumerate([choice for choice in choices if type(choice) is dict]):
+        message = choice.get("message")
+        read.append({**choice, "index": number, "delta": message if type(message) is dict else {}})
+    return {**body, "choices": read}
 
 
 def encode_request(request: ModelRequest, quirks: Quirks) -> tuple[dict[str, Any], tuple[str, ...]]:
