@@ -256,7 +256,8 @@ async def test_a_call_in_a_further_choice_reaches_the_client_with_the_text_of_th
     assert all(piece in str(heard) for piece in ("Looking.", "look_up", "Rome"))
     if client == "openai_chat":
         assert [choice["finish_reason"] for choice in heard["choices"]] == ["tool_calls"]
-        assert heard["choices"][0]["message"]["tool_calls"] == [call]
+        [told] = heard["choices"][0]["message"]["tool_calls"]
+        assert told["function"] == call["function"]
 
 
 @every_client
