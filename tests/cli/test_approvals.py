@@ -176,3 +176,17 @@ def test_nothing_heavy_is_loaded_before_a_command_runs() -> None:
     heavy = ["rich.table", "http.client", "ssl", "msgspec", "toolgate.server", "toolgate.config", "toolgate.tools"]
     done = subprocess.run([sys.executable, "-c", code, *heavy], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_many_questions_of_one_key_do_not_hide_those_of_another(inbox: Inbox) -> None:
+    theirs = inbox.ask_from_outside(caller="bob", run="lonely")
+    mine = [inbox.ask_from_outside(arguments={"path": f"/{number}"}, run="flood") for number in range(3)]
+    listed = run(inbox, "--limit", "2", key="root-key")
+    assert theirs in listed.stdout
+    assert mine[0] in listed.stdout
+    assert mine[2] not in listed.stdout
+    assert "There are more" in listed.stderr
+    narrowed = run(inbox, "--caller", "bob", key="root-key")
+    assert theirs in narrowed.stdout
+    assert mine[0] not in narrowed.stdout
+    assert "There are more" not in narrowed.stderr

@@ -156,7 +156,7 @@ class RoundStore:
             db.executemany(_KEEP, [row(key, here) for key in keys])
             db.executemany("DELETE FROM turn_keys WHERE owner = ? AND key = ?", [(owner, key) for key in forget])
             if keys and (secret is None or any(key in (secrets or {}) for key in keys)):
-                _append(db, owner, here, given, [_NAME + run] if run else [], secret)
+                _append(db, owner, here, given, run=run, secret=secret)
             _drop(db, [(owner, one) for one in {*former.values()}])
             if prune:
                 _prune(db, now)
@@ -169,7 +169,7 @@ class RoundStore:
         def write(db: Connection) -> None:
             found = db.execute(_TURN, (owner, key)).fetchone()
             if found is not None:
-                _append(db, owner, found[0], (), [call_id], None)
+                _append(db, owner, found[0], (), started=[call_id])
 
         await self._database.change(write)
 
@@ -215,14 +215,24 @@ def _read_turn(db: Connection, owner: str, turn: str, secret: bytes | None) -> K
 
 
 def _append(
-    db: Connection, owner: str, turn: str, messages: Sequence[Message], started: Sequence[str], secret: bytes | None
+    db: Connection,
+    owner: str,
+    turn: str,
+    messages: Sequence[Message],
+    *,
+    started: Sequence[str] = (),
+    run: str = "",
+    secret: bytes | None = None,
 ) -> None:
+    """Add parts to a turn; the name of its run stands in the first."""
     place = db.execute(_NEXT, (owner, turn)).fetchone()[0]
-    begun = msgspec.json.encode(started if place == 0 or not (started and started[0].startswith(_NAME)) else [])
-    parts = [*_parts(messages)] or ([b""] if begun != b"[]" else [])
+    begun = [*([_NAME + run] if run and place == 0 else []), *started]
+    parts = [*_parts(messages)] or ([b""] if begun else [])
     for number, part in enumerate(parts):
         kept = seal(secret, part) if secret is not None and part else part
-        db.execute(_APPEND, (owner, turn, place + number, len(part), kept, begun if number == 0 else b"[]"))
+        db.execute(
+            _APPEND, (owner, turn, place + number, len(part), kept, msgspec.json.encode(begun if number == 0 else []))
+        )
 
 
 def _parts(messages: Sequence[Message]) -> Iterator[bytes]:
