@@ -19,6 +19,7 @@ from tests.clients import test_openai_chat as chat
 from tests.clients import test_openai_responses as responses
 from tests.clients.scenes import WEATHER_SCHEMA
 from tests.stage import MEMORY, QUIET, Player, served
+from tests.text.reading import unmarked
 from toolgate.config import BUILTIN, Config, Model, Target
 from toolgate.config.settings import Server
 from toolgate.conversation.message import ToolCall, plain_text
@@ -103,10 +104,10 @@ def test_a_tool_round_trip(hall: Hall, loop: Loop, model: str, stream: bool) -> 
     call = written(model, "Paris")
     scripted = hall.play(f"Let me look.\n{call}", NO_TOOL)
     assert loop(hall, model, stream) == NO_TOOL
-    asked, said, result = heard(scripted)
+    asked, said, (role, result) = heard(scripted)
     assert asked[1].endswith("How is the weather?")
     assert said == ("assistant", f"Let me look.\n{call}")
-    assert result == (
+    assert (role, unmarked(result)) == (
         "user",
         'Tool Call: get_weather({"city":"Paris"})\nResult [SUCCESS]\n22 degrees in Paris',
     )
@@ -119,8 +120,8 @@ def test_parallel_calls(hall: Hall, loop: Loop, stream: bool) -> None:
     scripted = hall.play(written("invoke", "Paris", "Rome"), NO_TOOL)
     assert loop(hall, "invoke", stream) == NO_TOOL
     _, _, (_, results) = heard(scripted)
-    assert "22 degrees in Paris\n---\nTool Call: get_weather" in results
-    assert results.endswith("22 degrees in Rome")
+    assert "22 degrees in Paris\n---\nTool Call: get_weather" in unmarked(results)
+    assert unmarked(results).endswith("22 degrees in Rome")
 
 
 @in_every_loop
@@ -232,7 +233,10 @@ def test_an_editors_agent_gets_its_calls_and_its_errors_are_told_as_such(hall: H
     assert asked.startswith("<system_context>\nYou are an agent.\n</system_context>")
     assert f"{EDITOR}\n\n[image (image/png) left out: this model reads text only]" in asked
     assert "## tool_42\n" in asked
-    assert result == 'Tool Call: tool_7({"city":"Paris"})\nResult [ERROR]\nERROR while calling tool: no such file'
+    assert (
+        unmarked(result)
+        == 'Tool Call: tool_7({"city":"Paris"})\nResult [ERROR]\nERROR while calling tool: no such file'
+    )
 
 
 def _call(id: str, name: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from tests.stage import Player, gateway_config, served, upstream_config
+from tests.text.reading import unmarked
 from toolgate.config import Config, Model, Target
 from toolgate.config.settings import TextPrompts
 from toolgate.conversation.message import plain_text
@@ -55,7 +56,7 @@ def test_a_model_that_only_writes_text_uses_server_tools(stage: tuple[str, Playe
     first, second = player.scripted.requests
     assert (first.tools, [message.role for message in first.messages]) == ((), ["user"])
     assert "Be kind." in plain_text(first.messages[0].parts)
-    assert "Result [SUCCESS]\n42" in plain_text(second.messages[-1].parts)
+    assert "Result [SUCCESS]\n42" in unmarked(plain_text(second.messages[-1].parts))
 
 
 def test_system_messages_of_a_model_that_takes_none_stand_in_the_users_text(stage: tuple[str, Player]) -> None:

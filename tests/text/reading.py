@@ -1,6 +1,7 @@
 """Reading text through the parser, and what must be true of the events."""
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,11 @@ from toolgate.conversation.message import Part, Reasoning, Text, ToolCall
 from toolgate.conversation.request import ToolDef
 from toolgate.text.parser import Parser
 from toolgate.text.syntaxes import syntax
+
+
+def unmarked(text: str) -> str:
+    """Results as a model reads them, without the marks around each, which no result can know."""
+    return re.sub(r"<output ([0-9a-f]{16})>\n(.*?)\n</output \1>", r"\2", text, flags=re.DOTALL)
 
 
 def tool(name: str, **types: Any) -> ToolDef:

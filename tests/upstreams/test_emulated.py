@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.engine.test_rounds import Box, Notes
+from tests.text.reading import unmarked
 from tests.upstreams.wrapping import Always, read
 from toolgate.conversation.errors import EmptyAnswer, InvalidRequest, Unavailable
 from toolgate.conversation.events import Delta, ModelResponse, PartEnd, PartStart, StepEnd, StepStart, Usage
@@ -161,7 +162,7 @@ async def test_calls_and_results_of_the_history_become_the_models_own_words_and_
     assert said == f'Let me look.\n{PARIS}\n<invoke name="now">\n</invoke>'
     assert "Tool Call" not in said
     assert role == "user"
-    assert told == (
+    assert unmarked(told) == (
         'Tool Call: get_weather({"city":"Paris"})\nResult [ERROR]\nno such city\n---\n'
         "Tool Call: now({})\nResult [SUCCESS]\nnoon"
     )
@@ -541,7 +542,7 @@ async def test_the_servers_own_tools_run_on_top_of_it(stream):
     assert response.reason == "tool_calls"
     last = [(message.role, plain_text(message.parts)) for message in model.requests[-1].messages]
     assert [role for role, _ in last] == ["user", "assistant", "user", "assistant", "user"]
-    assert last[-1][1] == "Tool Call: clock({})\nResult [SUCCESS]\nnoon"
+    assert unmarked(last[-1][1]) == "Tool Call: clock({})\nResult [SUCCESS]\nnoon"
 
 
 scraps = st.lists(

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping
 from functools import partial
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from toolgate.config import BUILTIN, Config, Model, Target, Upstream
@@ -112,7 +113,14 @@ class Models:
             templates_dir=base / text.templates if text.templates else None,
             instructions=text.instructions,
             rules=[base / rule for rule in text.rules],
+            secret=self._marking_secret(),
         )
+
+    def _marking_secret(self) -> bytes | None:
+        """What every worker and node knows and no tool does: the upstreams' keys; None if there are none."""
+        keys = [upstream.api_key.reveal() for upstream in self._config.upstreams.values() if upstream.api_key]
+        known = "\0".join(sorted({key for key in keys if len(key) >= 16}))
+        return sha256(f"marks of results\0{known}".encode()).digest() if known else None
 
     def _deployment(self, model: Model, target: Target) -> Deployment:
         if target.upstream == BUILTIN:

@@ -9,6 +9,7 @@ what the client wishes for this one answer stands at the very end. Knows no upst
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import blake2b
 from itertools import groupby
 
 from msgspec import Struct
@@ -25,6 +26,7 @@ from toolgate.text.writing import json_text
 
 _GAP = "\n\n"
 _LONGEST_ARGUMENTS = 500
+_END = 256
 _FAILED = re.compile(r"\s*(?:error\b\s*(?::|while\b)|<tool_use_error>)", re.IGNORECASE)
 _FORM = ToolCall("call_0", "TOOL_NAME", '{"PARAMETER_NAME":"value"}')
 
@@ -103,14 +105,16 @@ class Scribe(Struct, frozen=True):
         """Each message as text; results of one turn are told together."""
         calls: dict[str, ToolCall] = {}
         results: list[ToolResult] = []
+        marks = _Marks(self.prompts.secret)
         first = True
         for message in messages:
             if message.role == "tool":
                 results += [part for part in message.parts if isinstance(part, ToolResult)]
                 continue
             if results:
-                yield self._results(results, calls, left_out)
+                yield self._results(results, calls, left_out, marks)
                 results = []
+            marks.follow(message)
             calls |= {part.id: part for part in message.parts if isinstance(part, ToolCall)}
             match message.role:
                 case "assistant":
@@ -124,7 +128,7 @@ class Scribe(Struct, frozen=True):
                 case "system" if not self.inject:
                     yield message
         if results:
-            yield self._results(results, calls, left_out)
+            yield self._results(results, calls, left_out, marks)
 
     def _answer(self, parts: Sequence[Part], tools: Mapping[str, ToolDef]) -> Iterator[Part]:
         """What the model said, its calls in its own syntax."""
@@ -146,9 +150,11 @@ class Scribe(Struct, frozen=True):
         if text := "\n".join([piece.strip("\n") for piece in pieces if piece.strip()]):
             yield Text(text)
 
-    def _results(self, results: Sequence[ToolResult], calls: Mapping[str, ToolCall], left_out: list[Media]) -> Message:
+    def _results(
+        self, results: Sequence[ToolResult], calls: Mapping[str, ToolCall], left_out: list[Media], marks: "_Marks"
+    ) -> Message:
         told = [self._result(result, calls.get(result.call_id), left_out) for result in results]
-        text = Text(self.prompts.results(told))
+        text = Text(self.prompts.results(told, marks.mark([result.text for result in told])))
         shown = [part for result in results for part in self._visible(result.content, []) if isinstance(part, Media)]
         return Message("user", (text, *shown))
 
@@ -168,6 +174,39 @@ class Scribe(Struct, frozen=True):
                 continue
             left_out.append(part)
             yield Text(self.prompts.media(part.kind, part.name or "", part.mime or ""))
+
+
+class _Marks:
+    """Words around results that no result can know: made of a secret and of what was said before.
+
+    The same conversation has the same marks, so that a longer one begins with the bytes of a shorter one; what follows a
+    mark does not change it. Of long texts the beginning and the end count.
+    """
+
+    def __init__(self, secret: bytes) -> None:
+        self._said = blake2b(key=secret[:64], digest_size=8)
+
+    def follow(self, message: Message) -> None:
+        """Whatever is marked from now on comes after this message."""
+        self._said.update(message.role.encode())
+        for part in message.parts:
+            match part:
+                case Text(text):
+                    self._take(text)
+                case ToolCall(name=name, arguments=arguments):
+                    self._take(name)
+                    self._take(arguments)
+
+    def mark(self, texts: Sequence[str]) -> str:
+        """A word that stands in none of the texts; it is another one for what comes later."""
+        self._said.update(b"results")
+        while any((word := self._said.hexdigest()) in text for text in texts):
+            self._said.update(b"again")
+        return word
+
+    def _take(self, text: str) -> None:
+        ends = text if len(text) <= 2 * _END else text[:_END] + text[-_END:]
+        self._said.update(f"{len(text)}:{ends}".encode("utf-8", "replace"))
 
 
 class Written(Struct, frozen=True):

@@ -29,7 +29,7 @@ VARIABLES: Mapping[str, tuple[str, ...]] = {
     "next_with_tools": ("user",),
     "plain_first": ("system", "guidance", "user"),
     "plain_next": ("user",),
-    "tool_results": ("results",),
+    "tool_results": ("results", "mark"),
     "choice": ("mode", "names", "parallel"),
     "correction": ("problems", "mode", "names", "form"),
     "media": ("kind", "name", "mime"),

@@ -3,6 +3,7 @@
 The same values always give the same text. Knows no conversation.
 """
 
+import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,10 @@ class Prompts:
         templates_dir: Path | None = None,
         instructions: str = "",
         rules: Sequence[Path] = (),
+        secret: bytes | None = None,
     ) -> None:
+        """Marks of results are made of `secret`, which no tool knows; without one they differ from process to process."""
+        self.secret = secret or secrets.token_bytes(32)
         sources = load(variant, templates_dir)
         self._templates = {name: _Checked(source) for name, source in sources.items()}
         self._described: dict[tuple[bytes, Manner], str] = {}
@@ -98,9 +102,9 @@ class Prompts:
         """What the user says later."""
         return self._say("next_with_tools" if with_tools else "plain_next", user=user)
 
-    def results(self, results: Sequence[Result]) -> str:
-        """What became of some calls."""
-        return self._say("tool_results", results=[asdict(result) for result in results])
+    def results(self, results: Sequence[Result], mark: str) -> str:
+        """What became of some calls; `mark` is a word that stands in none of the results."""
+        return self._say("tool_results", results=[asdict(result) for result in results], mark=mark)
 
     def choice(self, mode: str, names: Sequence[str], parallel: bool) -> str:
         """The client's wish about calling; nothing if it has none."""
@@ -163,6 +167,7 @@ _MUCH: Mapping[str, Any] = {
     "guidance": "guidance",
     "user": "user",
     "results": [asdict(Result("search", "{}", "SUCCESS", "found"))] * 2,
+    "mark": "0123456789",
     "mode": "required",
     "names": ["search"],
     "problems": ["wrong"],
