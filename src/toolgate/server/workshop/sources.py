@@ -125,11 +125,21 @@ class Sources:
             http=http,
             tokens=tokens,
             prefix=server.prefix,
+            foreign_prefixes=self._foreign_prefixes(name, server, trusted),
             trust=server.trust,
             tags=server.tags,
             timeout=server.timeout,
             connect_seconds=server.connect_timeout,
         )
+
+    def _foreign_prefixes(self, name: str, server: McpServer, trusted: bool) -> list[str]:
+        """The prefixes of other MCP servers that a tool of this one could be named into.
+
+        Two servers that the configuration gives one prefix are meant to share it; a registered one shares none.
+        """
+        own = _prefix(name, server)
+        others = [_prefix(*item) for item in self._config.tools.mcp.items() if not trusted or item[0] != name]
+        return [prefix for prefix in others if prefix and prefix.startswith(own) and (prefix != own or not trusted)]
 
     def _service(self, name: str, service: HttpTools) -> ToolSource:
         from toolgate.tools.sources.openapi import OpenApiSource
@@ -163,6 +173,10 @@ def remote(config: Config, server: McpServer, trusted: bool = True) -> "tuple[Re
     at = Remote(server.url or "", _revealed(server.headers), oauth, server.handshake)
     http = guarded_streams(config.tools.reach, [server.url] if server.url and trusted else [])
     return at, http, TokenFile(base_of(config) / LOGINS)
+
+
+def _prefix(name: str, server: McpServer) -> str:
+    return f"{name}_" if server.prefix is None else server.prefix
 
 
 def base_of(config: Config) -> Path:

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 LONGEST = 64
 _STRANGE = re.compile(r"[^A-Za-z0-9_-]")
@@ -27,6 +27,14 @@ def public_names(prefix: str, names: Iterable[str]) -> dict[str, str]:
         chosen[name] = plain
         taken.add(plain)
     return {name: chosen[name] for name in wanted}
+
+
+def borrowed(public: Mapping[str, str], foreign: Collection[str]) -> dict[str, str]:
+    """Which tools go by a public name that begins with another source's prefix, and with which; rules mean that one's."""
+    found = {
+        name: next((prefix for prefix in foreign if goes_by.startswith(prefix)), "") for name, goes_by in public.items()
+    }
+    return {name: prefix for name, prefix in found.items() if prefix}
 
 
 def tidy(name: str) -> str:

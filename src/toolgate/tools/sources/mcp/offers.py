@@ -31,13 +31,17 @@ class Mirror(Struct, frozen=True):
 
 
 class Offer(Struct, frozen=True):
-    """A usable tool. `definition` is all of it that a person accepts, the same bytes whatever order its keys come in."""
+    """A usable tool. `definition` is all of it that a person or a model sees, the same bytes whatever order its keys have.
+
+    `former_definition` is what was kept of it before titles, output schemas and icons were part of that.
+    """
 
     name: str
     description: str
     input_schema: Mapping[str, Any]
     annotations: Annotations
     definition: bytes
+    former_definition: bytes
     title: str | None = None
     output_schema: Mapping[str, Any] | None = None
     icon: str | None = None
@@ -55,6 +59,8 @@ def read_offer(value: Any, schemas: SchemaCheck) -> Offer:
         return _offer(name, value, schemas)
     except Unusable as reason:
         raise Unusable(f"{printable(name)}: {reason}") from None
+    except RecursionError:
+        raise Unusable(f"{printable(name)}: its definition is nested too deeply") from None
 
 
 def _offer(name: str, value: Mapping[str, Any], schemas: SchemaCheck) -> Offer:
@@ -68,21 +74,27 @@ def _offer(name: str, value: Mapping[str, Any], schemas: SchemaCheck) -> Offer:
         raise Unusable(f"its input schema {complaint if type(schema) is dict else 'is no object'}")
     hints = _object(value.get("annotations"))
     output = value.get("outputSchema")
+    output = output if type(output) is dict and schemas.complaint(output) is None else None
+    title = _text(value.get("title")) or _text(hints.get("title"))
+    if title is not None and len(title) > _LONGEST_NAME:
+        raise Unusable(f"its title is longer than {_LONGEST_NAME} letters")
+    icon = _icon(value.get("icons"))
+    seen = {"name": name, "description": description, "inputSchema": schema, "annotations": hints}
     return Offer(
         name=name,
         description=description,
         input_schema=schema,
         annotations=_annotations(hints),
-        definition=_definition(name, description, schema, hints),
-        title=_text(value.get("title")) or _text(hints.get("title")),
-        output_schema=output if type(output) is dict and schemas.complaint(output) is None else None,
-        icon=_icon(value.get("icons")),
+        definition=_definition(seen | {"title": title, "outputSchema": output, "icon": icon}),
+        former_definition=_definition(seen),
+        title=title,
+        output_schema=output,
+        icon=icon,
         mirrors=tuple(_mirrors(schema, ())),
     )
 
 
-def _definition(name: str, description: str, schema: Mapping[str, Any], hints: Mapping[str, Any]) -> bytes:
-    parts = {"name": name, "description": description, "inputSchema": schema, "annotations": hints}
+def _definition(parts: Mapping[str, Any]) -> bytes:
     try:
         return msgspec.json.encode(parts, order="sorted")
     except UnicodeEncodeError:

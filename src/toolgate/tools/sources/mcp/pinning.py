@@ -5,7 +5,7 @@ is taken as the one that was looked at when it was configured. Knows no storage:
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
@@ -44,18 +44,23 @@ class Judgement(Struct, frozen=True):
     fresh: Mapping[str, bytes]
 
 
-def judge(offers: Iterable[Offer], pins: Mapping[str, bytes] | None, trust: Trust) -> Judgement:
-    """Compare what a server offers with what was accepted."""
+def judge(
+    offers: Iterable[Offer], pins: Mapping[str, bytes] | None, trust: Trust, borrowed: Collection[str] = ()
+) -> Judgement:
+    """Compare what a server offers with what was accepted.
+
+    The tools in `borrowed` go by names that look like another source's: only a person accepts those.
+    """
     known = {} if pins is None else pins
     looks = {tidy(name).casefold() for name in known}
     accepted: list[Offer] = []
     waiting: list[Quarantined] = []
     for offer in offers:
         pinned = known.get(offer.name)
-        same = pinned == offer.definition
+        same = pinned in (offer.definition, offer.former_definition)
         # A newcomer that looks like an accepted tool wants to be mistaken for it.
         welcome = pinned is None and trust == "pinned" and tidy(offer.name).casefold() not in looks
-        if same or welcome or pins is None or trust == "always":
+        if same or (offer.name not in borrowed and (welcome or pins is None or trust == "always")):
             accepted.append(offer)
         else:
             waiting.append(_quarantined(offer, pinned))
@@ -69,5 +74,9 @@ def digest(definition: bytes) -> str:
 
 
 def _quarantined(offer: Offer, pinned: bytes | None) -> Quarantined:
-    old = None if pinned is None else msgspec.json.decode(pinned)
-    return Quarantined(offer.name, old, msgspec.json.decode(offer.definition), digest(offer.definition))
+    old = None if pinned is None else _shown(pinned)
+    return Quarantined(offer.name, old, _shown(offer.definition), digest(offer.definition))
+
+
+def _shown(definition: bytes) -> dict[str, Any]:
+    return {name: value for name, value in msgspec.json.decode(definition).items() if value is not None}

@@ -13,7 +13,7 @@ from toolgate.conversation.errors import Conflict, NotFound, ToolgateError
 from toolgate.tools.schema import SchemaCheck
 from toolgate.tools.sources.mcp.backoff import Backoff
 from toolgate.tools.sources.mcp.line import Broken, CheckUrl, Forgotten, Http, Line, LoginNeeded, Refused, Trouble
-from toolgate.tools.sources.mcp.naming import public_names
+from toolgate.tools.sources.mcp.naming import borrowed, public_names
 from toolgate.tools.sources.mcp.oauth.bearer import Bearer
 from toolgate.tools.sources.mcp.oauth.tokens import Tokens
 from toolgate.tools.sources.mcp.offers import Offer, Unusable, read_offer
@@ -60,6 +60,7 @@ class McpSource:
         tokens: Tokens | None = None,
         check_url: CheckUrl | None = None,
         prefix: str | None = None,
+        foreign_prefixes: Sequence[str] = (),
         trust: Trust = "pinned",
         tags: Sequence[str] = (),
         timeout: float | None = None,
@@ -70,7 +71,8 @@ class McpSource:
     ) -> None:
         """Open nothing yet; a remote server needs `http`, and `tokens` if it may want a login.
 
-        `prefix` stands before every name, by default the server's name and an underscore.
+        `prefix` stands before every name, by default the server's name and an underscore. A tool whose name then begins
+        with one of `foreign_prefixes` waits for a person.
         Every `check_seconds` the list is asked for anew, which shows whether the server is still there.
         """
         if isinstance(server, Remote) and http is None:
@@ -82,6 +84,7 @@ class McpSource:
         self._http = http
         self._check_url = check_url
         self._prefix = f"{name}_" if prefix is None else prefix
+        self._foreign_prefixes = tuple(foreign_prefixes)
         self._trust = trust
         self._tags = tuple(tags)
         self._timeout = timeout
@@ -100,6 +103,7 @@ class McpSource:
         self._offers: tuple[Offer, ...] = ()
         self._tools: tuple[McpTool, ...] = ()
         self._waiting: tuple[Quarantined, ...] = ()
+        self._borrowed: Mapping[str, str] = {}
         self._changed = asyncio.Event()
         self._tried = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
@@ -125,6 +129,11 @@ class McpSource:
         if self._waiting:
             names = ", ".join(printable(tool.name) for tool in self._waiting[:5])
             notes.append(f"{len(self._waiting)} changed or new, waiting to be accepted ({names})")
+            notes += [
+                f"{printable(tool.name)} would begin with {prefix}, as another server's tools do"
+                for tool in self._waiting[:5]
+                if (prefix := self._borrowed.get(tool.name))
+            ]
         return f"Tools of the MCP server {self._short}: {'; '.join(notes)}." if notes else None
 
     async def open(self, on_change: OnChange) -> None:
@@ -270,12 +279,13 @@ class McpSource:
     async def _apply(self, offers: tuple[Offer, ...]) -> None:
         """Show the accepted tools and set the others aside; what is accepted is pinned before it is shown."""
         pins = await self._pins.load(self.name)
-        judgement = judge(offers, pins, self._trust)
+        # Names are given to all that is offered, so that accepting one tool does not rename another.
+        names = public_names(self._prefix, [offer.name for offer in offers])
+        self._borrowed = borrowed(names, self._foreign_prefixes)
+        judgement = judge(offers, pins, self._trust, self._borrowed)
         if judgement.fresh or pins is None:
             await self._pins.save(self.name, judgement.fresh)
         self._offers, self._waiting = offers, judgement.waiting
-        # Names are given to all that is offered, so that accepting one tool does not rename another.
-        names = public_names(self._prefix, [offer.name for offer in offers])
         self._show([McpTool(self, self._spec(names[offer.name], offer), offer) for offer in judgement.accepted])
 
     def _spec(self, name: str, offer: Offer) -> ToolSpec:
