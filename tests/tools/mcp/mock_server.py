@@ -48,6 +48,10 @@ def tools() -> list[dict[str, Any]]:
 
 def page(cursor: str | None) -> dict[str, Any]:
     """One page of the list, or all of it."""
+    if MODE == "greedy":
+        number = int(cursor or 0)
+        large = {"name": f"tool_{number}", "description": "x" * 3_900_000, "inputSchema": OBJECT}
+        return {"tools": [large], "nextCursor": str(number + 1)}
     if MODE == "circular":
         return {"tools": tools()[:3], "nextCursor": "again"}
     if MODE != "paginated":
@@ -95,6 +99,12 @@ def call(message: dict[str, Any]) -> dict[str, Any]:
             sys.stderr.write("noise " * 500_000)
         case "long_line":
             write("x" * (5 * 1024 * 1024))
+        case "dense":
+            return {"content": [], "x": [[]] * 1_000_000}
+        case "blocks":
+            return {"content": [{"type": "text", "text": "x"}] * 40_000}
+        case "crowded":
+            write("[" + ",".join(['{"jsonrpc":"2.0","method":"notifications/message"}'] * 40_000) + "]")
         case "enormous":
             return said("x" * (5 * 1024 * 1024))
         case "logs":

@@ -5,12 +5,14 @@ from typing import Any, TypeAlias
 
 from msgspec import UNSET, Struct, UnsetType
 
-from toolgate.wire.jsontext import decode_event, encode
+from toolgate.tools.sources.mcp.pieces import LARGE
+from toolgate.wire.jsontext import check_structure, decode_event, encode
 
 METHOD_NOT_FOUND = -32601
 INTERNAL_ERROR = -32603
 UNSUPPORTED_VERSION = -32022
 _LONGEST_WORDS = 2000
+_LONGEST_ID = 1024
 
 Id: TypeAlias = int | str
 
@@ -70,7 +72,12 @@ Message: TypeAlias = Request | Notice | Success | Failure
 
 
 def read(text: bytes) -> list[Message]:
-    """The messages in a piece of JSON, a batch or a single one; Garbled if it is no JSON, nothing if it is no message."""
+    """The messages in a piece of JSON, a batch or a single one; Garbled if it is no JSON, nothing if it is no message.
+
+    InvalidRequest if it holds so much that decoding it would keep the interpreter to itself, even in a thread.
+    """
+    if len(text) > LARGE:
+        check_structure(text)
     value = decode_event(text)
     found = [_message(item) for item in (value if type(value) is list else [value])]
     return [message for message in found if message is not None]
@@ -80,7 +87,7 @@ def _message(value: Any) -> Message | None:
     if type(value) is not dict or value.get("jsonrpc") != "2.0":
         return None
     id = value.get("id")
-    if type(id) not in (int, str):
+    if type(id) not in (int, str) or (type(id) is str and len(id) > _LONGEST_ID):
         id = None
     method, params = value.get("method"), value.get("params")
     if type(method) is str:

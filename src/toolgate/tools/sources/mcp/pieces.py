@@ -4,9 +4,17 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 LONGEST_LINE = 4 * 1024 * 1024
+TOO_LARGE = f"the answer is larger than {LONGEST_LINE // 1024**2} MiB"
+LARGE = 64 * 1024
+"""Bytes of a message above which it is decoded in a thread."""
+
+A_STEP = 256
+"""Messages that one step of the event loop deals with."""
+
 _PER_SECOND = 10_000
+_BYTES_PER_SECOND = 16 * 1024 * 1024
 _TAIL = 4096
-_ENDS = 128
+ENDS = 128
 
 
 class Overlong(NamedTuple):
@@ -43,10 +51,10 @@ class Lines:
     def _take(self, piece: bytes) -> None:
         self._size += len(piece)
         if self._overlong is not None:
-            self._overlong = Overlong(self._overlong.head, (self._overlong.tail + piece)[-_ENDS:])
+            self._overlong = Overlong(self._overlong.head, (self._overlong.tail + piece)[-ENDS:])
         elif self._size > self._longest:
             whole = b"".join([*self._pending, piece])
-            self._overlong = Overlong(whole[:_ENDS], whole[-_ENDS:])
+            self._overlong = Overlong(whole[:ENDS], whole[-ENDS:])
             self._pending.clear()
         else:
             self._pending.append(piece)
@@ -68,21 +76,27 @@ class Tail:
 
 
 class Measure:
-    """How long to stop listening to somebody who has said more than ten thousand things within a second."""
+    """How long to stop listening to somebody who has said more than ten thousand things, or 16 MiB, within a second."""
 
-    def __init__(self, clock: Callable[[], float], per_second: int = _PER_SECOND) -> None:
+    def __init__(
+        self, clock: Callable[[], float], per_second: int = _PER_SECOND, bytes_per_second: int = _BYTES_PER_SECOND
+    ) -> None:
         self._clock = clock
         self._per_second = per_second
+        self._bytes_per_second = bytes_per_second
         self._since = clock()
-        self._count = 0
+        self._count = self._size = 0
 
-    def pause(self, heard: int) -> float:
-        """Seconds to wait after `heard` more things; mostly none."""
+    def pause(self, heard: int, size: int = 0) -> float:
+        """Seconds to wait after `heard` more things of `size` bytes together; mostly none."""
         now = self._clock()
         if now - self._since >= 1.0:
-            self._since, self._count = now, 0
+            self._since, self._count, self._size = now, 0, 0
         self._count += heard
-        return 0.0 if self._count <= self._per_second else max(0.0, self._since + 1.0 - now)
+        self._size += size
+        if self._count <= self._per_second and self._size <= self._bytes_per_second:
+            return 0.0
+        return max(0.0, self._since + 1.0 - now)
 
 
 def printable(words: str, longest: int = 300) -> str:

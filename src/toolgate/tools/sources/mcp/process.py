@@ -8,16 +8,17 @@ import asyncio
 import os
 import re
 import signal
+from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from subprocess import PIPE
 from typing import Any, cast
 
-from toolgate.conversation.errors import Garbled
+from toolgate.conversation.errors import Garbled, InvalidRequest
 from toolgate.processes.child import ChildProcess, PipeWriter
 from toolgate.tools.sources.mcp.line import Hear, Lost, Refused
 from toolgate.tools.sources.mcp.messages import INTERNAL_ERROR, Failure, Message, Notice, Request, Success, read
-from toolgate.tools.sources.mcp.pieces import LONGEST_LINE, Lines, Measure, Overlong, Tail, printable
+from toolgate.tools.sources.mcp.pieces import A_STEP, ENDS, LARGE, TOO_LARGE, Lines, Measure, Overlong, Tail, printable
 from toolgate.tools.sources.mcp.servers import Stdio
 
 _INHERITED = ("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER")
@@ -160,13 +161,24 @@ class ProcessLine:
 class _Stream(asyncio.Protocol):
     """One of the pipes that the child writes to; reading it can be put off."""
 
+    _paused = False
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.ReadTransport, transport)
 
     def _pause(self, seconds: float) -> None:
-        if self._transport.is_reading():
+        if not self._paused:
+            self._paused = True
             self._transport.pause_reading()
-            asyncio.get_running_loop().call_later(seconds, self._transport.resume_reading)
+            asyncio.get_running_loop().call_later(seconds, self._resume)
+
+    def _resume(self) -> None:
+        self._paused = False
+        self._rest()
+
+    def _rest(self) -> None:
+        """There is nothing to wait for: go on reading."""
+        self._transport.resume_reading()
 
 
 class _Errors(_Stream):
@@ -182,29 +194,34 @@ class _Errors(_Stream):
 
 
 class _Output(_Stream):
-    """Messages that the child writes to stdout; `ended` is done when there will be no more."""
+    """Messages that the child writes to stdout; `ended` is done when there will be no more.
+
+    Lines are dealt with in order and a few at a time; while some are left, or a large one is decoded in a thread, the
+    pipe is not read.
+    """
 
     def __init__(self, line: ProcessLine, errors: _Errors) -> None:
-        loop = asyncio.get_running_loop()
+        self._loop = asyncio.get_running_loop()
         self._line = line
         self._lines = Lines()
-        self._measure = Measure(loop.time)
+        self._measure = Measure(self._loop.time)
         self._errors = errors
         self._garbage = 0
-        self.ended: asyncio.Future[None] = loop.create_future()
+        self._left: deque[bytes | Overlong | Message] = deque()
+        self._at_work = self._closed = False
+        self.ended: asyncio.Future[None] = self._loop.create_future()
 
     def data_received(self, data: bytes) -> None:
-        heard = 0
-        for line in self._lines.feed(data):
-            heard += self._read(line)
-        if self._garbage > _MOST_GARBAGE:
-            self._line.lose("writes to its output what is no JSON-RPC: more than a thousand lines of it")
-        if (seconds := self._measure.pause(heard)) > 0:
+        lines = self._lines.feed(data)
+        self._left += lines
+        if (seconds := self._measure.pause(len(lines), len(data))) > 0:
             self._pause(seconds)
+        if not self._at_work:
+            self._work()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if not self.ended.done():
-            self.ended.set_result(None)
+        self._closed = True
+        self._rest()
 
     def told(self, what: str) -> str:
         """What happened, with the child's own words."""
@@ -212,12 +229,59 @@ class _Output(_Stream):
         garbage = f", after {self._garbage} lines that were no JSON-RPC" if self._garbage else ""
         return f"{what}{garbage}" + (f"; it said: {said}" if said else "")
 
-    def _read(self, line: bytes | Overlong) -> int:
-        messages = [_too_much(line)] if isinstance(line, Overlong) else _messages(line)
-        self._garbage += not messages or isinstance(line, Overlong)
-        for message in messages:
-            self._line.heard(message)
-        return max(1, len(messages))
+    def _work(self) -> None:
+        """Deal with as much as one step of the loop may."""
+        self._at_work, size = False, 0
+        for _ in range(A_STEP):
+            if not self._left or size > LARGE:
+                break
+            item = self._left.popleft()
+            if isinstance(item, bytes) and len(item) > LARGE:
+                self._wait_for(item)
+                return
+            size += len(item) if isinstance(item, bytes) else 0
+            self._take(item)
+        if self._garbage > _MOST_GARBAGE:
+            self._line.lose("writes to its output what is no JSON-RPC: more than a thousand lines of it")
+        if self._left:
+            self._at_work = True
+            self._transport.pause_reading()
+            self._loop.call_soon(self._work)
+        else:
+            self._rest()
+
+    def _wait_for(self, line: bytes) -> None:
+        self._at_work = True
+        self._transport.pause_reading()
+        self._loop.run_in_executor(None, _messages, line).add_done_callback(self._decoded)
+
+    def _decoded(self, found: "asyncio.Future[list[Message]]") -> None:
+        self._add([] if found.cancelled() else found.result())
+        self._work()
+
+    def _rest(self) -> None:
+        """There is nothing to do: go on reading, or say that there will be nothing any more."""
+        if self._at_work:
+            return
+        if self._closed:
+            if not self.ended.done():
+                self.ended.set_result(None)
+        elif not self._paused:
+            self._transport.resume_reading()
+
+    def _take(self, item: bytes | Overlong | Message) -> None:
+        if isinstance(item, bytes):
+            self._add(_messages(item))
+        elif isinstance(item, Overlong):
+            self._garbage += 1
+            self._line.heard(_too_much(item))
+        else:
+            self._line.heard(item)
+
+    def _add(self, found: list[Message]) -> None:
+        """Have these dealt with next."""
+        self._garbage += not found
+        self._left.extendleft(reversed(found))
 
 
 def _messages(line: bytes) -> list[Message]:
@@ -225,12 +289,13 @@ def _messages(line: bytes) -> list[Message]:
         return read(line)
     except Garbled:
         return []
+    except InvalidRequest as error:
+        return [_too_much(Overlong(line[:ENDS], line[-ENDS:]), error.message)]
 
 
-def _too_much(line: Overlong) -> Message:
+def _too_much(line: Overlong, words: str = TOO_LARGE) -> Message:
     """What to tell whoever waits for an answer that is too long: its id stands at one of its ends, if it is one."""
     found = _ID_FIRST.match(line.head) or _ID_LAST.search(line.tail)
-    words = f"the answer is larger than {LONGEST_LINE // 1024**2} MiB"
     return Failure(int(found.group(1)) if found else None, INTERNAL_ERROR, words)
 
 

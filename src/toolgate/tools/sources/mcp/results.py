@@ -8,7 +8,24 @@ from toolgate.conversation.message import Media, Text
 from toolgate.tools.tool import Output, ToolFailure
 from toolgate.wire.jsontext import encode
 
+_FEW = 16
+_SHORT = 16 * 1024
+_SIMPLE = frozenset(("type", "text"))
 _BASE64 = re.compile(r"[A-Za-z0-9+/\r\n]*+={0,2}+\s*+")
+
+
+def is_small(result: Mapping[str, Any]) -> bool:
+    """Whether the event loop may read the result itself."""
+    blocks, structured = result.get("content"), result.get("structuredContent")
+    if structured is not None or type(blocks) is not list or len(blocks) > _FEW:
+        return False
+    return all(
+        type(block) is dict
+        and block.keys() <= _SIMPLE
+        and type(text := block.get("text")) is str
+        and len(text) <= _SHORT
+        for block in blocks
+    )
 
 
 def output(result: Mapping[str, Any]) -> Output:

@@ -7,7 +7,7 @@ asks and in which revision, and there is no session. Knows neither how messages 
 import asyncio
 from collections.abc import Callable, Mapping
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -22,17 +22,29 @@ from toolgate.tools.sources.mcp.messages import (
     Request,
     Success,
 )
+from toolgate.tools.sources.mcp.pieces import printable
 from toolgate.tools.tool import Progress, Tell
+from toolgate.wire.jsontext import encode
 
 LATEST_WITH_HANDSHAKE = "2025-11-25"
 WITH_HANDSHAKE = ("2024-11-05", "2025-03-26", "2025-06-18", LATEST_WITH_HANDSHAKE)
 STATELESS = "2026-07-28"
 MOST_TOOLS = 10_000
+LONGEST_LIST = 8 * 1024 * 1024
+LONGEST_DEFINITION = 512 * 1024
 _MOST_PAGES = 1000
+_LONGEST_CURSOR = 4096
 _MOST_REPLIES = 16
 _PROBE_SECONDS = 3.0
 _WHO = {"name": "toolgate", "title": "Toolgate", "version": __version__}
 _META = "io.modelcontextprotocol/"
+
+
+class Listing(NamedTuple):
+    """What a server lists, and what was left out of it, in words."""
+
+    definitions: list[Any]
+    left_out: list[str]
 
 
 class Session:
@@ -60,19 +72,29 @@ class Session:
         else:
             await self._open_with_handshake_first()
 
-    async def tools(self) -> list[Any]:
-        """All the definitions, page by page to the end; a server that goes round in circles is stopped."""
+    async def tools(self) -> Listing:
+        """All the definitions, page by page to the end; a server that goes round in circles or on and on is stopped."""
         found: list[Any] = []
+        left_out: list[str] = []
         cursors: set[str] = set()
         cursor: str | None = None
+        size = 0
         while len(cursors) < _MOST_PAGES and len(found) < MOST_TOOLS:
             result = await self._ask("tools/list", {} if cursor is None else {"cursor": cursor})
             page, cursor = result.get("tools"), result.get("nextCursor")
-            found += page if type(page) is list else ()
+            kept, wrong, more = await asyncio.to_thread(_fitting, page if type(page) is list else [])
+            found += kept
+            left_out += wrong
+            size += more
             if type(cursor) is not str or cursor in cursors:
                 break
+            if size > LONGEST_LIST or len(cursor) > _LONGEST_CURSOR:
+                left_out.append(
+                    f"whatever follows the first {size // 1024} KiB: a list may have {LONGEST_LIST // 1024} KiB"
+                )
+                break
             cursors.add(cursor)
-        return found[:MOST_TOOLS]
+        return Listing(found[:MOST_TOOLS], left_out)
 
     async def call(self, name: str, arguments: str, tell: Tell, headers: Mapping[str, str]) -> Mapping[str, Any]:
         """Run a tool with exactly these arguments; it is sent once, whatever happens."""
@@ -208,6 +230,27 @@ class Session:
                     _number(notice.field("total")),
                 )
             )
+
+
+def _fitting(page: list[Any]) -> tuple[list[Any], list[str], int]:
+    """The definitions of a page that are not too large, what is said of the others, and the bytes of all."""
+    kept: list[Any] = []
+    wrong: list[str] = []
+    whole = 0
+    for value in page:
+        try:
+            size = len(encode(value))
+        except RecursionError:  # deeper than any schema may be
+            size = LONGEST_DEFINITION + 1
+        whole += size
+        if size <= LONGEST_DEFINITION:
+            kept.append(value)
+        else:
+            name = value.get("name") if type(value) is dict else None
+            wrong.append(
+                f"{printable(str(name)[:256], 40)}: its definition is larger than {LONGEST_DEFINITION // 1024} KiB"
+            )
+    return kept, wrong, whole
 
 
 def _envelope() -> dict[str, Any]:

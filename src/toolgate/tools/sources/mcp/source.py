@@ -21,13 +21,14 @@ from toolgate.tools.sources.mcp.pieces import printable
 from toolgate.tools.sources.mcp.pinning import Pins, Quarantined, Trust, digest, judge
 from toolgate.tools.sources.mcp.process import ProcessLine
 from toolgate.tools.sources.mcp.remote import RemoteLine, header_value
-from toolgate.tools.sources.mcp.results import output
+from toolgate.tools.sources.mcp.results import is_small, output
 from toolgate.tools.sources.mcp.servers import Remote, Stdio
 from toolgate.tools.sources.mcp.session import STATELESS, Session
 from toolgate.tools.tool import Invocation, OnChange, Output, Preparation, ToolFailure, ToolSpec
 
 _LIST_SECONDS = 60.0
 _BETWEEN_LISTS = 1.0
+_MOST_LEFT_OUT = 1000
 
 
 class McpTool:
@@ -172,9 +173,12 @@ class McpSource:
             raise ToolFailure(f"The tool {offer.name} has changed and waits to be accepted; nothing was run.")
         headers = _mirrored(offer, invocation.arguments) if session.version == STATELESS else {}
         try:
-            return output(await session.call(offer.name, invocation.text, invocation.tell, headers))
+            result = await session.call(offer.name, invocation.text, invocation.tell, headers)
+            return output(result) if is_small(result) else await asyncio.to_thread(output, result)
         except Refused as refusal:
             raise ToolFailure(str(refusal)) from None
+        except RecursionError:
+            raise ToolFailure("The tool gave a result that is nested too deeply to be read.") from None
         except Trouble as trouble:
             if isinstance(trouble, Broken):
                 self._changed.set()  # listing anew shows whether the server is still there
@@ -257,8 +261,9 @@ class McpSource:
     async def _list(self, session: Session) -> None:
         self._changed.clear()
         async with asyncio.timeout(_LIST_SECONDS):
-            values = await session.tools()
-        offers, self._left_out = await asyncio.to_thread(self._read, values)
+            listing = await session.tools()
+        offers, unusable = await asyncio.to_thread(self._read, listing.definitions)
+        self._left_out = [*listing.left_out, *unusable][:_MOST_LEFT_OUT]
         await self._apply(offers)
 
     def _read(self, values: Sequence[Any]) -> tuple[tuple[Offer, ...], list[str]]:
