@@ -19,6 +19,7 @@ from toolgate.upstreams.emulated import Emulated
 from toolgate.upstreams.promoted import Promoted
 from toolgate.upstreams.wrappers.answers import watched
 from toolgate.upstreams.wrappers.counted import Counted
+from toolgate.upstreams.wrappers.named import Named
 
 CLOCK = '<invoke name="clock"></invoke>'
 REQUEST = ModelRequest("m", (Message("user", (Text("What time is it?"),)),), (ToolDef("clock"),), stream=True)
@@ -59,6 +60,7 @@ READERS: dict[str, Callable[[Model], Model]] = {
     "upstreams/promoted.py": Promoted,
     "upstreams/wrappers/answers.py": Watching,
     "upstreams/wrappers/counted.py": Counted,
+    "upstreams/wrappers/named.py": Named,
 }
 WRITES_ITS_OWN = {"upstreams/embedded/model.py"}  # reads the engine's batches, never another answer's
 

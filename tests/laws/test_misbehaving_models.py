@@ -39,7 +39,7 @@ SCHEMA = {
 }
 RIGHT = '{"city":"Paris"}'
 WORDS = "It is sunny."
-EMULATED = "emulated"
+EMULATED, PROMOTED = "emulated", "promoted"
 HANGING = 60
 """Seconds after which a request is taken for one that hangs; none comes near."""
 
@@ -116,9 +116,10 @@ async def _opened() -> AsyncIterator[Place]:
     tool = FakeTool(NAME, lambda arguments: WORDS, input_schema=SCHEMA)
     target = Target(upstream="openai_chat", model="played")
     emulated = Model(name=EMULATED, targets=(target,), retries=0, tools="emulated")
+    promoted = Model(name=PROMOTED, targets=(target,), retries=0, promote=True)
     async with listening(Toolgate(upstream_config(), {"played": player})) as upstream:
         config = gateway_config(upstream)
-        config = msgspec.structs.replace(config, models=(*config.models, emulated))
+        config = msgspec.structs.replace(config, models=(*config.models, emulated, promoted))
         async with listening(Toolgate(config, sources=(FakeSource(tool),))) as url:
             yield Place(url, player)
 
@@ -314,6 +315,12 @@ _TEXT_ARGUMENTS = ("openai_chat", "openai_responses")
 """Clients that take arguments as text, which by their documentation need not be JSON."""
 
 
+def warnings(heard: Heard) -> str:
+    """What the answer warns of, in its headers or in the stream."""
+    late = [line for line in heard.body.decode().splitlines() if "toolgate-warning" in line or '"warning"' in line]
+    return "; ".join([heard.headers.get("x-toolgate-warning", ""), *late])
+
+
 def complaint(client: str, own: bool, found: Told, heard: Heard) -> str | None:
     """What is wrong with an answer, if anything is."""
     if heard.status == 500:
@@ -328,7 +335,7 @@ def complaint(client: str, own: bool, found: Told, heard: Heard) -> str | None:
                 return f"the arguments of {name} are no object: {arguments}"
     if found.text.strip() or found.calls or found.reason in _CUT:
         return None
-    if "empty answer" in heard.headers.get("x-toolgate-warning", ""):
+    if "empty answer" in warnings(heard):
         return None
     return "an empty success"
 
@@ -341,12 +348,6 @@ async def judged(caller: Caller, client: str, stream: bool, own: bool, request: 
     except Exception as error:  # noqa: BLE001  # whatever the client's types say is a finding
         wrong = f"{type(error).__name__}: {str(error)[:300]}"
     return wrong and f"{wrong}\n    {heard.status} {heard.body[-600:]!r}"
-
-
-def is_passed_on(name: str, model: str, stream: bool, own: bool, wrong: str) -> bool:
-    """Whether a stream is empty because the upstream's was: the warning would come behind its headers."""
-    is_empty = name.startswith(("empty", "blank")) and wrong.startswith("an empty success")
-    return is_empty and stream and own and model != EMULATED
 
 
 @pytest.mark.parametrize("puts_right", [True, False], ids=["once", "for ever"])
@@ -363,7 +364,7 @@ async def test_a_client_gets_an_answer_or_an_error_whatever_its_model_does(
                 wrong = await judged(
                     caller, client, stream, own, asked(client, model, stream, own, FAULTS[name].choice)
                 )
-            if wrong and not is_passed_on(name, model, stream, own, wrong):
+            if wrong:
                 case = f"{client} over {model}, {'streamed' if stream else 'whole'}, {'own' if own else 'server'} tools"
                 findings.append(f"{case}: {wrong}")
     assert not findings, f"{len(findings)} findings\n" + "\n".join(findings)
@@ -411,3 +412,39 @@ async def test_malformed_arguments_of_a_history_reach_the_upstream_as_an_object(
         (request,) = place.player.scripted.requests
         calls = [part for message in request.messages for part in message.parts if isinstance(part, ToolCall)]
         assert [is_object(call.arguments) for call in calls] == [True], arguments
+
+
+SPELLINGS = ["Get_Weather", "getWeather", "get-weather", "GET.WEATHER", "get weather"]
+
+
+@pytest.mark.parametrize("model", [*UPSTREAMS, EMULATED, PROMOTED])
+@pytest.mark.parametrize("client", CLIENTS)
+async def test_a_tool_may_be_called_by_another_spelling_of_its_name(place: Place, client: str, model: str) -> None:
+    for number, (stream, own) in enumerate(itertools.product((False, True), (False, True))):
+        spelling = SPELLINGS[number]
+        called: Said = native_call(RIGHT, spelling) if model in UPSTREAMS else written(RIGHT, spelling)
+        place.player.scripted = ScriptedModel([called, WORDS])
+        async with Caller(place.url) as caller:
+            await caller.post(PATHS[client], asked(client, model, stream, own, "auto"))
+            heard = await caller.answer()
+        found = told(client, stream, heard)
+        assert [name for name, _ in found.calls] == ([NAME] if own else []), heard.body
+        assert own or found.text.strip() == WORDS, heard.body
+        assert f"{spelling!r}, which was taken for {NAME!r}" in warnings(heard), (stream, own)
+
+
+@pytest.mark.parametrize("model", [*UPSTREAMS, EMULATED])
+@pytest.mark.parametrize("client", CLIENTS)
+async def test_a_spelling_that_may_mean_two_tools_means_none(place: Place, client: str, model: str) -> None:
+    for stream in (False, True):
+        request = asked(client, model, stream, True, "auto")
+        other = json.loads(json.dumps(request["tools"][0]).replace(NAME, "GetWeather"))
+        request["tools"].append(other)
+        called = native_call(RIGHT, "get-weather") if model in UPSTREAMS else written(RIGHT, "get-weather")
+        place.player.scripted = ScriptedModel([called, WORDS, WORDS])
+        async with Caller(place.url) as caller:
+            await caller.post(PATHS[client], request)
+            heard = await caller.answer()
+        found = told(client, stream, heard)
+        assert [name for name, _ in found.calls] == (["get-weather"] if model in UPSTREAMS else []), heard.body
+        assert "taken for" not in warnings(heard)

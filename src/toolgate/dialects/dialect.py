@@ -21,6 +21,7 @@ from toolgate.conversation.events import (
     Usage,
 )
 from toolgate.conversation.message import Part, Reasoning, Text, ToolCall, ToolResult, plain_text
+from toolgate.conversation.names import CallNames
 from toolgate.conversation.request import ModelRequest, ToolServer
 from toolgate.wire.frames import Frame, FrameDecoder
 from toolgate.wire.ndjson import NdjsonDecoder
@@ -171,6 +172,7 @@ class Relay(Protocol):
 
     done: bool
     usage: Usage | None
+    names: CallNames
 
     @property
     def lacks_usage(self) -> bool:

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 from toolgate.conversation.errors import ToolgateError
 from toolgate.conversation.events import FinishReason, ModelResponse, StepEvent, ToolProgress, Usage
 from toolgate.conversation.message import ApprovalRequest, Message, Part, ToolCall, ToolResult
+from toolgate.conversation.names import CallNames
 from toolgate.conversation.request import ModelRequest, ToolDef
 
 
@@ -18,8 +19,9 @@ class Answer(Protocol):
     dialect: str | None
     """The wire format it came in, if it can be passed on in that format as it is: then it is `Relayable` too."""
 
-    warnings: tuple[str, ...]
-    """What the upstream could not be told, in words for a person."""
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the upstream could not be told, and what was odd about its answer, in words for a person; may grow."""
 
     whole: bool
     """All of it is here: reading it can neither wait nor fail any more."""
@@ -46,6 +48,7 @@ class Heard(Protocol):
 
     done: bool
     usage: Usage | None
+    names: CallNames
 
     @property
     def reason(self) -> FinishReason | None:

@@ -176,7 +176,11 @@ class Run:
         request = replace(self._request, messages=messages, tools=tools, tool_choice=choice, relay=False)
         self._answer = await self._model.ask(request)
         self.upstream = self._answer.upstream
-        self.warnings = self._answer.warnings
+        self._add_warnings(self._answer)
+
+    def _add_warnings(self, answer: Answer) -> None:
+        if answer.warnings:
+            self.warnings = tuple(dict.fromkeys((*self.warnings, *answer.warnings)))
 
     def _next_choice(self) -> ToolChoice | None:
         """A call that was forced has been made; asked again, the model is free, or must answer if this is the end."""
@@ -195,6 +199,7 @@ class Run:
                     if told := self._teller.tell(batch, step, self._last_round):
                         yield told
         finally:
+            self._add_warnings(answer)
             await answer.aclose()
 
     async def _ended(self, step: Step) -> StepEnd | None:

@@ -10,9 +10,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from toolgate.conversation.errors import GatewayFault, ToolgateError
-from toolgate.conversation.events import Delta, Finish, ModelResponse, PartStart, RunEvent
+from toolgate.conversation.events import Delta, Finish, ModelResponse, PartEnd, PartStart, RunEvent
 from toolgate.conversation.fold import fold, is_empty
-from toolgate.conversation.message import ToolCall
+from toolgate.conversation.message import ToolCall, is_blank
 from toolgate.conversation.request import ModelRequest
 from toolgate.dialects.dialect import Dialect, Encoder, Reply, ServerHalf
 from toolgate.engine.loop import WholeCalls, run
@@ -279,20 +279,25 @@ class Conversations:
         `warned` is how many of them the headers hold.
         """
         teller: Encoder | Heard | None = None
+        late, told_late = list[str](), 0  # what is odd about the answer itself
         try:
             answer = await asking
             question.record.upstream = answer.upstream
             if question.request.relay and answer.dialect == question.request.dialect:
                 retold = cast(Relayable, answer).retell(question.reply)
-                teller, chunks = retold.relay, _relayed(question, retold)
+                teller, late = retold.relay, retold.relay.names.warnings
+                chunks = _relayed(question, retold, late)
             else:
                 teller = encoder = question.encoder or question.half.encoder(question.request, question.reply)
-                chunks = _encoded(question, answer, encoder)
+                chunks = _encoded(question, answer, encoder, late)
             async with aclosing(chunks):
                 async for chunk in chunks:
                     if len(answer.warnings) > warned:
                         await _warn(question, answer.warnings[warned:])
                         warned = len(answer.warnings)
+                    if len(late) > told_late:
+                        await _warn(question, late[told_late:])
+                        told_late = len(late)
                     if keeper is not None:
                         await keeper.before_chunk(chunk)
                     await _write(question, chunk)
@@ -314,23 +319,34 @@ async def _told(question: Question, telling: Awaitable[None]) -> None:
         await question.told()
 
 
-async def _encoded(question: Question, answer: Answer, encoder: Encoder) -> AsyncGenerator[bytes, None]:
+async def _encoded(
+    question: Question, answer: Answer, encoder: Encoder, late: list[str]
+) -> AsyncGenerator[bytes, None]:
     gather = WholeCalls().gather if question.whole_arguments else None
+    empty = True
     async with aclosing(run(answer)) as batches:
         async for batch in batches:
             _note_batch(question.record, batch)
+            empty = empty and all(is_blank(event.part) for event in batch if type(event) is PartEnd)
+            if empty and isinstance(end := batch[-1], Finish) and end.reason in ("stop", "tool_calls"):
+                late.append(EMPTY_ANSWER)
             yield b"".join([encoder.encode(event) for event in (gather(batch) if gather else batch)])
     question.record.upstream = answer.upstream  # a run that goes on with its tools has asked nobody at first
 
 
-async def _relayed(question: Question, retold: Retold) -> AsyncGenerator[bytes, None]:
+async def _relayed(question: Question, retold: Retold, late: list[str]) -> AsyncGenerator[bytes, None]:
+    relay, checked = retold.relay, False
     try:
         async for chunk in retold:
             question.record.note_first_event()
+            if relay.reason is not None and not checked:
+                checked = True
+                if relay.reason in ("stop", "tool_calls") and all(is_blank(part) for part in relay.received()):
+                    late.append(EMPTY_ANSWER)
             yield chunk
     finally:
-        question.record.calls = retold.relay.calls
-        question.record.note_end(retold.relay.reason, retold.relay.usage)
+        question.record.calls = relay.calls
+        question.record.note_end(relay.reason, relay.usage)
 
 
 async def _whole(question: Question, answer: Answer) -> tuple[bytes, ModelResponse]:

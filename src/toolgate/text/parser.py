@@ -8,7 +8,7 @@ later.
 Streaming and whole text are the same code: a whole text is one `feed` and one `end`. No I/O, no clock.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from toolgate.conversation.assemble import Assembler
 from toolgate.conversation.events import StepEvent
@@ -56,6 +56,11 @@ class Parser:
     def problems(self) -> Sequence[Problem]:
         """The calls whose arguments could not be made out, and why."""
         return self._reading.problems
+
+    @property
+    def renamed(self) -> Mapping[str, str]:
+        """Names of tools that were written otherwise than they were declared, and what they were taken for."""
+        return self._reading.renamed
 
     def feed(self, text: str) -> list[StepEvent]:
         """The events that more text makes certain."""

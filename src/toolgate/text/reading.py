@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from toolgate.conversation.arguments import is_object, settled
 from toolgate.conversation.assemble import Assembler
+from toolgate.conversation.names import Spellings
 from toolgate.conversation.request import ToolDef
 from toolgate.text.source import Source, Steps, words
 from toolgate.text.strings import escaped, quoted
@@ -68,8 +69,10 @@ class Reading:
         self.assembler = assembler
         self.tools: Mapping[str, ToolDef] = {tool.name: tool for tool in tools}
         self.answer = answer if answer not in self.tools else None
+        self._spellings = Spellings(self.tools)
         self.any_tool = any_tool
         self.problems: list[Problem] = []
+        self.renamed: dict[str, str] = {}  # names as they were written, and those that were declared
         self.reason: Callable[[str], Steps[None]] = _no_reasoning  # reads reasoning behind its mark, or ends it
         self.cut = True  # at the end of the text: whether the model was stopped, or stopped by itself
         self.searching = False  # only whether a call begins is asked
@@ -104,13 +107,14 @@ class Reading:
         self._refresh(True)
 
     def declared(self, name: str) -> str | None:
-        """The name of the tool meant, if there is one: namespaces that models put before names are taken off."""
+        """The name of the tool meant, if there is one: namespaces before names are taken off, other spellings corrected."""
         if name in self.tools or name == self.answer:
             return name
         for prefix in _PREFIXES:
             if name.startswith(prefix) and name[len(prefix) :] in (*self.tools, self.answer):
                 return name[len(prefix) :]
-        return name if self.any_tool and name else None
+        other = self._spellings.meant(name)
+        return other or (name if self.any_tool and name else None)
 
     def begin(self, name: str, id: str | None = None) -> Call | None:
         """A call begins, if the name is a tool's; what was held was its markup."""
@@ -123,6 +127,8 @@ class Reading:
         self.source.held = None
         if known == self.answer:
             return Answer(self)
+        if not name.endswith(known):
+            self.renamed[name] = known
         self._refresh(True)
         self._calls += 1
         self.assembler.call(self._calls, id=id, name=known)

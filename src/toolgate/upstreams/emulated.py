@@ -123,6 +123,7 @@ class EmulatedAnswer:
                 async for batch in batches:
                     yield batch if not begun else [event for event in batch if not isinstance(event, StepStart)]
                     begun = True
+            self.warnings = (*self.warnings, *hearing.warnings)
             await self._count(hearing)
             problems = hearing.problems()
             if not problems or not left:

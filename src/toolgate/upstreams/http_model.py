@@ -14,8 +14,11 @@ from toolgate import __version__
 from toolgate.conversation.errors import Garbled, Rejected, UpstreamFault
 from toolgate.conversation.events import ModelResponse, StepEvent, Usage
 from toolgate.conversation.fold import fold, unfold
+from toolgate.conversation.message import ToolCall
+from toolgate.conversation.names import Spellings
 from toolgate.conversation.request import ModelRequest
 from toolgate.conversation.size import is_larger
+from toolgate.conversation.stock import names_of
 from toolgate.dialects.dialect import Dialect, Quirks, Relay
 from toolgate.dialects.dialect import Reply as Presentation
 from toolgate.engine.offload import LARGE, off_loop
@@ -23,6 +26,7 @@ from toolgate.engine.ports import Answer
 from toolgate.upstreams.adapt import Adapted, Restorer, adapt
 from toolgate.upstreams.tokens import estimate
 from toolgate.upstreams.transport import Reply, Timeouts, Transport
+from toolgate.upstreams.wrappers.answers import noted
 from toolgate.wire.frames import MAX_FRAME, Frame, FrameDecoder, check_size
 from toolgate.wire.jsontext import decode_whole, encode, excerpt
 
@@ -72,9 +76,7 @@ class HttpModel:
             if mended is None:
                 raise
             without, warning = mended
-            answer = await self._ask(without)
-            answer.warnings = (*answer.warnings, warning)
-            return answer
+            return noted(await self._ask(without), warning)
 
     async def _ask(self, request: ModelRequest) -> Answer:
         endpoint, half = self._endpoint, self._half
@@ -159,6 +161,8 @@ class WholeAnswer:
         except UpstreamFault as fault:
             fault.usage = self._half.usage_of(self._body)
             raise
+        if request.tools and _names_otherwise(self._response, request):
+            self.dialect = None  # its events are translated, and corrected on the way
 
     @property
     def reported(self) -> Usage | None:
@@ -197,6 +201,14 @@ def _gather(dialect: Dialect, request: ModelRequest, raw: bytes) -> ModelRespons
         failure.usage = failure.usage or decoder.usage
         raise failure
     return fold([*events, *([] if decoder.done else decoder.end())])
+
+
+def _names_otherwise(response: ModelResponse, request: ModelRequest) -> bool:
+    """Whether a call means a declared tool by another spelling of its name."""
+    names = names_of(request.tools)
+    called = [part.name for part in response.parts if isinstance(part, ToolCall) and part.name not in names]
+    spellings = Spellings(names)
+    return any(spellings.meant(name) is not None for name in called)
 
 
 async def _opened(

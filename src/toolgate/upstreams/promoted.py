@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from toolgate.conversation.events import Delta, PartEnd, PartStart, StepEnd, StepEvent
 from toolgate.conversation.fold import unfold_part
 from toolgate.conversation.message import Part, Text, ToolCall
+from toolgate.conversation.names import renamed
 from toolgate.conversation.request import ModelRequest, ToolDef
 from toolgate.engine.ports import Answer, Model
 from toolgate.text.parser import Parser
@@ -56,10 +57,14 @@ class PromotedAnswer:
 
     def __init__(self, answer: Answer, leaks: "Leaks") -> None:
         self.upstream = answer.upstream
-        self.warnings = answer.warnings
         self.whole = answer.whole
         self._answer = answer
         self._leaks = leaks
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Those of the answer, and which names in leaked calls were corrected."""
+        return (*self._answer.warnings, *self._leaks.warnings)
 
     async def events(self) -> AsyncGenerator[list[StepEvent], None]:
         """The step's events in batches."""
@@ -80,6 +85,8 @@ class Leaks:
         self._syntax = syntax
         self._tools = tools
         self._noted = noted
+        self.warnings: list[str] = []
+        self._renamed: dict[str, str] = {}
         self._proper = False  # the answer has made a call in the proper way
         self._text: _LeakyText | None = None  # the text that is open
         self._held: list[tuple[list[StepEvent], list[StepEvent]]] = []  # as it came, and as calls
@@ -110,6 +117,7 @@ class Leaks:
 
     def _end_text(self, text: "_LeakyText", part: Text) -> list[StepEvent]:
         told, self._text = text.end(part), None
+        self._renamed |= text.renamed
         if text.held:
             self._held.append((text.as_it_came(part), text.held))
         return told
@@ -125,6 +133,8 @@ class Leaks:
         for event in [event for _, calls in held for event in calls if not proper]:
             if isinstance(event, PartEnd) and isinstance(event.part, ToolCall):
                 self._noted(Note("promoted_call", "the model wrote a call as text", event.part.name))
+        if held and not proper:
+            self.warnings += [renamed(written, name) for written, name in self._renamed.items()]
         return [event for came, calls in held for event in (came if proper else calls)]
 
 
@@ -138,6 +148,11 @@ class _LeakyText:
         self._came: list[str] = []
         self._told: list[str] = []
         self._open = False
+
+    @property
+    def renamed(self) -> dict[str, str]:
+        """Names of tools that were written otherwise than they were declared."""
+        return dict(self._parser.renamed)
 
     def more(self, text: str) -> list[StepEvent]:
         self._came.append(text)

@@ -15,6 +15,9 @@ from toolgate.conversation.arguments import Pairing, as_object, as_text, is_obje
 from toolgate.conversation.errors import Garbled, ToolgateError
 from toolgate.conversation.events import FinishReason, ModelResponse, Usage
 from toolgate.conversation.message import Part
+from toolgate.conversation.names import CallNames
+from toolgate.conversation.request import ModelRequest
+from toolgate.conversation.stock import names_of
 from toolgate.dialects.anthropic.server import encode_stream_error, unusable_arguments
 from toolgate.dialects.anthropic.stream import object_of, read_event
 from toolgate.dialects.anthropic.words import (
@@ -56,8 +59,9 @@ class _Block:
 class MessagesRelay:
     """Passes a message stream on."""
 
-    def __init__(self, reply: Reply) -> None:
+    def __init__(self, request: ModelRequest, reply: Reply) -> None:
         self.done = False
+        self.names = CallNames(names_of(request.tools))
         self.usage: Usage | None = None
         self._reply = reply
         self._began = False
@@ -154,6 +158,7 @@ class MessagesRelay:
         value = block.start["content_block"]
         if not value.get("name"):
             raise Garbled("The upstream sent a tool call without a name.")
+        value["name"] = self.names.correct(as_text(value["name"]))
         block.input = value.get("input")
         value |= {"id": self._fitting_id(as_text(value.get("id"))), "input": {}}
 

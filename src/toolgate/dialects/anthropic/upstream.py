@@ -59,7 +59,7 @@ def decoder(request: ModelRequest) -> Decoder:
 
 def relay(request: ModelRequest, reply: Reply) -> Relay:
     """A relay for the streamed answer to this request."""
-    return MessagesRelay(reply)
+    return MessagesRelay(request, reply)
 
 
 def usage_of(body: Any) -> Usage | None:

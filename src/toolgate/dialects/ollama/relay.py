@@ -5,11 +5,14 @@ last line without its reason. Everything else stays as it is. A decoder listens,
 where a translated one would.
 """
 
+from collections.abc import Collection
 from typing import Any
 
+from toolgate.conversation.arguments import as_text
 from toolgate.conversation.errors import ToolgateError
 from toolgate.conversation.events import Delta, FinishReason, PartEnd, PartStart, StepEnd, StepEvent, Usage
 from toolgate.conversation.message import Part, Reasoning, ToolCall
+from toolgate.conversation.names import CallNames
 from toolgate.dialects.dialect import PassedText, Reply
 from toolgate.dialects.ollama.server import encode_stream_error
 from toolgate.dialects.ollama.stream import Line, OllamaDecoder, read_line
@@ -20,8 +23,9 @@ from toolgate.wire.frames import Frame
 class OllamaRelay:
     """Passes the lines of one answer on."""
 
-    def __init__(self, decoder: OllamaDecoder, reply: Reply) -> None:
+    def __init__(self, decoder: OllamaDecoder, declared: Collection[str], reply: Reply) -> None:
         self.done = False
+        self.names = CallNames(declared)
         self.usage: Usage | None = None
         self.reason: FinishReason | None = None
         self.calls = 0
@@ -45,6 +49,8 @@ class OllamaRelay:
         line = None if self.done else read_line(frame)
         if line is None:
             return b""
+        for entry in line.calls:
+            entry["function"]["name"] = self.names.correct(as_text(entry["function"].get("name")))
         self._hear(self._decoder.read(line))
         self.done = self._decoder.done
         told = mend(line, self._reply)

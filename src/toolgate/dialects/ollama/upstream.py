@@ -76,7 +76,7 @@ def decoder(request: ModelRequest) -> Decoder:
 
 def relay(request: ModelRequest, reply: Reply) -> Relay:
     """A relay for the streamed answer to this request."""
-    return OllamaRelay(_decoder(request), reply)
+    return OllamaRelay(_decoder(request), names_of(request.tools), reply)
 
 
 def usage_of(body: Any) -> Usage | None:

@@ -14,7 +14,9 @@ from toolgate.conversation.arguments import ArgumentStream, as_text
 from toolgate.conversation.errors import Garbled, ToolgateError
 from toolgate.conversation.events import FinishReason, ModelResponse, Usage
 from toolgate.conversation.message import Part, ToolCall
+from toolgate.conversation.names import CallNames
 from toolgate.conversation.request import ModelRequest
+from toolgate.conversation.stock import names_of
 from toolgate.dialects.dialect import PassedText, Reply
 from toolgate.dialects.openai_chat.requests import wants_usage
 from toolgate.dialects.openai_chat.server import encode_stream_error
@@ -31,13 +33,15 @@ _REASONS = frozenset({"stop", "tool_calls", "length", "content_filter", "functio
 class _Call:
     """A call of which deltas come in; it is not passed on before its name is known."""
 
-    __slots__ = ("arguments", "field", "id", "name", "number", "unsent")
+    __slots__ = ("_names", "arguments", "field", "id", "name", "number", "unsent", "written")
 
-    def __init__(self, number: int, field: str) -> None:
+    def __init__(self, number: int, field: str, names: CallNames) -> None:
+        self._names = names
         self.number = number
         self.field = field
         self.id = ""
         self.name = ""
+        self.written = ""  # the name as the upstream wrote it
         self.arguments = ArgumentStream()
         self.unsent: dict[str, Any] = {}  # what was said of it before its name
 
@@ -49,7 +53,7 @@ class _Call:
         function[text] = piece if self.field == "custom" else self.arguments.feed(piece)
         entry[self.field] = function
         if self.name:
-            if name and name != self.name:
+            if name and name not in (self.name, self.written):
                 function["name"] = name
                 self.name += name
             entry.pop("id", None)
@@ -62,7 +66,8 @@ class _Call:
             return None
         given = as_text(self.unsent.get("id"))
         self.id = given if given and given not in taken else ids.new_call_id()
-        self.name = function["name"] = as_text(name)
+        self.written = as_text(name)
+        self.name = function["name"] = self._names.correct(self.written)
         whole = {"index": self.number, "id": self.id, "type": self.field}
         return {**self.unsent, **whole, self.field: {**earlier, **function}}
 
@@ -77,6 +82,7 @@ class _Choice:
     """What was said so far in one choice."""
 
     __slots__ = (
+        "_names",
         "_numbered",
         "_patient",
         "calls",
@@ -91,9 +97,10 @@ class _Choice:
         "waits",
     )
 
-    def __init__(self, patient: bool) -> None:
+    def __init__(self, patient: bool, names: CallNames) -> None:
         """A `patient` choice that ends with calls and has none waits for those that may stand in another."""
         self._patient = patient
+        self._names = names
         self.waits = False
         self.moved: list[dict[str, Any]] = []  # entries that stood in another choice, to be sent with the next chunk
         self.passed = PassedText()
@@ -152,7 +159,7 @@ class _Choice:
             call = self._numbered.get(place)
             if call is None:
                 field = "custom" if type(entry.get("custom")) is dict else "function"
-                call = self._numbered[place] = _Call(len(self.calls), field)
+                call = self._numbered[place] = _Call(len(self.calls), field, self._names)
                 self.calls.append(call)
             entry["index"] = call.number
             if passed := call.mend(entry, [other.id for other in self.calls] if not call.name else ()):
@@ -197,6 +204,7 @@ class ChatRelay:
     def __init__(self, request: ModelRequest, reply: Reply) -> None:
         self.done = False
         self.usage: Usage | None = None
+        self.names = CallNames(names_of(request.tools))
         self._reply = reply
         self._wants_usage = wants_usage(request)
         self._joined = request.settings.choices == 1
@@ -273,7 +281,9 @@ class ChatRelay:
         before = b""
         for choice in choices:
             index = choice["index"] = choice.get("index") or 0
-            known = self._choices.get(index) or self._choices.setdefault(index, _Choice(self._joined and not index))
+            known = self._choices.get(index)
+            if known is None:
+                known = self._choices[index] = _Choice(self._joined and not index, self.names)
             known.mend(choice)
             if known.rest:
                 before += self._rest_of(known, index)
@@ -292,7 +302,7 @@ class ChatRelay:
 
         Some upstreams put the text into one choice and each call into another; clients read the first alone.
         """
-        first = self._choices.get(0) or self._choices.setdefault(0, _Choice(patient=True))
+        first = self._choices.get(0) or self._choices.setdefault(0, _Choice(patient=True, names=self.names))
         kept: list[Any] = []
         ends = False
         for choice in choices:

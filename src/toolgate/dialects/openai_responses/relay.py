@@ -11,7 +11,9 @@ from toolgate.conversation.arguments import NO_ARGUMENTS, as_text
 from toolgate.conversation.errors import Garbled, ToolgateError
 from toolgate.conversation.events import FinishReason, ModelResponse, Usage
 from toolgate.conversation.message import Part, Reasoning, Text, ToolCall
+from toolgate.conversation.names import CallNames
 from toolgate.conversation.request import ModelRequest
+from toolgate.conversation.stock import names_of
 from toolgate.dialects.dialect import Reply
 from toolgate.dialects.openai_responses.answer import DONE, UNFINISHED, Teller, bare, describe, opened
 from toolgate.dialects.openai_responses.correlate import CALLS, Correlator, Item, item_of
@@ -36,6 +38,7 @@ class ResponsesRelay:
         self.done = False
         self.usage: Usage | None = None
         self.reason: FinishReason | None = None
+        self.names = CallNames(names_of(request.tools))
         self._asked = describe(request, reply)
         self._tell = Teller(self._asked)
         self._items = Correlator()
@@ -123,8 +126,14 @@ class ResponsesRelay:
         item = self._items.added(event)
         if item.announced:
             return b""
-        item.value = mend_item(item_of(event), item)
+        item.value = self._mended(item_of(event), item)
         return self._announce(item, event)
+
+    def _mended(self, value: dict[str, Any], item: Item) -> dict[str, Any]:
+        mended = mend_item(value, item)
+        if item.kind == "function_call" and type(name := mended.get("name")) is str:
+            mended["name"] = self.names.correct(name)
+        return mended
 
     def _announce(self, item: Item, event: dict[str, Any]) -> bytes:
         item.announced = True
@@ -147,6 +156,8 @@ class ResponsesRelay:
             item.value = mend_item({"type": item.kind}, item)
             before = self._announce(item, {})
         event["item_id"], event["output_index"] = item.id, item.number
+        if item.kind == "function_call" and type(name := event.get("name")) is str:
+            event["name"] = self.names.correct(name)
         if item.kind == "message":
             event.setdefault("content_index", 0)
             if kind.startswith("response.output_text.d"):
@@ -202,7 +213,7 @@ class ResponsesRelay:
         item = self._items.done(event)
         if item.over:
             return b""
-        item.value = mend_item(item_of(event), item)
+        item.value = self._mended(item_of(event), item)
         before = b"" if item.announced else self._announce(item, {})
         if item.kind == "message":
             before += self._catch_up(item)
@@ -282,7 +293,7 @@ class ResponsesRelay:
         values = [item.value for item in self._items.items if item.over]
         if type(given) is not list or [_type(value) for value in given] != [value["type"] for value in values]:
             return values
-        identity = ("id", "call_id", "content", "arguments", "input")
+        identity = ("id", "call_id", "name", "content", "arguments", "input")
         return [
             {**last, **{name: told[name] for name in identity if name in told}}
             for told, last in zip(values, given, strict=True)

@@ -21,7 +21,17 @@ from toolgate.upstreams.http_model import Endpoint, HttpModel
 from toolgate.upstreams.router import Route, Router, TokenCounter
 from toolgate.upstreams.token_counter import UpstreamTokenCounter
 from toolgate.upstreams.transport import Timeouts, Transport
-from toolgate.upstreams.wrappers import Balanced, Breaker, Counted, Deployment, Fallback, Limited, RetryBudget, Retrying
+from toolgate.upstreams.wrappers import (
+    Balanced,
+    Breaker,
+    Counted,
+    Deployment,
+    Fallback,
+    Limited,
+    Named,
+    RetryBudget,
+    Retrying,
+)
 
 if TYPE_CHECKING:
     from toolgate.text.prompts.wording import Prompts
@@ -126,7 +136,7 @@ class Models:
         if target.upstream == BUILTIN:
             return Deployment(Counted(self._builtin[target.model]))
         upstream = self._config.upstreams[target.upstream]
-        asked: ports.Model = Counted(self._reached(upstream, target))
+        asked: ports.Model = Named(Counted(self._reached(upstream, target)))
         asked = Limited(asked, concurrent=upstream.max_connections, queue=upstream.max_connections)
         if model.retries:
             asked = Retrying(asked, self._budgets[upstream.name], attempts=model.retries + 1)

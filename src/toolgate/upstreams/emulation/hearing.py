@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from toolgate.conversation.events import Delta, PartEnd, PartStart, StepEnd, StepEvent, StepStart
 from toolgate.conversation.fold import unfold_part
 from toolgate.conversation.message import Part, Reasoning, Text, ToolCall
+from toolgate.conversation.names import renamed
 from toolgate.text.parser import Parser
 from toolgate.text.prompts.wording import CALL_MARK
 from toolgate.text.repair import complaint
@@ -56,6 +57,7 @@ class Hearing:
         self.start: StepStart | None = None
         self.stop: StepEnd | None = None
         self.thought: list[Part] = []
+        self.warnings: list[str] = []
         self._plan = plan
         self._ear = ear
         self._noted = noted
@@ -180,6 +182,9 @@ class Hearing:
         if parser is None:
             return []
         told = self._sieve.sift(parser.end(cut=cut))
+        for written, name in parser.renamed.items():
+            self.warnings.append(renamed(written, name))
+            self._noted(Note("renamed_call", self.warnings[-1], name))
         for problem in parser.problems:
             self._spoilt[problem.name] = problem.reason
             self._noted(Note("broken_call", problem.reason, problem.name))

@@ -8,6 +8,7 @@ from msgspec import Struct
 NoteKind: TypeAlias = Literal[
     "broken_call",  # arguments that could not be made out
     "repaired_call",  # a call that was mended
+    "renamed_call",  # a tool's name that was spelt otherwise
     "forbidden_call",  # a call that the client did not want
     "unknown_tool",  # a call of something that is not on offer
     "cut_results",  # results that the model made up

@@ -4,7 +4,7 @@ Everything here happens before the client has seen a byte, for `ask` returns onl
 arrived: neither a retry nor a fallback can say anything twice. Nothing here knows a wire format or a socket.
 
 From the outside in, a stack that holds together is
-`Fallback([Balanced([Deployment(breaker := Breaker(Retrying(Limited(Counted(model)))), weight, breaker), …]), …])`.
+`Fallback([Balanced([Deployment(breaker := Breaker(Retrying(Limited(Named(Counted(model))))), weight, breaker), …]), …])`.
 The breaker stands outside the retries, so that a request counts once however often it was tried.
 """
 
@@ -13,6 +13,7 @@ from toolgate.upstreams.wrappers.breaker import Breaker
 from toolgate.upstreams.wrappers.counted import Counted
 from toolgate.upstreams.wrappers.fallback import Fallback
 from toolgate.upstreams.wrappers.limited import Limited
+from toolgate.upstreams.wrappers.named import Named
 from toolgate.upstreams.wrappers.retry import RetryBudget, Retrying
 
-__all__ = ["Balanced", "Breaker", "Counted", "Deployment", "Fallback", "Limited", "RetryBudget", "Retrying"]
+__all__ = ["Balanced", "Breaker", "Counted", "Deployment", "Fallback", "Limited", "Named", "RetryBudget", "Retrying"]

@@ -20,9 +20,14 @@ class Wrapped:
     def __init__(self, answer: Answer) -> None:
         self.upstream = answer.upstream
         self.dialect = answer.dialect
-        self.warnings = answer.warnings
+        self.more_warnings: tuple[str, ...] = ()
         self.whole = answer.whole
         self._answer = cast(Relayable, answer)  # nobody asks it to retell unless `dialect` says that it can
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Those of the answer so far, and those of the wrapper."""
+        return (*self._answer.warnings, *self.more_warnings) if self.more_warnings else self._answer.warnings
 
     def events(self) -> AsyncIterator[list[StepEvent]]:
         """The step's events in batches."""
@@ -144,5 +149,5 @@ def watched(answer: Answer, listener: Listener) -> Answer:
 def noted(answer: Answer, warning: str) -> Answer:
     """The answer, with one more warning."""
     wrapped = answer if isinstance(answer, Wrapped) else Wrapped(answer)
-    wrapped.warnings = (*wrapped.warnings, warning)
+    wrapped.more_warnings = (*wrapped.more_warnings, warning)
     return wrapped
