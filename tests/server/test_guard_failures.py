@@ -1,7 +1,9 @@
 """Requests whose handling fails, or that name no path, are answered or closed, and never hold a connection for ever."""
 
 import asyncio
+import contextlib
 import logging
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -57,6 +59,41 @@ def test_a_target_that_is_no_path_is_answered(
         client.send(sent.encode())
         assert client.read_head()[0] == status
     assert not errors(caplog)
+
+
+OTHERS = {
+    "TLS": (bytes.fromhex("160301006a0100006603033f") + b"\0" * 100, 400),
+    "HTTP/2": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
+    "HTTP/0.9": (b"GET /healthz\r\n\r\n", 505),
+    "HEAD": (b"HEAD /healthz HTTP/1.1" + HOST.encode(), 200),
+    "TRACE": (b"TRACE /healthz HTTP/1.1" + HOST.encode(), 405),
+    "a body where none belongs": (request("GET", "/healthz", "Content-Length: 2", body=b"{}"), 200),
+    "an upgrade to something unknown": (request("GET", "/healthz", "Connection: Upgrade", "Upgrade: dance"), 200),
+    "trailers": (request("POST", "/healthz", "Transfer-Encoding: chunked", body=b"0\r\nX-T: 1\r\n\r\n"), 405),
+}
+
+
+@pytest.mark.parametrize(("sent", "status"), OTHERS.values(), ids=OTHERS.keys())
+@pytest.mark.parametrize("half_closed", [False, True])
+def test_what_is_unusual_is_answered_and_the_connection_ends(
+    port: int, sent: bytes, status: int, half_closed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Client(port) as client:
+        client.send(sent)
+        if half_closed:
+            client.half_close()
+        assert client.read_head()[0] == status
+        with contextlib.suppress(OSError):  # it is closed already
+            client.half_close()
+        client.rest()
+    assert not errors(caplog)
+
+
+def test_a_request_behind_a_broken_one_is_not_carried_out(port: int) -> None:
+    with Client(port) as client:
+        client.send(b"GET * HTTP/1.1" + HOST.encode() + b"?\r\n\r\n" + b"GET /healthz HTTP/1.1" + HOST.encode())
+        heard = client.rest()
+    assert re.findall(rb"HTTP/1.1 (\d+)", heard) == [b"404", b"400"]
 
 
 def test_connections_without_a_key_cannot_fill_the_server(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,6 +1,6 @@
 """How much work a request is, roughly: what decides whether it is encoded on the event loop or beside it."""
 
-from toolgate.conversation.message import Media, Part, ToolCall, ToolResult
+from toolgate.conversation.message import Media, Part, Text, ToolCall, ToolResult
 from toolgate.conversation.request import ModelRequest
 
 _PART = 64  # characters that cost about as much as a part does by itself
@@ -12,7 +12,7 @@ def is_larger(request: ModelRequest, characters: int) -> bool:
     for message in request.messages:
         size += _PART
         for part in message.parts:
-            size += _PART + _characters(part)
+            size += _PART + (len(part.text) if type(part) is Text else _characters(part))
         if size > characters:
             return True
     return size > characters

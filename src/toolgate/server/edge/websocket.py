@@ -150,6 +150,8 @@ class WebSocket:
 
     def write(self, *texts: bytes) -> None:
         """Send messages; nobody hears them if the client is gone."""
+        if self._edge.transport.is_closing():
+            return  # reset by the client, of which `lost` will tell
         if not self.gone and self._framing.state is self._open:
             self._said_at = self._edge.loop.time()
             self._edge.transport.write(b"".join([_frame(text) for text in texts]))
