@@ -13,6 +13,7 @@ from tests.server.sockets import with_keys
 from tests.stage import Player
 from toolgate.config import Key, Secret
 from toolgate.server.build import Toolgate
+from toolgate.server.edge import guard
 from toolgate.server.edge.guard import GuardedProtocol
 from toolgate.server.edge.worker import Worker
 
@@ -110,6 +111,25 @@ def test_connections_without_a_key_cannot_fill_the_server(caplog: pytest.LogCapt
             client.get("/healthz")
             assert client.read_head()[0] == 200
     assert not errors(caplog)
+
+
+def test_an_idle_connection_makes_room_for_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "_IDLE_SECONDS", 1e-6)
+    app = TrivialApp()
+    loop = asyncio.new_event_loop  # whose clock is finer than that of uvloop
+    with served(app, loop, connections=2) as server, Client(server.port) as busy, Client(server.port) as idle:
+        busy.get("/hold")
+        idle.get()
+        assert idle.read()[0] == 200
+        app.seen.get(timeout=30), app.seen.get(timeout=30)
+        with Client(server.port) as new:
+            new.get("/hold")
+            app.seen.get(timeout=30)
+            assert idle.rest() == b""
+            with Client(server.port) as one_more:
+                assert one_more.read_head()[0] == 503
+            app.release.set()
+            assert busy.read() == new.read() == (200, b"held")
 
 
 @pytest.mark.parametrize("path", ["/unread", "/crash"])

@@ -266,7 +266,8 @@ class Answer:
         if self._head is not None:
             body = self._head + body
             self._head, self.started, self._waits = None, True, False
-        self._edge.transport.write(body)
+        if not self._edge.transport.is_closing():  # reset by the client, of which `disconnect` will tell
+            self._edge.transport.write(body)
         if not more_body:
             self.finish()
 

@@ -21,6 +21,7 @@ import contextlib
 from collections import deque
 from collections.abc import Callable
 from functools import wraps
+from itertools import islice
 from typing import Any, Protocol, TypeVar, cast
 
 from uvicorn._types import HTTPScope
@@ -43,6 +44,9 @@ _STALL_BYTES = 16 * 1024  # a client that takes fewer in one stall period is not
 _LAST_TURN_SECONDS = 0.5  # in which a client may ask once more that was not told to close
 _LINGER_BYTES, _LINGER_SECONDS = 64 * 1024, 2.0
 _LINGER_BODIES = 4  # many clients send a body to its end before they read, and never see an answer that resets them
+
+_IDLE_SECONDS = 1.0  # after which a connection may be closed in favour of a new one
+_LOOKED_AT = 64  # connections among which that is sought, so that being full costs little
 
 _READING, _REFUSED, _LINGERING, _SWITCHED = range(4)
 
@@ -143,8 +147,24 @@ class GuardedProtocol(HttpToolsProtocol):
         now = self.loop.time()
         self._deadline = now + self.limits.head_seconds
         self._arm(now)
-        if len(self.connections) > self.limits.connections:
+        if len(self.connections) > self.limits.connections and not self._make_room(now):
             self.fail(Overloaded("Too many connections; try again shortly.", retry_after=1), None)
+
+    def _make_room(self, now: float) -> bool:
+        """Close a connection that has been idle for a while, so that clients who only stay cannot keep others out."""
+        some = (one for one in islice(self.connections, _LOOKED_AT) if isinstance(one, GuardedProtocol))
+        idle = max(some, key=lambda one: one.idle_seconds(now))
+        if idle.idle_seconds(now) < _IDLE_SECONDS:
+            return False
+        idle.transport.close()
+        return True
+
+    def idle_seconds(self, now: float) -> float:
+        """Return for how long the connection has waited for a request, 0 if it does not."""
+        if self._running is not None or self._stage != _READING or self._reader.phase != IDLE:
+            return 0.0
+        given = self.limits.head_seconds if self._latest is None else self.limits.keep_alive_seconds
+        return 0.0 if self._deadline == NEVER or self.transport.is_closing() else now - (self._deadline - given)
 
     @aborts_on_error
     def connection_lost(self, exc: Exception | None) -> None:
