@@ -45,7 +45,7 @@ asyncio.run(main())
 
 def own(heard: Heard) -> dict[str, str]:
     """The headers that are the answer's, not the request's."""
-    return {name: value for name, value in heard.headers.items() if name not in ("x-request-id", "date")}
+    return {name: value for name, value in heard.headers.items() if name not in ("x-request-id", "request-id", "date")}
 
 
 @pytest.mark.parametrize("stream", [False, True])
