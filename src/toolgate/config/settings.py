@@ -471,7 +471,7 @@ class Responses(Struct, frozen=True, kw_only=True):
     past_bytes: Annotated[
         int,
         about("Bytes of earlier turns, conversations and referenced items that a request may continue.", ge=1 * KIB),
-    ] = 32 * MIB
+    ] = 16 * MIB
     past_items: Annotated[int, about("Items of the same.", ge=1)] = 10_000
 
     background_per_caller: Annotated[

@@ -105,7 +105,7 @@ def placeholders(values: Sequence[Any]) -> str:
     return ", ".join("?" * len(values))
 
 
-PAGE_BYTES = 32 * 1024 * 1024
+PAGE_BYTES = 16 * 1024 * 1024
 """Of a page of a list: one that would be larger is shorter than was asked for."""
 
 

@@ -32,7 +32,7 @@ class StoredResponse(Struct, frozen=True):
 class PastLimits(Struct, frozen=True):
     """How much of the past one request may bring back."""
 
-    bytes: int = 32 * 1024 * 1024
+    bytes: int = 16 * 1024 * 1024
     items: int = 10_000
 
     def check(self, size: int, items: int, what: str, param: str) -> None:

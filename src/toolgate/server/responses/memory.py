@@ -20,7 +20,7 @@ _SMALL = MIB // 4
 class Shelf:
     """What all sockets remember, by socket and id."""
 
-    def __init__(self, most: int = 256 * MIB, most_each: int = 32 * MIB) -> None:
+    def __init__(self, most: int = 256 * MIB, most_each: int = 16 * MIB) -> None:
         """`most` bytes altogether, and of one response; a longer one is not remembered."""
         self._most = most
         self._most_each = most_each
