@@ -15,7 +15,7 @@ from toolgate.text.prompts.conversation import Scribe
 from toolgate.text.prompts.loading import VARIABLES, load, shipped
 from toolgate.text.prompts.sandbox import Broken, compiled, rendered
 from toolgate.text.prompts.wording import Manner, Result
-from toolgate.text.signatures import sample, signature
+from toolgate.text.signatures import described, sample, signature
 from toolgate.text.syntaxes import syntax, syntaxes
 
 SEARCH = ToolDef(
@@ -288,3 +288,12 @@ def test_the_page_lists_every_template_and_its_variables() -> None:
     listed = {name: tuple(re.findall(r"\w+", variables)) for name, variables in rows}
     assert {name: listed.get(name) for name in VARIABLES} == dict(VARIABLES)
     assert [f"`{variant}` |" in page for variant in shipped()] == [True] * len(shipped())
+
+
+def test_a_tool_whose_types_hold_one_another_is_described_in_bounded_words() -> None:
+    """fault: J3. Each of its 300 parameters has 300 fields, each of which has 300: written out they are 27 million."""
+    fields = {f"q{number}": {"$ref": "#/$defs/a"} for number in range(300)}
+    schema = {"type": "object", "properties": fields, "$defs": {"a": {"type": "object", "properties": fields}}}
+    began = time.process_time()
+    assert len(described(ToolDef("t", "T.", schema)).signature) < 10_000
+    assert time.process_time() - began < 10

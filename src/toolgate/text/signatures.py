@@ -6,7 +6,7 @@ What a signature cannot say it leaves out; the full schema says it. Knows no syn
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -17,6 +17,7 @@ from toolgate.wire.jsontext import encode
 
 _DEEPEST = 2
 _MOST_CHOICES = 12
+_LONGEST_TYPE = 8000
 _LONGEST_SUMMARY = 200
 _SENTENCE = re.compile(r"(?<=[.!?。])\s")
 _ORDER = ("string", "integer", "number", "boolean", "array", "object", "null")
@@ -80,9 +81,10 @@ def _parameters(tool: ToolDef) -> tuple[Parameter, ...]:
     schema = tool.input_schema or {}
     properties = _properties(schema)
     required = set(_required(schema, properties))
+    types = _Types(schema)
     return tuple(
         [
-            Parameter(name, _type(one, schema, _DEEPEST), name in required, _description(one))
+            Parameter(name, types.named(one, _DEEPEST), name in required, _description(one))
             for name, one in sorted(properties.items(), key=lambda item: item[0] not in required)
         ]
     )
@@ -100,42 +102,66 @@ def _properties(schema: Any) -> Mapping[str, Any]:
 
 def _required(schema: Any, properties: Mapping[str, Any]) -> list[str]:
     names = schema.get("required") if isinstance(schema, Mapping) else None
-    return [name for name in properties if name in names] if isinstance(names, list) else []
+    said = {name for name in names if isinstance(name, str)} if isinstance(names, list) else set()
+    return [name for name in properties if name in said]
 
 
-def _type(schema: Any, root: Any, depth: int) -> str:
-    """The type in a word or two."""
-    schema = _resolved(schema, root)
-    if not isinstance(schema, Mapping):
-        return "any"
-    if "const" in schema:
-        return _json(schema["const"])
-    if isinstance(choices := schema.get("enum"), list) and 0 < len(choices) <= _MOST_CHOICES:
-        return " | ".join([_json(one) for one in choices])
-    for word in ("anyOf", "oneOf"):
-        if isinstance(schema.get(word), list) and depth > 0:
-            return " | ".join(dict.fromkeys([_type(one, root, depth - 1) for one in schema[word]]))
-    allowed = kinds(schema, root)
-    if len(allowed) == len(_ORDER):
-        return "any"
-    named = [_container(kind, schema, root, depth) for kind in _ORDER if kind in allowed]
-    return " | ".join([kind for kind in named if kind != "integer" or "number" not in named])
+class _Types:
+    """The types of one schema in a word or two: each is put in words once, however often it is referred to."""
 
+    def __init__(self, root: Any) -> None:
+        self._root = root
+        self._known: dict[tuple[int, int], str] = {}
 
-def _container(kind: str, schema: Mapping[str, Any], root: Any, depth: int) -> str:
-    if kind == ARRAY and depth > 0 and isinstance(schema.get("items"), Mapping):
-        inner = _type(schema["items"], root, depth - 1)
-        return f"({inner})[]" if " | " in inner else f"{inner}[]"
-    if kind == OBJECT and depth > 0 and (properties := _properties(schema)):
-        required = _required(schema, properties)
-        inner = ", ".join(
-            [
-                f"{name}{'' if name in required else '?'}: {_type(one, root, depth - 1)}"
+    def named(self, schema: Any, depth: int) -> str:
+        """The type, looking so deep into it."""
+        schema = _resolved(schema, self._root)
+        if not isinstance(schema, Mapping):
+            return "any"
+        key = (id(schema), depth)
+        if key not in self._known:
+            self._known[key] = self._type(schema, depth)
+        return self._known[key]
+
+    def _type(self, schema: Mapping[str, Any], depth: int) -> str:
+        if "const" in schema:
+            return _json(schema["const"])
+        if isinstance(choices := schema.get("enum"), list) and 0 < len(choices) <= _MOST_CHOICES:
+            return " | ".join([_json(one) for one in choices])
+        for word in ("anyOf", "oneOf"):
+            if isinstance(schema.get(word), list) and depth > 0:
+                alternatives = _short(self.named(one, depth - 1) for one in schema[word])
+                return "any" if alternatives is None else " | ".join(dict.fromkeys(alternatives))
+        allowed = kinds(schema, self._root)
+        if len(allowed) == len(_ORDER):
+            return "any"
+        named = [self._container(kind, schema, depth) for kind in _ORDER if kind in allowed]
+        return " | ".join([kind for kind in named if kind != "integer" or "number" not in named])
+
+    def _container(self, kind: str, schema: Mapping[str, Any], depth: int) -> str:
+        if kind == ARRAY and depth > 0 and isinstance(schema.get("items"), Mapping):
+            inner = self.named(schema["items"], depth - 1)
+            return f"({inner})[]" if " | " in inner else f"{inner}[]"
+        if kind == OBJECT and depth > 0 and (properties := _properties(schema)):
+            required = set(_required(schema, properties))
+            members = _short(
+                f"{name}{'' if name in required else '?'}: {self.named(one, depth - 1)}"
                 for name, one in properties.items()
-            ]
-        )
-        return f"{{{inner}}}"
-    return kind
+            )
+            return kind if members is None else f"{{{', '.join(members)}}}"
+        return kind
+
+
+def _short(pieces: Iterable[str]) -> list[str] | None:
+    """The pieces, or None if they are too long to be of use to anybody."""
+    found: list[str] = []
+    size = 0
+    for piece in pieces:
+        size += len(piece)
+        if size > _LONGEST_TYPE:
+            return None
+        found.append(piece)
+    return found
 
 
 def _resolved(schema: Any, root: Any) -> Any:

@@ -19,6 +19,7 @@ from toolgate.text.signatures import described
 from toolgate.wire.jsontext import encode
 
 _REMEMBERED = 16
+_REMEMBERED_SIZE = 2 * 1024 * 1024
 
 CALL_MARK = "Tool Call: "
 RESULT_MARKS = ("Result [SUCCESS]", "Result [ERROR]")
@@ -77,7 +78,8 @@ class Prompts:
         said = self._described.pop(key, None)
         if said is None:
             said = self._say("tools", tools=[_plain(described(tool)) for tool in tools], **asdict(manner))
-        self._described[key] = said
+        if len(key[0]) + len(said) <= _REMEMBERED_SIZE:
+            self._described[key] = said
         if len(self._described) > _REMEMBERED:
             del self._described[next(iter(self._described))]
         return said
