@@ -15,6 +15,7 @@ from toolgate.cli.commands import app
 from toolgate.config import Config
 from toolgate.config.settings import Server
 from toolgate.limits import KeyLimits
+from toolgate.processes.child import ChildProcess
 from toolgate.server.supervisor import how_many, words
 from toolgate.server.supervisor.board import Board
 from toolgate.server.supervisor.crew import BAD_CONFIG, GAVE_UP, Crew, Terms
@@ -42,9 +43,8 @@ class Agency:
         program = self.programs.pop(0) if len(self.programs) > 1 else self.programs[0]
         ours, its = socket.socketpair()
         with its:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable, "-S", "-c", program, str(its.fileno()), pass_fds=(its.fileno(),)
-            )
+            command = [sys.executable, "-S", "-c", program, str(its.fileno())]
+            process = ChildProcess(command, stdin=None, pass_fds=(its.fileno(),))
         hand = Hand(place, process, *await asyncio.open_unix_connection(sock=ours))
         self.hired.append(hand)
         return hand
@@ -106,6 +106,27 @@ async def test_a_first_worker_that_cannot_start_is_the_end(tmp_path: Path) -> No
         async with asyncio.timeout(20):
             assert await crew.ended() == code
         assert len(agency.hired) == 1
+
+
+async def test_a_server_that_is_told_to_end_while_it_starts_starts_no_more_workers(tmp_path: Path) -> None:
+    """Their listening sockets are closed by then, and the numbers of those may stand for something else."""
+    agency = Agency(SERVES)
+
+    async def hire(place: int) -> Hand:
+        hand = await agency.hire(place)
+
+        def begins() -> None:
+            Hand.begins(hand)
+            crew.drain()
+
+        hand.begins = begins  # type: ignore[method-assign]
+        return hand
+
+    crew = Crew(3, hire, Board(), log_to(tmp_path / "log"), QUICK)
+    async with asyncio.timeout(30):
+        assert not await crew.open()
+        assert await crew.ended() == 0
+    assert len(agency.hired) == 1
 
 
 async def test_when_there_can_be_no_process_it_is_tried_again(tmp_path: Path) -> None:

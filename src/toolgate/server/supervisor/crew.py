@@ -110,6 +110,8 @@ class Crew:
         return serves
 
     async def _start(self, place: int) -> Hand | None:
+        if self._asked:  # the listening sockets are closed, and their numbers may stand for something else
+            return None
         try:
             hand = await self._hire(place)
         except OSError as error:  # no process, no file: there may be one in a moment
