@@ -118,19 +118,19 @@ async def drive(running: Service, calls: int, seed: int, counted: Counted) -> No
     await asyncio.gather(*[client(own) for own in range(4)])
 
 
-def rest(process: psutil.Process) -> tuple[int, int]:
-    """Open descriptors and living descendants, when they have stopped to change."""
-    return process.num_fds(), len([child for child in process.children(recursive=True) if child.is_running()])
+def used(process: psutil.Process) -> tuple[int, int]:
+    """Open descriptors and living descendants."""
+    return process.num_fds(), len(process.children(recursive=True))
 
 
-async def at_rest(process: psutil.Process, wanted: tuple[int, int] | None) -> tuple[int, int]:
-    """The same when idle workers have ended; waits for `wanted` up to 30 seconds, which only a leak uses up."""
-    for _ in range(300):
-        await asyncio.sleep(0.1)
-        found = rest(process)
-        if wanted is not None and found <= wanted:
-            break
-        if wanted is None and _ > 20:
+async def at_rest(process: psutil.Process) -> tuple[int, int]:
+    """The same when idle workers have ended: what is used for a second without change."""
+    found, since = used(process), 0
+    for _ in range(600):  # half a minute at the most
+        await asyncio.sleep(0.05)
+        found, before = used(process), found
+        since = since + 1 if found == before else 0
+        if since == 20:
             break
     return found
 
@@ -142,10 +142,10 @@ def stress(folder: Path, calls: int, seed: int = 0) -> Counted:
         running.announced()
         process = psutil.Process(running.process.pid)
         asyncio.run(drive(running, len(CALLS) * 4, seed, Counted()))
-        before = asyncio.run(at_rest(process, None))
+        before = asyncio.run(at_rest(process))
         asyncio.run(drive(running, calls, seed, counted))
         if running.process.poll() is None:
-            after = asyncio.run(at_rest(process, before))
+            after = asyncio.run(at_rest(process))
             counted.descriptors, counted.children = (before[0], after[0]), (before[1], after[1])
         running.process.terminate()
         counted.status = running.ended(60)

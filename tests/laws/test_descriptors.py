@@ -8,17 +8,19 @@ closed is taken again at once, so that a second close of it shows. `TOOLGATE_LAW
 import asyncio
 import os
 import random
+import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psutil
 import pytest
 import uvloop
 
+from tests.laws.leaving_clients import stress
 from toolgate.server.supervisor.hand import Hand, Post
 from toolgate.tools.authoring.loading import Place
 from toolgate.tools.builtin.command import RunCommand
@@ -34,6 +36,8 @@ from toolgate.tools.workers.worker import Limits
 from toolgate.upstreams.embedded import frames as engine_frames
 from toolgate.upstreams.embedded import process as engine_process
 from toolgate.upstreams.embedded.process import EngineFault, EngineProcess
+from toolgate.upstreams.transport.address import Origin
+from toolgate.upstreams.transport.dial import dial
 
 CASES = int(os.environ.get("TOOLGATE_LAW_CASES", "320"))
 LOOPS = {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
@@ -217,14 +221,40 @@ async def worker_of_the_supervisor(case: Case) -> None:
         await one.gone()
 
 
-COMPONENTS = (python_tool, command_tool, mcp_server, engine, worker_of_the_supervisor)
+class Socket(asyncio.Protocol):
+    """A connection of which only the socket is of interest."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+
+async def outbound_socket(case: Case) -> None:
+    made: list[Socket] = []
+
+    async def connect(port: int) -> None:
+        addresses = ["127.0.0.1"] if case.behaviour in ("echo", "exit") else ["127.0.0.1", "127.0.0.2", "::1"]
+        origin = Origin("http", "127.0.0.1", port)
+        connection = await dial(origin, None, None, 10.0, Socket, addresses)  # type: ignore[arg-type]
+        made.append(cast(Socket, connection))
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:  # which nobody accepts from
+        await case.cancelled(connect(listening.getsockname()[1]))
+        for one in made:
+            one.transport.abort()
+
+
+COMPONENTS = (python_tool, command_tool, mcp_server, engine, worker_of_the_supervisor, outbound_socket)
 
 
 async def run_cases(component: Callable[[Case], Awaitable[None]], script: Path, seed: int, count: int) -> None:
     """So many cases, each of which must leave things as they were."""
     failures: list[str] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(str(context)))
-    await component(Case(random.Random(seed), script))  # what is opened once and kept is open from now on
+    ours, other = socket.socketpair()  # libuv opens a descriptor of its own with the first stream, and keeps it
+    transport, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, sock=ours)
+    transport.abort()
+    other.close()
+    await component(Case(random.Random(seed), script))  # what else is opened once and kept is open from now on
     while psutil.Process().children():  # noqa: ASYNC110
         await asyncio.sleep(0.002)
     for _ in range(20):  # rounds in which the loop closes the rest
@@ -260,3 +290,11 @@ def test_a_cancellation_anywhere_leaves_no_descriptor_and_no_child(
     count = share * 3 // 4 if loop == "uvloop" else share // 4
     with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
         runner.run(run_cases(component, script, 0, count))
+
+
+def test_clients_that_leave_while_tools_start_harm_nobody(tmp_path: Path) -> None:
+    """`python -m tests.laws.leaving_clients` does the same for longer."""
+    counted = stress(tmp_path, 120)
+    assert (counted.status, counted.failed, counted.bad_descriptors, counted.tracebacks) == (0, 0, 0, 0)
+    assert counted.descriptors[1] <= counted.descriptors[0]
+    assert counted.children[1] <= counted.children[0]

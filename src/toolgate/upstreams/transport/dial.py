@@ -122,22 +122,32 @@ async def _race(loop: asyncio.AbstractEventLoop, addresses: list[Address]) -> so
     waiting = deque(addresses)
     running: set[asyncio.Task[socket.socket]] = set()
     failure: BaseException | None = None
+    winner: socket.socket | None = None
     try:
-        while waiting or running:
+        while winner is None and (waiting or running):
             if waiting:
                 running.add(loop.create_task(_connect_to(loop, waiting.popleft())))
             patience = NEXT_ADDRESS_AFTER if waiting else None
-            done, running = await asyncio.wait(running, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
-            winners = [task.result() for task in done if task.exception() is None]
-            for late in winners[1:]:
-                late.close()
-            if winners:
-                return winners[0]
-            failure = next((task.exception() for task in done), failure)
+            await asyncio.wait(running, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+            for task in [one for one in running if one.done()]:
+                if task.exception() is not None:
+                    failure = task.exception()
+                    running.discard(task)
+                elif winner is None:
+                    winner = task.result()
+                    running.discard(task)
     finally:
-        for task in running:
+        for task in running:  # also one that has connected without anybody having taken its socket
+            task.add_done_callback(_close_socket)
             task.cancel()
-    raise failure or OSError("no address")
+    if winner is None:
+        raise failure or OSError("no address")
+    return winner
+
+
+def _close_socket(connecting: "asyncio.Task[socket.socket]") -> None:
+    if not connecting.cancelled() and connecting.exception() is None:
+        connecting.result().close()
 
 
 def _words(origin: Origin, proxy: Proxy | None, failure: OSError) -> str:
