@@ -28,7 +28,7 @@ def main() -> None:
 
     def ready(url: str) -> None:
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGHUP, gate.reload, path)
+        loop.add_signal_handler(signal.SIGHUP, gate.reload_soon, path)
         spare_the_collector()
         monitor.start()
         threading.Thread(target=_obey, args=(monitor,), daemon=True).start()

@@ -224,7 +224,9 @@ class Served:
         self._url = urlsplit(await self._listening.__aenter__())
 
     async def reload(self, path: Path) -> None:
-        self.gate.reload(path)
+        self.gate.reload_soon(path)
+        assert self.gate._reloading is not None
+        await self.gate._reloading
 
     async def crash(self) -> None:
         """Let it write nothing more about keys; it is closed when all is over."""

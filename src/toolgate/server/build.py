@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -171,6 +171,8 @@ class Toolgate:
         if self._workshop is not None:
             self._workshop.heed(self._access)
         self._site = self._build(config)
+        self._to_reload: Path | None = None
+        self._reloading: asyncio.Task[None] | None = None
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Serve one request with the configuration in force when it came, or the server's start and stop."""
@@ -199,12 +201,38 @@ class Toolgate:
 
     def reload(self, path: Path) -> None:
         """Read the configuration again; what can change at run time does, and a bad file changes nothing."""
+        self._renew(self._loader(path)())
+
+    def reload_soon(self, path: Path) -> None:
+        """Do the same, but read the file in a thread: answers go on meanwhile, however much there is to read."""
+        self._to_reload = path
+        if self._reloading is None or self._reloading.done():
+            self._reloading = asyncio.get_running_loop().create_task(self._reload_off_loop())
+
+    async def _reload_off_loop(self) -> None:
+        """Reload until nobody has asked for it since the file was read."""
+        while self._to_reload is not None:
+            path, self._to_reload = self._to_reload, None
+            self._renew(await asyncio.to_thread(self._loader(path)))
+
+    def _loader(self, path: Path) -> Callable[[], Config | ConfigError]:
+        """What reads the file; what the command line said of the address still holds."""
+        server = self.config.server
+
+        def read() -> Config | ConfigError:
+            try:
+                return load(path, os.environ, host=server.host, port=server.port, workers=server.workers)
+            except ConfigError as error:
+                return error
+
+        return read
+
+    def _renew(self, new: Config | ConfigError) -> None:
         log = self._traced.log
         try:
-            server = self.config.server  # what the command line said of the address still holds
-            changes = diff(
-                self.config, load(path, os.environ, host=server.host, port=server.port, workers=server.workers)
-            )
+            if isinstance(new, ConfigError):
+                raise new
+            changes = diff(self.config, new)
         except ConfigError as error:
             log.error("reload refused", problems=[str(problem) for problem in error.problems])
             return
@@ -309,7 +337,7 @@ def serve(config: Config, *, config_path: Path | None) -> int:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGUSR2, gate.stay)
         if config_path is not None:
-            loop.add_signal_handler(signal.SIGHUP, gate.reload, config_path)
+            loop.add_signal_handler(signal.SIGHUP, gate.reload_soon, config_path)
         announce(url, config)
         spare_the_collector()
 

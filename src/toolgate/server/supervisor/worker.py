@@ -111,7 +111,7 @@ class Worker:
             case words.Retire(seconds):
                 self._listener.retire(seconds)
             case words.Reload() if self._path is not None:
-                self._gate.reload(self._path)
+                self._gate.reload_soon(self._path)
             case words.Cover(place, begin):
                 self._covering = asyncio.create_task(self._cover(place, begin, self._covering))
 
