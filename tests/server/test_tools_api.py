@@ -8,6 +8,7 @@ import pytest
 from tests.server.toolserver import ToolServer, tool_server
 from tests.tools.brought import many, tool
 from tests.tools.test_registry import quickest
+from tests.tools.test_schema_cost import HOSTILE
 from toolgate.server.workshop.registration import read_registration
 from toolgate.server.workshop.tools import ToolList
 from toolgate.storage.database import Database
@@ -227,6 +228,15 @@ class TestRegistering:
             heard = await server.request("POST", "/v1/tools", HTTP | change)
             assert (heard.status, heard.json["error"]["param"]) == (400, param), heard.body
             assert await names(server) == ["get_page", "get_time", "put_page"]
+
+    @pytest.mark.parametrize("name", HOSTILE)
+    async def test_a_schema_that_would_stop_the_server_is_refused(self, name: str) -> None:
+        """fault: J3"""
+        schema, why = HOSTILE[name]
+        async with tool_server() as server:
+            heard = await server.request("POST", "/v1/tools", HTTP | {"inputSchema": schema})
+            assert (heard.status, heard.json["error"]["param"]) == (400, "inputSchema")
+            assert why in heard.json["error"]["message"]
 
     async def test_a_misspelt_field_gets_a_suggestion(self) -> None:
         async with tool_server() as server:
