@@ -7,6 +7,7 @@ heard what is wrong with it; in the end it is plain text, and somebody is told.
 An answer that is not streamed is complete when `ask` returns, so whatever can fail fails there.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 
@@ -18,7 +19,7 @@ from toolgate.conversation.events import FinishReason, StepEnd, StepEvent, StepS
 from toolgate.conversation.message import Text
 from toolgate.conversation.request import ModelRequest
 from toolgate.conversation.size import is_larger
-from toolgate.engine.offload import LARGE, off_loop
+from toolgate.engine.offload import LARGE
 from toolgate.engine.ports import Answer, Model
 from toolgate.text.inject import inject, system_texts
 from toolgate.text.prompts.conversation import Scribe
@@ -75,7 +76,7 @@ class Emulated:
     async def ask(self, request: ModelRequest) -> Answer:
         """The answer, once its first piece has arrived, or all of it if it is not to be streamed."""
         if is_larger(request, LARGE):
-            planned = await off_loop(plan, request, self._gear.scribe, self._stops)
+            planned = await asyncio.to_thread(plan, request, self._gear.scribe, self._stops)  # may take seconds
         else:
             planned = plan(request, self._gear.scribe, self._stops)
         if planned is None:

@@ -4,6 +4,7 @@ A chat is written behind its answer and may be lost; one that a client asked to 
 on the disk before the client hears that its answer is complete. A chat that failed is not kept.
 """
 
+import asyncio
 import time
 
 from msgspec.structs import replace
@@ -13,7 +14,7 @@ from toolgate.conversation.ids import mint
 from toolgate.conversation.message import Message
 from toolgate.dialects.openai_chat.requests import uses_legacy_functions
 from toolgate.dialects.openai_chat.words import NAME as CHAT
-from toolgate.engine.offload import LARGE, off_loop
+from toolgate.engine.offload import LARGE
 from toolgate.server.app import Call
 from toolgate.server.endpoints import Question
 from toolgate.server.records.heard import history, read_stream, read_whole
@@ -98,7 +99,7 @@ class ChatKeeper:
     async def _keep_now(self) -> None:
         if self._size > _LARGEST:
             return
-        await self._store.keep(self._read() if self._size <= LARGE else await off_loop(self._read))
+        await self._store.keep(self._read() if self._size <= LARGE else await asyncio.to_thread(self._read))
         self._is_kept = True
 
     def _write(self, db: Connection) -> None:
