@@ -80,7 +80,7 @@ FAULTS = {
     "prose for a call": Fault(WORDS, WORDS, "required", calls=True),
     "a call for prose": Fault(native_call(RIGHT), written(RIGHT), "none"),
     "repetition": Fault(native_call(RIGHT), written(RIGHT)),
-    "repeated words": Fault("and so on " * 500, "and so on " * 500, "required", calls=True),
+    "repeated words": Fault("and so on " * 50, "and so on " * 50, "required", calls=True),
     "empty": Fault(ModelResponse((), "stop"), ""),
     "empty where a call is required": Fault(ModelResponse((), "stop"), "", "required", calls=True),
     "blank": Fault(" \n", " \n"),
