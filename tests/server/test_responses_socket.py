@@ -489,7 +489,8 @@ def alike(value: Any) -> Any:
 async def over_http(place: Place, request: dict[str, Any]) -> list[dict[str, Any]]:
     async with Caller(place.url) as caller:
         await caller.post("/v1/responses", {**request, "stream": True})
-        frames = (await caller.answer()).body.split(b"\n\n")
+        lines = (await caller.answer()).body.split(b"\n")
+    frames = b"\n".join([line for line in lines if not line.startswith(b":")]).split(b"\n\n")
     told = [frame.partition(b"\ndata: ")[2] for frame in frames if frame.startswith(b"event: ")]
     return [msgspec.json.decode(event) for event in told]
 

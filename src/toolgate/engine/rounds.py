@@ -164,7 +164,7 @@ class Run:
         """Ask once more for an answer that was empty; one that is empty again is a failure."""
         self._spent.step(step.end.usage)
         if self._was_empty:
-            raise EmptyAnswer("The model gave an empty answer, and another when it was asked again.")
+            raise EmptyAnswer("The model gave an empty answer, or called tools after its last round, and did so again.")
         self._was_empty = True
         choice = ToolChoice("none") if self._last_round else self._next_choice()
         await self._ask(choice, Message("user", (Text(SAY_SOMETHING),)))
