@@ -148,7 +148,7 @@ async def test_a_cut_in_the_middle_of_the_next_write_leaves_all_that_was_acknowl
         other.execute("PRAGMA cache_size = 2")  # so that it writes to the log before it commits
         other.execute("BEGIN IMMEDIATE")
         rows = [("c", place, f"late{place}", b"x" * 3000) for place in range(100, 120)]
-        other.executemany("INSERT INTO conversation_items VALUES (?, ?, ?, ?)", rows)
+        other.executemany("INSERT INTO conversation_items (conversation, place, id, item) VALUES (?, ?, ?, ?)", rows)
         shot = image(path)
         other.execute("ROLLBACK")
     await database.aclose()
