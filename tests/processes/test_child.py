@@ -1,0 +1,73 @@
+"""Child processes that do not behave: their output ends with them, and closing one never waits for it."""
+
+import asyncio
+import os
+import signal
+import subprocess
+
+import pytest
+
+from tests.offspring import offspring
+from tests.upstreams.faulty import on_both_loops
+from toolgate.processes.child import ChildProcess
+
+
+class Output(asyncio.Protocol):
+    """What a process has written; `ended` when there will be no more."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.ended = asyncio.Event()
+
+    def data_received(self, data: bytes) -> None:
+        self.data += data
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.ended.set()
+
+
+@on_both_loops
+async def test_output_ends_with_its_process_whoever_else_holds_the_pipe() -> None:
+    output, errors = Output(), Output()
+    # It has a session of its own before the shell exits, so that it is not killed with the group of that.
+    script = "setsid sh -c 'echo $$ >&2; exec sleep 600' & sleep 0.2; head -c 60000 /dev/zero; exit 4"
+    process = ChildProcess(["sh", "-c", script], stdout=output, stderr=errors)
+    assert await process.wait() == 4
+    await output.ended.wait()
+    await errors.ended.wait()
+    assert output.data == bytes(60_000)
+    os.kill(int(errors.data), signal.SIGKILL)  # it lives and holds the pipe
+
+
+@on_both_loops
+async def test_a_process_that_does_not_read_holds_nobody_up() -> None:
+    process = ChildProcess(["sleep", "600"], stdin=subprocess.PIPE)
+    assert process.stdin is not None
+    process.stdin.write(bytes(1_000_000))
+    assert 0 < process.stdin.buffered < 1_000_000
+    process.stdin.close()
+    process.close()
+    process.close()
+    assert await process.wait() == -9
+    assert offspring() == []
+
+
+@on_both_loops
+async def test_what_is_written_arrives_whole_and_in_order() -> None:
+    output, sent = Output(), os.urandom(1_000_000)
+    process = ChildProcess(["cat"], stdin=subprocess.PIPE, stdout=output)
+    assert process.stdin is not None
+    for start in range(0, len(sent), 100_000):
+        process.stdin.write(sent[start : start + 100_000])
+    process.stdin.close()
+    assert await process.wait() == 0
+    await output.ended.wait()
+    assert output.data == sent
+
+
+@on_both_loops
+async def test_a_program_that_is_not_there_leaves_no_descriptor() -> None:
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(FileNotFoundError):
+        ChildProcess(["/no/such/program"], stdin=subprocess.PIPE, stdout=Output(), stderr=Output())
+    assert os.listdir("/proc/self/fd") == before
