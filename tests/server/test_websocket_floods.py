@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ FLOODS = {
     "tiny continuations": (frame(0x01, b"{"), frame(0x00, b" ")),
     "pings between continuations": (frame(0x01, b"{"), frame(0x00, b"") + frame(PING, b"")),
 }
-FLOOD = 40_000  # frames: ten times what is taken in one go
+FLOOD = 40_000  # frames: ten times what is allowed at once
 
 
 @pytest.fixture
@@ -33,15 +34,29 @@ async def place() -> AsyncIterator[Place]:
 async def send_all(wire: Wire, data: bytes) -> None:
     """Send as much of it as the server takes, reading nothing."""
     try:
-        for start in range(0, len(data), 65536):
-            wire.writer.write(data[start : start + 65536])
-            await wire.writer.drain()
+        wire.writer.write(data)
+        await wire.writer.drain()
     except ConnectionError:
         pass
 
 
 @pytest.mark.parametrize(("first", "frames"), FLOODS.values(), ids=FLOODS.keys())
-async def test_a_flood_of_small_frames_is_read_in_steps_and_closed(first: bytes, frames: bytes) -> None:
+async def test_a_flood_of_small_frames_is_read_in_steps_and_closed(
+    first: bytes, frames: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns: list[int] = []
+    read, take = WebSocket._read, WebSocket._take
+
+    def counted_turn(socket: WebSocket) -> None:
+        turns.append(0)
+        read(socket)
+
+    def counted_frame(socket: WebSocket, one: Any) -> None:
+        turns[-1] += 1
+        take(socket, one)
+
+    monkeypatch.setattr(WebSocket, "_read", counted_turn)
+    monkeypatch.setattr(WebSocket, "_take", counted_frame)
     flood = first + frames * FLOOD
     async with speaking() as place, Caller(place.url) as caller:
         wire = Wire(caller)
@@ -52,6 +67,7 @@ async def test_a_flood_of_small_frames_is_read_in_steps_and_closed(first: bytes,
                 code = await closing_code(wire)
             await sending
         assert code == 1008
+        assert max(turns) < 500  # frames in one turn of the loop
         assert steps.longest < 0.05, steps.what
 
 
