@@ -7,9 +7,9 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+from toolgate.scheduling import FairSemaphore
 from toolgate.tools.tool import Clock, NoClock, Tell, ToolFailure, in_silence
 from toolgate.tools.workers import frames
-from toolgate.tools.workers.fair_semaphore import FairSemaphore
 from toolgate.tools.workers.worker import Limits, Log, Worker
 
 
