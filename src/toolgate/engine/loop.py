@@ -24,7 +24,9 @@ async def run(answer: Answer) -> AsyncGenerator[list[RunEvent], None]:
             if not batch:
                 continue
             told: list[RunEvent] = [*batch]
-            broken_off = broken_off or any(_is_broken_off(event) for event in batch if type(event) is PartEnd)
+            for event in batch:  # no generator: it would cost more than the look itself, at every delta
+                if type(event) is PartEnd and _is_broken_off(event):
+                    broken_off = True
             match batch[-1]:
                 case StepEnd(reason, usage, stop_sequence, extra) as end:
                     if broken_off and reason in ("stop", "tool_calls"):

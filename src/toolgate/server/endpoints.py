@@ -327,7 +327,9 @@ async def _encoded(
     async with aclosing(run(answer)) as batches:
         async for batch in batches:
             _note_batch(question.record, batch)
-            empty = empty and all(is_blank(event.part) for event in batch if type(event) is PartEnd)
+            for event in batch:
+                if type(event) is PartEnd and not is_blank(event.part):
+                    empty = False
             if empty and isinstance(end := batch[-1], Finish) and end.reason in ("stop", "tool_calls"):
                 late.append(EMPTY_ANSWER)
             yield b"".join([encoder.encode(event) for event in (gather(batch) if gather else batch)])
