@@ -95,6 +95,7 @@ class Run:
         self._gate = asyncio.Semaphore(1 if choice and choice.parallel is False else gear.parallel)
         self._answer: Answer | None = None
         self._last_round = False
+        self._limit = ""  # the one that is reached, in words
         self._broken_off: set[str] = set()  # ids of our calls that are not complete
         self._was_empty = False  # the model has been asked again for an empty answer
         self._began = time.monotonic()
@@ -120,6 +121,9 @@ class Run:
                         yield batch
                 self._answer = None
                 if self._is_empty(step):
+                    if self._last_round and self._was_empty:
+                        yield await self._without_an_answer(step)
+                        return
                     await self._ask_again(step)
                     continue
                 if (end := await self._ended(step)) is not None:
@@ -164,10 +168,21 @@ class Run:
         """Ask once more for an answer that was empty; one that is empty again is a failure."""
         self._spent.step(step.end.usage)
         if self._was_empty:
-            raise EmptyAnswer("The model gave an empty answer, or called tools after its last round, and did so again.")
+            raise EmptyAnswer("The model gave an empty answer, and another when it was asked again.")
         self._was_empty = True
         choice = ToolChoice("none") if self._last_round else self._next_choice()
         await self._ask(choice, Message("user", (Text(SAY_SOMETHING),)))
+
+    async def _without_an_answer(self, step: Step) -> list[StepEvent]:
+        """End a run whose limit is reached and whose model still does not answer: with a sentence of ours, not an error."""
+        self._spent.step(step.end.usage)
+        text = (
+            f"No answer: {self._limit}, and the model went on calling tools when it was asked to answer without them."
+        )
+        self.warnings = (*self.warnings, text)
+        self._own.append(Message("assistant", (Text(text),)))
+        await self._journal.finished(self._own, [])
+        return [*self._teller.notice(text), StepEnd("stop", self._spent.usage)]
 
     async def _ask(self, choice: ToolChoice | None, *more: Message) -> None:
         messages = (*self._request.messages, *self._own, *more)
@@ -254,6 +269,7 @@ class Run:
         else:
             refusals = dict.fromkeys(self._spent.round(calls), CIRCLING)
         self._last_round = len(refusals) == len(calls)
+        self._limit = exceeded or "the same call was made again and again"
         # Only what may do harm is noted when it starts; its tool need not be here yet to say so again.
         refusals |= {call.id: INTERRUPTED for call in calls if call.id in self._past.started}
         refusals |= {call.id: BROKEN_OFF for call in calls if call.id in self._broken_off}

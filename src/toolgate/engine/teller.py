@@ -125,6 +125,10 @@ class Teller:
         self._apart = self._spoke
         return told
 
+    def notice(self, text: str) -> list[StepEvent]:
+        """A sentence of the gateway's own, where the model has said nothing."""
+        return self._whole(Text(text))
+
     def outcome(self, call: ToolCall, outcome: ToolResult | ApprovalRequest) -> list[StepEvent]:
         """A result, behind its call if that was not told yet; a question only where the dialect can ask it."""
         if isinstance(outcome, ApprovalRequest):
