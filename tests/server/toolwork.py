@@ -207,7 +207,14 @@ def busy(before: set[asyncio.Task[Any]]) -> list[asyncio.Task[Any]]:
     return [task for task in found if not _is_idle(task.get_coro())]
 
 
-_TENDING = ("_listen", "_raise_loss", "McpSource._stay_listed", "Session.attend", "Occupied._beat")
+_TENDING = (
+    "_listen",
+    "_raise_loss",
+    "McpSource._stay_listed",
+    "ProcessLine._watch",
+    "Session.attend",
+    "Occupied._beat",
+)
 
 
 def _is_idle(coroutine: Any) -> bool:
