@@ -11,13 +11,15 @@ Streaming and whole text are the same code: a whole text is one `feed` and one `
 from collections.abc import Callable, Mapping, Sequence
 
 from toolgate.conversation.assemble import Assembler
-from toolgate.conversation.events import StepEvent
+from toolgate.conversation.events import Delta, StepEvent
 from toolgate.conversation.ids import new_call_id
 from toolgate.conversation.request import ToolDef
 from toolgate.text.reading import Problem, Reading
 from toolgate.text.scanner import Scanner
 from toolgate.text.source import Source
 from toolgate.text.syntax import Syntax
+
+_FEW = 8
 
 
 class Parser:
@@ -67,7 +69,7 @@ class Parser:
         if text:
             self._source.push(text)
             next(self._machine)
-        return self._assembler.take()
+        return _joined(self._assembler.take())
 
     def end(self, *, cut: bool = True) -> list[StepEvent]:
         """The remaining events; `cut` unless the model stopped by itself, which lets a call lack its last closing marks."""
@@ -77,4 +79,21 @@ class Parser:
             raise AssertionError("a reader waits for more though the text has ended")
         self._reading.finish()
         self._assembler.flush(cut=True)
-        return self._assembler.take()
+        return _joined(self._assembler.take())
+
+
+def _joined(events: list[StepEvent]) -> list[StepEvent]:
+    """Join deltas that follow each other: some readers take one character at a time."""
+    if len(events) <= _FEW:
+        return events
+    joined: list[StepEvent] = []
+    texts: list[str] = []
+    for event in events:
+        if type(event) is Delta:
+            texts.append(event.text)
+            continue
+        if texts:
+            joined.append(Delta("".join(texts)))
+            texts.clear()
+        joined.append(event)
+    return [*joined, Delta("".join(texts))] if texts else joined

@@ -30,6 +30,7 @@ from toolgate.upstreams.adapt import Restorer
 from toolgate.upstreams.emulation.hearing import EMPTY, Ear, Hearing
 from toolgate.upstreams.emulation.notes import Note, Noted, unnoticed
 from toolgate.upstreams.emulation.plan import Plan, corrected, plan
+from toolgate.upstreams.emulation.slices import sliced
 
 _BLANK_LINE = "\n\n"
 
@@ -142,7 +143,7 @@ class EmulatedAnswer:
         """One answer of the model, as far as it may be told yet."""
         answer = self._answer
         async with aclosing(answer.events()) as batches:  # type: ignore[type-var]  # each of ours can be closed
-            async for batch in batches:
+            async for batch in sliced(batches):
                 first = hearing.start is None
                 told = hearing.hear(batch) if not hearing.over else hearing.only_end(batch)
                 if first and hearing.start is not None:

@@ -21,7 +21,8 @@ from toolgate.text.syntax import Syntax
 from toolgate.text.syntaxes import AUTO
 from toolgate.text.syntaxes import syntax as syntax_named
 from toolgate.upstreams.emulation.notes import Note, Noted, unnoticed
-from toolgate.upstreams.emulation.sieve import is_broken
+from toolgate.upstreams.emulation.sieve import MAX_CALLS, is_broken
+from toolgate.upstreams.emulation.slices import sliced
 
 
 class Promoted:
@@ -69,7 +70,7 @@ class PromotedAnswer:
     async def events(self) -> AsyncGenerator[list[StepEvent], None]:
         """The step's events in batches."""
         async with aclosing(self._answer.events()) as batches:  # type: ignore[type-var]  # each of ours can be closed
-            async for batch in batches:
+            async for batch in sliced(batches):
                 if told := self._leaks.hear(batch):
                     yield told
 
@@ -123,9 +124,10 @@ class Leaks:
         return told
 
     def _is_broken(self) -> bool:
-        """Whether a call in what is held cannot be run as it is written."""
+        """Whether a call in what is held cannot be run as it is written, or there are more than anybody means."""
         parts = [event.part for _, calls in self._held for event in calls if isinstance(event, PartEnd)]
-        return any(isinstance(part, ToolCall) and is_broken(part) for part in parts)
+        calls = [part for part in parts if isinstance(part, ToolCall)]
+        return len(calls) > MAX_CALLS or any(is_broken(call) for call in calls)
 
     def _settle(self, proper: bool) -> list[StepEvent]:
         """What is held: as it came if there are proper calls, else as calls."""

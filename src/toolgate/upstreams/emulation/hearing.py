@@ -4,7 +4,7 @@ Where nothing may be told too early, events are held; then a bad answer can stil
 `problems` says, in words for the model, what is wrong with an answer. Knows no upstream.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from toolgate.conversation.events import Delta, PartEnd, PartStart, StepEnd, StepEvent, StepStart
 from toolgate.conversation.fold import unfold_part
@@ -18,6 +18,9 @@ from toolgate.upstreams.emulation.imitation import Imitations, result_marks
 from toolgate.upstreams.emulation.notes import Note, Noted
 from toolgate.upstreams.emulation.plan import Plan
 from toolgate.upstreams.emulation.sieve import Sieve, is_broken, mended
+
+_LONGEST_REREAD = 16 * 1024
+"""Characters of an answer that is read a second time, for a call of an unknown tool at its end."""
 
 EMPTY = "It is empty: it says nothing to the user and calls no tool."
 
@@ -155,9 +158,9 @@ class Hearing:
             return held
         parts = [event.part for event in held if isinstance(event, PartEnd)]
         lines = [Text(f"{CALL_MARK}{name}({arguments})") for name, arguments in self._sieve.unread]
-        spoilt = [call for call in self.calls if self._is_spoilt(call)]
-        self._sieve.calls[:] = [call for call in self.calls if call not in spoilt]
-        told: list[Part] = [*[_as_text(part) if part in spoilt else part for part in parts], *lines]
+        spoilt = {call.id for call in self._spoilt_calls()}
+        self._sieve.calls[:] = [call for call in self.calls if call.id not in spoilt]
+        told: list[Part] = [*[_as_text(part) if _is_one_of(part, spoilt) else part for part in parts], *lines]
         if not self._sieve.spoke and not self.calls and self.said.strip():
             told = [*[part for part in parts if not isinstance(part, ToolCall)], Text(self.said)]
         return [event for part in told for event in unfold_part(part)]
@@ -217,7 +220,7 @@ class Hearing:
         """The calls that cannot be read even when mended; those that can be are mended."""
         self._held = [self._mended(event) for event in self._held or ()]
         self._sieve.calls[:] = _calls(self._held)
-        return [self._complaint(call.name, call.arguments) for call in self.calls if self._is_spoilt(call)]
+        return [self._complaint(call.name, call.arguments) for call in self._spoilt_calls()]
 
     def _mended(self, event: StepEvent) -> StepEvent:
         match event:
@@ -226,10 +229,11 @@ class Hearing:
             case _:
                 return event
 
-    def _is_spoilt(self, call: ToolCall) -> bool:
-        """Whether it is broken, or the parser's complaint can only be about it: a parameter given twice, say."""
-        broken = {one.name for one in self.calls if is_broken(one)}
-        return is_broken(call) or call.name in self._spoilt.keys() - broken
+    def _spoilt_calls(self) -> list[ToolCall]:
+        """Return the calls that are broken, or of which alone the parser can have complained."""
+        broken = {call.id: call.name for call in self.calls if is_broken(call)}
+        suspect = self._spoilt.keys() - broken.values()
+        return [call for call in self.calls if call.id in broken or call.name in suspect]
 
     def _complaint(self, name: str, arguments: str) -> str:
         return complaint(name, arguments, self._tools.get(name), self._spoilt.get(name, ""))
@@ -245,7 +249,7 @@ class Hearing:
 
     def _unknown(self) -> str | None:
         """The tool in a call that ends the answer and was taken for text, because it is not on offer."""
-        if not self._plan.allowed:
+        if not self._plan.allowed or len(self.said) > _LONGEST_REREAD:
             return None
         parser = self._ear.parser(self._plan, any_tool=True)
         events = [*parser.feed(self.said), *parser.end(cut=False)]
@@ -258,6 +262,10 @@ class Hearing:
 
 def _calls(events: Sequence[StepEvent]) -> list[ToolCall]:
     return [event.part for event in events if isinstance(event, PartEnd) and isinstance(event.part, ToolCall)]
+
+
+def _is_one_of(part: Part, ids: Collection[str]) -> bool:
+    return isinstance(part, ToolCall) and part.id in ids
 
 
 def _as_text(part: Part) -> Part:

@@ -17,6 +17,9 @@ from toolgate.text.repair import repair, unwrapped
 from toolgate.upstreams.emulation.imitation import Imitations
 from toolgate.upstreams.emulation.notes import Note, Noted
 
+MAX_CALLS = 512
+"""Calls that are taken from one answer: a model that writes more of them repeats itself without end."""
+
 
 class Sieve:
     """Sifts the parts of one answer; `over` once nothing more of it is wanted.
@@ -106,9 +109,10 @@ class Sieve:
             self._skipping = True
             self.refused.append(call.name)
             self._noted(Note("forbidden_call", "the client does not want this tool called now", call.name))
-        elif self._single and self.calls:
+        elif self.calls and (self._single or len(self.calls) >= MAX_CALLS):
             self.over = True
-            self._noted(Note("cut_calls", "only one call was wanted", call.name))
+            wanted = "only one call was wanted" if self._single else f"it made more than {MAX_CALLS} calls"
+            self._noted(Note("cut_calls", wanted, call.name))
         else:
             told.append(PartStart(call))
 
