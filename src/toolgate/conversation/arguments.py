@@ -5,7 +5,6 @@ One thing is replaced: half of a surrogate pair, escaped or not, becomes U+FFFD.
 refuse the whole text for it.
 """
 
-import json
 import re
 from typing import Any
 
@@ -22,6 +21,7 @@ _ESCAPE = re.compile(
 )
 _HALF_AT_END = re.compile(rf"\A(?:{_HIGH}|[\ud800-\udbff])")
 _HALF = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
+_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode  # checks the syntax without making the values
 
 
 def is_object(text: str) -> bool:
@@ -29,17 +29,8 @@ def is_object(text: str) -> bool:
     if not text.startswith("{") or not text.endswith("}"):
         return False
     try:
-        return type(msgspec.json.decode(text)) is dict
-    except msgspec.ValidationError:
-        return _is_well_formed(text)  # it holds a number no machine type holds, and the rest was not looked at
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return False
-
-
-def _is_well_formed(text: str) -> bool:
-    try:
-        json.loads(text, parse_int=str, parse_float=str)
-    except (ValueError, RecursionError):
+        _members(text)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return False
     return True
 

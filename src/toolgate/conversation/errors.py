@@ -28,6 +28,9 @@ from typing import Any
 
 from toolgate.conversation.events import Usage
 
+MAX_MESSAGE = 16_000
+"""Characters of a message: it is logged, searched for secrets and sent, so that its length costs something each time."""
+
 
 class ToolgateError(Exception):
     """A failure with everything a dialect needs to speak of it; `details` are for programs, where a dialect has them."""
@@ -45,6 +48,8 @@ class ToolgateError(Exception):
         status: int | None = None,
         details: Mapping[str, Any] | None = None,
     ) -> None:
+        if len(message) > MAX_MESSAGE:  # it quotes what somebody sent
+            message = message[:MAX_MESSAGE] + "…"
         super().__init__(message)
         self.message = message
         self.param = param

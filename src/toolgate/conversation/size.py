@@ -1,4 +1,6 @@
-"""How much work a request is, roughly: what decides whether it is encoded on the event loop or beside it."""
+"""How much work a request or an answer is, roughly: what decides whether it is encoded on the event loop or beside it."""
+
+from collections.abc import Sequence
 
 from toolgate.conversation.message import Media, Part, Text, ToolCall, ToolResult
 from toolgate.conversation.request import ModelRequest
@@ -16,6 +18,11 @@ def is_larger(request: ModelRequest, characters: int) -> bool:
         if size > characters:
             return True
     return size > characters
+
+
+def are_larger(parts: Sequence[Part], characters: int) -> bool:
+    """Return whether the parts of an answer come to more than so many characters."""
+    return sum([_PART + _characters(part) for part in parts]) > characters
 
 
 def _characters(part: Part) -> int:

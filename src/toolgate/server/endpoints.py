@@ -14,6 +14,7 @@ from toolgate.conversation.events import Delta, Finish, ModelResponse, PartEnd, 
 from toolgate.conversation.fold import fold, is_empty
 from toolgate.conversation.message import ToolCall, is_blank
 from toolgate.conversation.request import ModelRequest
+from toolgate.conversation.size import are_larger
 from toolgate.dialects.dialect import Dialect, Encoder, Reply, ServerHalf
 from toolgate.engine.loop import WholeCalls, run
 from toolgate.engine.offload import LARGE, off_loop
@@ -33,6 +34,7 @@ ESTIMATED: Header = (b"x-toolgate-usage", b"estimated")
 """Says that tokens were counted here and not by the upstream."""
 
 _MANY_ITEMS = 500
+_MANY_EVENTS = 200
 _PING = b": ping\n"  # no blank line: some clients take one for an empty event
 
 
@@ -323,17 +325,26 @@ async def _encoded(
     question: Question, answer: Answer, encoder: Encoder, late: list[str]
 ) -> AsyncGenerator[bytes, None]:
     gather = WholeCalls().gather if question.whole_arguments else None
-    empty = True
+    empty, size = True, 0
     async with aclosing(run(answer)) as batches:
         async for batch in batches:
-            _note_batch(question.record, batch)
+            size += _note_batch(question.record, batch)
             for event in batch:
                 if type(event) is PartEnd and not is_blank(event.part):
                     empty = False
             if empty and isinstance(end := batch[-1], Finish) and end.reason in ("stop", "tool_calls"):
                 late.append(EMPTY_ANSWER)
-            yield b"".join([encoder.encode(event) for event in (gather(batch) if gather else batch)])
+            told = gather(batch) if gather else batch
+            # What was told so far is told again, whole, at the end of a part and of the run.
+            if len(told) > _MANY_EVENTS or (size > LARGE and type(batch[-1]) is not Delta):
+                yield await off_loop(_joined, encoder, told)
+            else:
+                yield _joined(encoder, told)
     question.record.upstream = answer.upstream  # a run that goes on with its tools has asked nobody at first
+
+
+def _joined(encoder: Encoder, events: list[RunEvent]) -> bytes:
+    return b"".join([encoder.encode(event) for event in events])
 
 
 async def _relayed(question: Question, retold: Retold, late: list[str]) -> AsyncGenerator[bytes, None]:
@@ -362,15 +373,20 @@ async def _whole(question: Question, answer: Answer) -> tuple[bytes, ModelRespon
     async for batch in run(answer):
         events += batch
     response = fold(events)
-    return question.half.encode_response(response, question.request, question.reply), response
+    encode = question.half.encode_response
+    if are_larger(response.parts, LARGE):
+        return await off_loop(encode, response, question.request, question.reply), response
+    return encode(response, question.request, question.reply), response
 
 
 async def _write(question: Question, chunk: bytes) -> None:
     if not question.dialect.one_event_a_write:
         await question.exchange.write(chunk)
         return
-    for event in chunk.split(b"\n\n")[:-1]:
+    for number, event in enumerate(chunk.split(b"\n\n")[:-1], 1):
         await question.exchange.write(event + b"\n\n")
+        if number % _MANY_EVENTS == 0:
+            await asyncio.sleep(0)
 
 
 async def _warn(question: Question, warnings: Sequence[str]) -> None:
@@ -442,16 +458,19 @@ def warning_header(warnings: Sequence[str]) -> bytes:
     return bytes([byte if 32 <= byte < 127 else 32 for byte in text])
 
 
-def _note_batch(record: RequestRecord, batch: list[RunEvent]) -> None:
+def _note_batch(record: RequestRecord, batch: list[RunEvent]) -> int:
+    """Note what the log is told of these events, and return how many characters they bring."""
     record.note_first_event()
+    size = 0
     for event in batch:
         match event:
-            case Delta():
-                pass
+            case Delta(text):
+                size += len(text)
             case PartStart(ToolCall(name=name)):
                 record.note_call(name)
             case Finish():
                 record.note_end(event.reason, event.usage)
+    return size
 
 
 def _note_response(record: RequestRecord, answer: Answer, response: ModelResponse) -> None:

@@ -3,7 +3,8 @@
 It joins a dialect's upstream half, which does no I/O, with the transport, which knows no dialect.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Protocol, TypeVar
 
@@ -31,6 +32,8 @@ from toolgate.wire.frames import MAX_FRAME, Frame, FrameDecoder, check_size
 from toolgate.wire.jsontext import decode_whole, encode, excerpt
 
 OWN_HEADERS = {"content-type": "application/json", "user-agent": f"toolgate/{__version__}"}
+_SLICE_BYTES = 32 * 1024
+_MANY_FRAMES = 500
 
 
 class Endpoint(Struct, frozen=True):
@@ -93,12 +96,15 @@ class HttpModel:
             reply = await self._transport.post(url, headers, body, timeouts=endpoint.timeouts)
             try:
                 if not 200 <= reply.status < 300:
-                    raise half.decode_error(reply.status, reply.headers, await reply.read())
+                    body = await reply.read()
+                    if len(body) > LARGE:
+                        raise await off_loop(half.decode_error, reply.status, reply.headers, body)
+                    raise half.decode_error(reply.status, reply.headers, body)
                 answer: Answer
                 if request.stream:
                     answer = await _opened(endpoint, adapted.request, reply, dropped, restorer)
                 else:
-                    answer = WholeAnswer(endpoint, adapted.request, await reply.read(), dropped, restorer)
+                    answer = await _read_whole(endpoint, adapted.request, await reply.read(), dropped, restorer)
             except BaseException:
                 await reply.aclose()
                 raise
@@ -194,7 +200,8 @@ def _gather(dialect: Dialect, request: ModelRequest, raw: bytes) -> ModelRespons
         return None
     framing, decoder = dialect.frame_decoder(), dialect.upstream.decoder(request)
     try:
-        events, failure = _hear([*framing.feed(raw), *framing.end()], decoder)
+        frames = [frame for piece in _slices(raw) for frame in framing.feed(piece)]
+        events, failure = _hear([*frames, *framing.end()], decoder)
     except Garbled:
         return None
     if failure is not None:
@@ -209,6 +216,15 @@ def _names_otherwise(response: ModelResponse, request: ModelRequest) -> bool:
     called = [part.name for part in response.parts if isinstance(part, ToolCall) and part.name not in names]
     spellings = Spellings(names)
     return any(spellings.meant(name) is not None for name in called)
+
+
+async def _read_whole(
+    endpoint: Endpoint, request: ModelRequest, raw: bytes, warnings: tuple[str, ...], restorer: Restorer | None
+) -> WholeAnswer:
+    """Decode a whole answer, beside the event loop if it is large."""
+    if len(raw) > LARGE:
+        return await off_loop(WholeAnswer, endpoint, request, raw, warnings, restorer)
+    return WholeAnswer(endpoint, request, raw, warnings, restorer)
 
 
 async def _opened(
@@ -226,7 +242,7 @@ async def _opened(
             check_size(blanks, MAX_FRAME)
             continue
         if _is_one_body(start, endpoint.dialect):
-            return WholeAnswer(endpoint, request, start + await reply.read(), warnings, restorer)
+            return await _read_whole(endpoint, request, start + await reply.read(), warnings, restorer)
         try:
             await answer.open(start)
         except UpstreamFault as fault:
@@ -276,19 +292,29 @@ class StreamedAnswer:
         """Read until something is said; what was read is kept for whichever way the answer is told."""
         chunk: bytes | None = start
         while not self._events and chunk is not None:
-            self._keep(self._framing.feed(chunk))
+            for piece in _slices(chunk):
+                await self._keep_bounded(self._framing.feed(piece))
+                if piece is not chunk:
+                    await asyncio.sleep(0)
             if not self._events:
                 chunk = await anext(self._reply, None)
         if chunk is None:
-            self._keep(self._framing.end())
+            await self._keep_bounded(self._framing.end())
             if not self._decoder.done and not self._unheard:
                 self._events += self._decoder.end()
+
+    async def _keep_bounded(self, frames: list[Frame]) -> None:
+        """Keep the frames, and decode those that are large beside the event loop."""
+        if _has_large(frames):
+            await off_loop(self._keep, frames)
+        else:
+            self._keep(frames)
 
     def _keep(self, frames: list[Frame]) -> None:
         self._frames += frames
         for number, frame in enumerate(frames):
             if self._events or self._decoder.done:
-                self._unheard = frames[number:]
+                self._unheard += frames[number:]
                 return
             self._events += self._decoder.feed(frame)
 
@@ -296,8 +322,7 @@ class StreamedAnswer:
         """The step's events in batches, as the network delivered them."""
         decoder, restorer = self._decoder, self._restorer
         first, self._events = self._events, []
-        more, failure = _hear(self._unheard, decoder)
-        async with aclosing(_told(self._reply, self._framing, decoder, first + more, failure)) as batches:
+        async with aclosing(_told(self._reply, self._framing, decoder, first, self._unheard)) as batches:
             async for batch in batches:
                 # Of a freeform call nothing is told until it is whole, so a batch may come out empty.
                 if told := restorer.restore(batch) if restorer else batch:
@@ -328,8 +353,7 @@ class RetoldStream:
     async def __aiter__(self) -> AsyncIterator[bytes]:
         """The frames, in batches as the network delivered them."""
         passing = _Passing(self.relay)
-        first, failure = _hear(self._frames, passing)
-        async with aclosing(_told(self._reply, self._framing, passing, first, failure)) as batches:
+        async with aclosing(_told(self._reply, self._framing, passing, [], self._frames)) as batches:
             async for batch in batches:
                 yield b"".join(batch)
         if self.relay.lacks_usage:
@@ -369,24 +393,36 @@ class _Listener(Protocol[_T]):
 
 
 async def _told(
-    reply: Reply, framing: FrameDecoder, listener: _Listener[_T], first: list[_T], failure: UpstreamFault | None
+    reply: Reply, framing: FrameDecoder, listener: _Listener[_T], first: list[_T], frames: list[Frame]
 ) -> AsyncGenerator[list[_T], None]:
-    """What the listener tells of the reply, `first` having been told already; a failure comes after all before it."""
-    if first:
-        yield first
-    if failure is not None:
-        raise failure
+    """What the listener tells of the reply: `first` is known already, and `frames` were read before.
+
+    A failure comes after all before it. Whatever is large is read in slices, between which the event loop serves others.
+    """
+    failure: UpstreamFault | None
+    for at in range(0, max(1, len(frames)), _MANY_FRAMES):
+        told, failure = await _hear_bounded(frames[at : at + _MANY_FRAMES], listener)
+        if told := first + told:
+            yield told
+        if failure is not None:
+            raise failure
+        first = []
     if not listener.done:
         async for chunk in reply:
-            told, failure = _hear(framing.feed(chunk), listener)
-            if told:
-                yield told
-            if failure is not None:
-                raise failure
+            for piece in _slices(chunk):
+                told, failure = await _hear_bounded(framing.feed(piece), listener)
+                if told:
+                    yield told
+                if failure is not None:
+                    raise failure
+                if listener.done:
+                    break
+                if piece is not chunk:
+                    await asyncio.sleep(0)
             if listener.done:
                 break
     if not listener.done:
-        told, failure = _hear(framing.end(), listener)
+        told, failure = await _hear_bounded(framing.end(), listener)
         if failure is None and not listener.done:
             told += listener.end()
         if told:
@@ -394,6 +430,22 @@ async def _told(
         if failure is not None:
             raise failure
     reply.release()
+
+
+def _slices(chunk: bytes) -> Sequence[bytes]:
+    """Cut a chunk into pieces of bounded size; most are one already."""
+    if len(chunk) <= _SLICE_BYTES:
+        return (chunk,)
+    return [chunk[at : at + _SLICE_BYTES] for at in range(0, len(chunk), _SLICE_BYTES)]
+
+
+async def _hear_bounded(frames: list[Frame], listener: _Listener[_T]) -> tuple[list[_T], UpstreamFault | None]:
+    """The same as `_hear`, beside the event loop if a frame is large."""
+    return await off_loop(_hear, frames, listener) if _has_large(frames) else _hear(frames, listener)
+
+
+def _has_large(frames: list[Frame]) -> bool:
+    return any(len(frame.data) > LARGE for frame in frames)
 
 
 def _hear(frames: list[Frame], listener: _Listener[_T]) -> tuple[list[_T], UpstreamFault | None]:

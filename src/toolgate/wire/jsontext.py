@@ -19,6 +19,7 @@ MAX_LONG_DIGITS = 50_000
 
 _UNCHECKED_BYTES = 64 * 1024  # too few for any of these limits
 _SLICE_BYTES = 64 * 1024
+_MAX_LENIENT_BYTES = 1024 * 1024  # of broken JSON, for which the slower decoder is tried
 _LONG_NUMBER = re.compile(rb"(?<![0-9])[0-9]{33,}")
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder(decimal_format="number").encode
@@ -121,6 +122,8 @@ def _without_escaped_halves(body: bytes) -> bytes | None:
 
 def decode_event(data: bytes) -> Any:
     """An upstream's JSON; a half of a surrogate pair or an enormous number is let through, garbage is not."""
+    if len(data) > _UNCHECKED_BYTES:
+        _check_answer(data)
     try:
         return _decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -129,10 +132,19 @@ def decode_event(data: bytes) -> Any:
 
 def decode_whole(data: bytes) -> tuple[Any, bytes | None]:
     """An upstream's whole answer, and its bytes if they are fit to be passed on just as they came."""
+    if len(data) > _UNCHECKED_BYTES:
+        _check_answer(data)
     try:
         return _decode(data), data
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return _decode_leniently(data), None
+
+
+def _check_answer(data: bytes) -> None:
+    try:
+        check_structure(data)
+    except InvalidRequest as error:
+        raise Garbled(f"The upstream sent JSON that is too much to read. {error.message}") from None
 
 
 def encode(value: Any) -> bytes:
@@ -165,6 +177,8 @@ def _refuse_constant(name: str) -> None:
 
 
 def _decode_leniently(data: bytes) -> Any:
+    if len(data) > _MAX_LENIENT_BYTES:
+        raise Garbled(f"The upstream sent an event that is not JSON: {excerpt(data)}")
     try:
         return json.loads(data.decode("utf-8", "replace"), parse_float=_number)
     except (ValueError, RecursionError):

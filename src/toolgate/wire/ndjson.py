@@ -3,8 +3,10 @@
 import json
 import re
 
+from toolgate.conversation.errors import Garbled
 from toolgate.wire.frames import MAX_FRAME, Frame, check_size
 
+MAX_GLUED = 1_000
 _BLANKS = re.compile(r"\s*+")
 
 
@@ -58,5 +60,7 @@ def _objects(text: str) -> list[str]:
         except (json.JSONDecodeError, RecursionError):
             end = len(text)
         found.append(text[position:end])
+        if len(found) > MAX_GLUED:
+            raise Garbled(f"The upstream sent a line of more than {MAX_GLUED} objects.")
         position = _BLANKS.match(text, end).end()  # type: ignore[union-attr]  # it matches everywhere
     return found
