@@ -31,6 +31,7 @@ PATHS = {
     "anthropic": "/v1/messages",
     "ollama": "/api/chat",
 }
+KEY = "key-of-the-loop-law"
 HANG_SECONDS = 120.0
 """Only so that a server that never answers does not stop the tests for ever."""
 
@@ -163,6 +164,7 @@ class Gateway:
         models.append({"name": "promoted", "upstream": "openai_chat", "promote": True, "retries": 0})
         return {
             "server": {"port": 0},
+            "keys": [{"name": "law", "key": KEY, "scopes": ["chat", "tools", "admin"]}],
             "upstreams": {
                 name: {"dialect": name, "base_url": base, "breaker": {"failures": 0}} for name, base in bases.items()
             },
@@ -258,7 +260,8 @@ class Gateway:
             async with asyncio.timeout(HANG_SECONDS):
                 return await _exchanged(reader, writer, (raw,) if isinstance(raw, bytes) else raw)
         finally:
-            writer.close()
+            writer.transport.abort()
+            await asyncio.sleep(0)
 
     async def request(self, method: str, path: str, body: Any = None, *headers: str) -> Heard:
         """One request on a connection of its own; `body` is bytes or a value to be written as JSON."""
@@ -271,6 +274,7 @@ class Gateway:
         lines = [
             f"{method} {path} HTTP/1.1",
             f"host: 127.0.0.1:{self.port}",
+            f"authorization: Bearer {KEY}",
             "connection: close",
             *kind,
             *headers,
@@ -317,6 +321,7 @@ class Gateway:
         lines = [
             f"GET {path} HTTP/1.1",
             f"host: 127.0.0.1:{self.port}",
+            f"authorization: Bearer {KEY}",
             "connection: Upgrade",
             "upgrade: websocket",
             "sec-websocket-version: 13",

@@ -1,0 +1,13 @@
+"""A stream with one event of eight megabytes."""
+
+from tests.laws.answers import PAIRS, streamed
+from tests.laws.gateway import Gateway
+from toolgate.conversation.message import Text
+
+VARIANTS = PAIRS
+
+
+async def play(gateway: Gateway, pair: str) -> None:
+    client, upstream = pair.split("-")
+    gateway.play(streamed(upstream, Text("word " * 1_600_000)))
+    assert (await gateway.ask(client, upstream, stream=True)).status == 200

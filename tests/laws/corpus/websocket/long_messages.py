@@ -1,0 +1,22 @@
+"""Messages of nine megabytes on a WebSocket: text, small values, bad UTF-8, in one frame and in many."""
+
+from tests.laws.gateway import Gateway, frame
+
+TEXTS = {
+    "text": b'{"type":"response.create","model":"openai_chat","store":false,"input":"' + b"x" * 9_000_000 + b'"}',
+    "values": b'{"type":"response.create","model":"openai_chat","input":[' + b"{}," * 3_000_000 + b"0]}",
+    "garbled": b"\xff" * 9_000_000,
+    "blank": b" " * 9_000_000,
+}
+VARIANTS = tuple(f"{kind}-{form}" for kind in TEXTS for form in ("one", "many"))
+
+
+async def play(gateway: Gateway, variant: str) -> None:
+    kind, form = variant.split("-")
+    text = TEXTS[kind]
+    if form == "one":
+        await gateway.websocket([frame(1, text)])
+        return
+    pieces = [text[start : start + 1_000] for start in range(0, len(text), 1_000)]
+    frames = [frame(1 if number == 0 else 0, piece, number == len(pieces) - 1) for number, piece in enumerate(pieces)]
+    await gateway.websocket([b"".join(frames)])
