@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 NO_ARGUMENTS = "{}"
+_SLICE = 64 * 1024
 _encode = msgspec.json.Encoder(decimal_format="number").encode
 _HIGH, _LOW, _HEX = r"\\u[dD][89abAB][0-9a-fA-F]{2}", r"\\u[dD][c-fC-F][0-9a-fA-F]{2}", r"[0-9a-fA-F]"
 _BEGUN = rf"\\(?:u{_HEX}{{0,3}})?\Z"
@@ -47,6 +48,8 @@ class Pairing:
         """As much of the text so far as is certain."""
         if not self.begun and "\\" not in piece and (piece.isascii() or _HALF.search(piece) is None):
             return piece
+        if len(piece) > _SLICE:  # one substitution keeps the interpreter to itself
+            return "".join([self.feed(piece[at : at + _SLICE]) for at in range(0, len(piece), _SLICE)])
         text, self.begun = self.begun + piece, ""
         return _ESCAPE.sub(self._replaced, text)
 

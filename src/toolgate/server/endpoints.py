@@ -328,7 +328,8 @@ async def _encoded(
     empty, size = True, 0
     async with aclosing(run(answer)) as batches:
         async for batch in batches:
-            size += _note_batch(question.record, batch)
+            brought = _note_batch(question.record, batch)
+            size += brought
             for event in batch:
                 if type(event) is PartEnd and not is_blank(event.part):
                     empty = False
@@ -336,7 +337,7 @@ async def _encoded(
                 late.append(EMPTY_ANSWER)
             told = gather(batch) if gather else batch
             # What was told so far is told again, whole, at the end of a part and of the run.
-            if len(told) > _MANY_EVENTS or (size > LARGE and type(batch[-1]) is not Delta):
+            if len(told) > _MANY_EVENTS or brought > LARGE or (size > LARGE and type(batch[-1]) is not Delta):
                 yield await off_loop(_joined, encoder, told)
             else:
                 yield _joined(encoder, told)
@@ -385,7 +386,7 @@ async def _write(question: Question, chunk: bytes) -> None:
         return
     for number, event in enumerate(chunk.split(b"\n\n")[:-1], 1):
         await question.exchange.write(event + b"\n\n")
-        if number % _MANY_EVENTS == 0:
+        if number % _MANY_EVENTS == 0 or len(event) > LARGE:
             await asyncio.sleep(0)
 
 

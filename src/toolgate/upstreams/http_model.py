@@ -194,7 +194,7 @@ class WholeAnswer:
 
 def _gather(dialect: Dialect, request: ModelRequest, raw: bytes) -> ModelResponse | None:
     """Read a stream that came though a whole answer was asked for; None if the bytes are no stream of the dialect."""
-    if dialect.framing == "sse" and not raw.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(
+    if dialect.framing == "sse" and not raw[:_SLICE_BYTES].lstrip(b"\xef\xbb\xbf \t\r\n").startswith(
         (b"data:", b"event:", b":", b"id:")
     ):
         return None
@@ -254,7 +254,7 @@ async def _opened(
 
 def _is_one_body(start: bytes, dialect: Dialect) -> bool:
     """Whether this is the start of an HTML page, or of a JSON body where events were asked for."""
-    first = start.lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
+    first = start[:_SLICE_BYTES].lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
     return first == b"<" or (first in (b"{", b"[") and dialect.framing == "sse")
 
 
