@@ -9,7 +9,7 @@ async def play(gateway: Gateway, kind: str) -> None:
     arguments: object = {
         "text": {"text": "x" * 4_000_000},
         "rows": {"text": "x", "rows": [{"a": 1}] * 200_000},
-        "broken": '{"text": "' + "\\" * 3_000_000,
+        "broken": '{"text": "' + "\\" * 1_500_000,
         "asked": {"text": "x" * 4_000_000},
         "unknown": {"text": "x" * 4_000_000},
     }[kind]
