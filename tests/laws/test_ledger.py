@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.databases import Postgres
 from tests.laws.metered_upstream import INPUT, OUTPUT, TOOL, Case, MeteredUpstream
@@ -110,6 +111,11 @@ async def charged(cases: list[Case], storage: str, **changes: Any) -> dict[str, 
                     await play(url, case)
 
             await asyncio.gather(*[one(case) for case in cases])
+    return await spent_of(storage)
+
+
+async def spent_of(storage: str) -> dict[str, float]:
+    """What the database says that each key has spent."""
     database = Database(storage)
     try:
         sums = await SpendingStore(database).sums(["ever"])
@@ -146,3 +152,20 @@ async def test_the_same_holds_with_limits_in_redis(tmp_path: Path) -> None:
         redis = stack.enter_context(running_redis(tmp_path))
         storage = f"sqlite:///{tmp_path / 'toolgate.db'}"
         await check(cases_of(SAMPLE // 4, 3), storage, redis=Secret(redis.url))
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_corrections_of_a_text_model_are_charged_too(tmp_path: Path, stream: bool) -> None:
+    """A required call that is answered in words is asked for again: both answers are paid for."""
+    storage = f"sqlite:///{tmp_path / 'toolgate.db'}"
+    case = Case("case-0", "openai_chat", "openai_chat", stream, False, "late", "complete", None)
+    tool = {"type": "function", "function": {"name": TOOL, "parameters": {"type": "object"}}}
+    payload = body("openai_chat", "openai_chat", stream, "case-0", tools=[tool], tool_choice="required")
+    async with Faulty(MeteredUpstream([case]).play) as upstream:
+        config = config_of([case], upstream.port, storage)
+        emulated = tuple(replace(model, tools="emulated") for model in config.models)
+        async with listening(Toolgate(replace(config, models=emulated))) as url, Caller(url) as caller:
+            await caller.post(PATHS["openai_chat"], payload, "authorization: Bearer case-0-key")
+            await caller.answer()
+    assert case.asked == 2
+    assert await spent_of(storage) == {"case-0": pytest.approx(case.total)}

@@ -137,9 +137,12 @@ async def _race(loop: asyncio.AbstractEventLoop, addresses: list[Address]) -> so
                     winner = task.result()
                     running.discard(task)
     finally:
-        for task in running:  # also one that has connected without anybody having taken its socket
-            task.add_done_callback(_close_socket)
-            task.cancel()
+        for task in running:
+            if task.done():  # it has connected, too, or at the moment of a cancellation
+                _close_socket(task)
+            else:
+                task.add_done_callback(_close_socket)
+                task.cancel()
     if winner is None:
         raise failure or OSError("no address")
     return winner
