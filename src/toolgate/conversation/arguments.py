@@ -73,7 +73,7 @@ class Pairing:
 
 def paired(text: str) -> str:
     """The text with each half of a surrogate pair, escaped or not, replaced by U+FFFD."""
-    if _HALF.search(text) is None:
+    if (text.isascii() and "\\" not in text) or _HALF.search(text) is None:
         return text
     pairing = Pairing()
     return pairing.feed(text) + pairing.end()

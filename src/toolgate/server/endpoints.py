@@ -384,6 +384,9 @@ async def _write(question: Question, chunk: bytes) -> None:
     if not question.dialect.one_event_a_write:
         await question.exchange.write(chunk)
         return
+    if chunk.find(b"\n\n") == len(chunk) - 2:
+        await question.exchange.write(chunk)
+        return
     for number, event in enumerate(chunk.split(b"\n\n")[:-1], 1):
         await question.exchange.write(event + b"\n\n")
         if number % _MANY_EVENTS == 0 or len(event) > LARGE:
