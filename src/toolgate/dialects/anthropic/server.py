@@ -10,11 +10,11 @@ from typing import Any
 from toolgate.conversation import ids
 from toolgate.conversation.arguments import is_object
 from toolgate.conversation.errors import Garbled, ToolgateError
-from toolgate.conversation.estimate import rough_input_tokens
 from toolgate.conversation.events import Delta, Finish, ModelResponse, PartEnd, PartStart, RunEvent, StepStart, Usage
 from toolgate.conversation.message import Extra, Media, Opaque, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
 from toolgate.conversation.request import ModelRequest
 from toolgate.conversation.seals import enclose
+from toolgate.conversation.size import rough_input_tokens
 from toolgate.dialects.anthropic.requests import decode_count_request, decode_request
 from toolgate.dialects.anthropic.words import (
     NAME,
