@@ -15,7 +15,7 @@ from toolgate.conversation.errors import Overloaded, Unauthenticated
 from toolgate.server.callers.access import Access
 from toolgate.server.callers.auth import ANONYMOUS
 from toolgate.server.callers.keyring import Keyring
-from toolgate.storage.database import Database
+from toolgate.storage.database import Connection, Database
 from toolgate.storage.keys import KeyStore, StoredKey
 from toolgate.telemetry.logs import Log
 from toolgate.telemetry.metrics import Metrics
@@ -195,6 +195,49 @@ async def test_a_key_that_expires_or_is_revoked_as_the_last_one_opens_nothing(tm
     await said.open()
     assert said.keys.authenticate([]) is ANONYMOUS
     await said.aclose()
+    await database.aclose()
+
+
+async def test_a_database_of_keys_that_is_lost_opens_nothing(tmp_path: Path, lines: Lines) -> None:
+    config, path = Config(source=tmp_path / "toolgate.yaml"), tmp_path / "t.db"
+    database = Database(path)
+    await KeyStore(database).create(KEY)
+    access = Access(config, database, Traced(lines.log, Metrics()))
+    await access.open()
+    await access.aclose()
+    await database.aclose()
+    for left in tmp_path.glob("t.db*"):
+        left.unlink()
+    database = Database(path)
+    again = Access(config, database, Traced(lines.log, Metrics()))
+    await again.open()
+    with pytest.raises(Unauthenticated):
+        again.keys.authenticate([])
+    await again.aclose()
+    await database.aclose()
+
+
+@pytest.mark.parametrize("source", [True, False], ids=["file", "built-in"])
+async def test_a_database_that_is_replaced_under_a_running_server_opens_nothing(
+    tmp_path: Path, lines: Lines, source: bool
+) -> None:
+    database = Database(tmp_path / "t.db")
+    await KeyStore(database).create(KEY)
+    config = Config(source=tmp_path / "toolgate.yaml" if source else None)
+    access = Access(config, database, Traced(lines.log, Metrics()))
+    await access.open()
+
+    def empty(db: Connection) -> None:
+        for table in ("api_keys", "api_key_changes", "key_demand"):
+            db.execute(f"DELETE FROM {table}")
+
+    await database.change(empty)
+    await access.ring.refresh()
+    with pytest.raises(Unauthenticated):
+        access.keys.authenticate([])
+    access.renew(replace(config, server=Server(open=True)))
+    assert access.keys.authenticate([]) is ANONYMOUS
+    await access.aclose()
     await database.aclose()
 
 

@@ -38,6 +38,7 @@ class Access:
         self.configured = config.keys
         self._config = config
         self._file = DemandFile(config.source)
+        self._demanded = False
         self.ring = Keyring(KeyStore(database), self._hold, self._used, traced.log)
         self._log = traced.log
         self._listeners: list[OnHeld] = []
@@ -77,10 +78,18 @@ class Access:
             self.ring.demand(not self._config.server.open)
 
     def _judge(self) -> bool:
-        """Decide whether a key is needed although none may be in force: a lost or expired key opens nothing."""
-        known = bool(self.configured or self.ring.all or self.ring.demanded or self._file.exists)
-        self.keys.demanded = known and not self._config.server.open
-        return self.keys.demanded
+        """Decide whether a key is needed although none may be in force: a lost or expired key opens nothing.
+
+        Keys of the database are remembered beside the configuration, too: the database may be moved, replaced or lost.
+        """
+        if self._config.server.open:
+            self._demanded = self.keys.demanded = False
+            return False
+        if self.ring.all:
+            self._file.write(True)
+        known = self.configured or self.ring.all or self.ring.demanded or self._file.exists
+        self._demanded = self.keys.demanded = self._demanded or bool(known)
+        return self._demanded
 
     def _hold(self, held: Mapping[str, StoredKey], sparing: str) -> None:
         self.keys.unsure = False
