@@ -36,3 +36,17 @@ def test_a_key_is_held_to_its_limit_others_are_not_and_a_repeated_request_is_rep
         listed = client.get("/v1/keys", headers=bob).json()["data"]
         assert [one["name"] for one in listed] == ["ann", "bob"]
         assert "ann-key" not in str(listed)
+
+
+def test_a_reload_that_is_refused_leaves_the_limits_of_keys_made_afterwards_in_force(tmp_path: Path) -> None:
+    """The policy is looked at last: by then the limits of the refused configuration had taken the others' place."""
+    path = tmp_path / "toolgate.yaml"
+    path.write_text(CONFIG)
+    gate = Toolgate(load(path, {}))
+    with served(gate) as url, httpx.Client(base_url=url, headers={"authorization": "Bearer bob-key"}) as client:
+        path.write_text(f"{CONFIG}tools: {{approvals: {{auto_approve_urls: ['*.com']}}}}\n")
+        gate.reload(path)
+        made = client.post("/v1/keys", json={"name": "carl", "scopes": ["chat"], "requests_per_minute": 1}).json()
+        carl = {"authorization": f"Bearer {made['key']}"}
+        answers = [client.post("/v1/chat/completions", json=BODY, headers=carl) for _ in range(2)]
+        assert [answer.status_code for answer in answers] == [200, 429]

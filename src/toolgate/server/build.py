@@ -86,7 +86,6 @@ class Site:
         endpoints += records.endpoints()
         endpoints += workshop.endpoints() if workshop else []
         limits = accounts.limits(config)
-        state.background.goes_on, state.background.charge = limits.goes_on, limits.charge
         endpoints = accounts.around(endpoints, limits)
         endpoints += KeyTable(config, access, accounts.purse, traced.log).endpoints()
         self.system.served = endpoints
@@ -98,6 +97,15 @@ class Site:
             traced,
             access.present,
         )
+
+        def take_over() -> None:
+            names = [name for model in config.models for name in model.names]
+            traced.metrics.know(names, [*config.upstreams, BUILTIN])
+            accounts.use(limits, config)
+            state.background.goes_on, state.background.charge = limits.goes_on, limits.charge
+
+        self.take_over = take_over
+        """Put into force what this site shares with others; making one changes nothing, so that a reload can be refused."""
 
 
 def _database(config: Config) -> Database:
@@ -171,6 +179,7 @@ class Toolgate:
         if self._workshop is not None:
             self._workshop.heed(self._access)
         self._site = self._build(config)
+        self._site.take_over()
         self._to_reload: Path | None = None
         self._reloading: asyncio.Task[None] | None = None
 
@@ -244,6 +253,7 @@ class Toolgate:
             log.error("reload refused", problems=[str(error)])
             return
         self.config, self._site = changes.config, site
+        site.take_over()
         self._records.renew(changes.config)
         self._access.renew(changes.config)
         log.level, log.redact = changes.config.log.level, Redactor(changes.config.secrets())
@@ -254,8 +264,6 @@ class Toolgate:
         return self._traced.render()
 
     def _build(self, config: Config) -> Site:
-        names = [name for model in config.models for name in model.names]
-        self._traced.metrics.know(names, [*config.upstreams, BUILTIN])
         return Site(
             config,
             self._transport,

@@ -36,18 +36,21 @@ class Accounts:
         self._limits: Limits | None = None
 
     def limits(self, config: Config) -> Limits:
-        """The limits of this configuration's keys."""
+        """The limits of this configuration's keys, for `use`."""
         inputs, outputs = [one.price.input for one in config.models], [one.price.output for one in config.models]
         dearest = Price(max(inputs, default=0.0), max(outputs, default=0.0))
-        self._configured = {key.name: _limits(key) for key in config.keys}
-        self._limits = Limits(
-            self._held | self._configured,
+        return Limits(
+            self._held | _configured(config),
             self._counters,
             self.purse,
             price_table(config),
             dearest,
         )
-        return self._limits
+
+    def use(self, limits: Limits, config: Config) -> None:
+        """From now on these limits, of this configuration, are in force and follow the keys of the database."""
+        self._limits, self._configured = limits, _configured(config)
+        limits.renew(self._held | self._configured)
 
     def hold(self, keys: Iterable[Key]) -> None:
         """From now on these are the keys of the database; where the configuration has the name, it has the word."""
@@ -66,6 +69,10 @@ class Accounts:
         except Overloaded as error:
             self._log.error("spending", problem=f"what was spent last could not be written down: {error.message}")
         await self._counters.aclose()
+
+
+def _configured(config: Config) -> dict[str, KeyLimits]:
+    return {key.name: _limits(key) for key in config.keys}
 
 
 def _limits(key: Key) -> KeyLimits:
