@@ -199,16 +199,14 @@ async def test_a_key_that_expires_or_is_revoked_as_the_last_one_opens_nothing(tm
 
 
 async def test_a_database_of_keys_that_is_lost_opens_nothing(tmp_path: Path, lines: Lines) -> None:
-    config, path = Config(source=tmp_path / "toolgate.yaml"), tmp_path / "t.db"
-    database = Database(path)
+    config = Config(source=tmp_path / "toolgate.yaml")
+    database = Database(tmp_path / "t.db")
     await KeyStore(database).create(KEY)
     access = Access(config, database, Traced(lines.log, Metrics()))
     await access.open()
     await access.aclose()
     await database.aclose()
-    for left in tmp_path.glob("t.db*"):
-        left.unlink()
-    database = Database(path)
+    database = Database(tmp_path / "another.db")
     again = Access(config, database, Traced(lines.log, Metrics()))
     await again.open()
     with pytest.raises(Unauthenticated):

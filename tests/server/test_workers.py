@@ -244,3 +244,36 @@ def test_one_worker_needs_no_supervisor(tmp_path: Path) -> None:
         crew.signal(signal.SIGUSR2)
         until(lambda: any('"not renewed"' in line for line in crew.said))
         assert crew.ask() == 200
+
+
+GUARDED = KEYS + LOG + MODELS + "tools: {approvals: {read_only: deny}}\n"
+
+
+def test_a_worker_that_takes_anothers_place_serves_what_was_accepted_and_not_what_the_file_holds(
+    tmp_path: Path,
+) -> None:
+    """A reload that was refused, or a file that is half written, must not come into force by a crash."""
+    with service(tmp_path, GUARDED, "--workers", "2") as crew:
+        crew.announced()
+        for lost in (KEYS, "", "nonsense: ["):
+            (tmp_path / "toolgate.yaml").write_text(lost)
+            before = crew.workers()
+            os.kill(before[0], signal.SIGKILL)
+            until(lambda before=before: before[0] not in crew.workers() and both_serve(crew))
+            assert {crew.ask(ASKED, "the-key") for _ in range(8)} == {200}
+        crew.signal(signal.SIGHUP)
+        until(lambda: sum('"reload refused"' in line for line in crew.said) >= 2)
+        (tmp_path / "toolgate.yaml").write_text(KEYS + LOG + MODELS)
+        crew.signal(signal.SIGUSR2)
+        until(lambda: any("its checks with it" in line for line in crew.said))
+        until(lambda: any('"workers not renewed"' in line for line in crew.said))
+        (tmp_path / "toolgate.yaml").write_text(GUARDED.replace("the-key", "new-key"))
+        crew.signal(signal.SIGHUP)
+        until(lambda: {crew.ask(ASKED, "the-key") for _ in range(12)} == {401})
+        (tmp_path / "toolgate.yaml").write_text("")
+        killed = crew.workers()[0]
+        os.kill(killed, signal.SIGKILL)
+        until(lambda: killed not in crew.workers() and len(crew.workers()) == 2)
+        until(lambda: "toolgate_workers 2" in crew.get("/metrics", "new-key"))
+        assert {crew.ask(ASKED, "new-key") for _ in range(12)} == {200}
+        assert {crew.ask(ASKED, "the-key") for _ in range(12)} == {401}

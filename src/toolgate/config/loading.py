@@ -22,14 +22,16 @@ def load(
     host: str | None = None,
     port: int | None = None,
     workers: int | None = None,
+    text: bytes | None = None,
 ) -> Config:
     """The configuration of a file, or the built-in one; ConfigError lists everything that is wrong with it.
 
+    `text` is what the file holds if that was read already.
     `host`, `port` and `workers` take the place of what the file says, and an address that is open to all is refused.
     """
     source = str(path) if path else "the built-in configuration"
     problems = Problems()
-    text = _read(path) if path else b""
+    text = b"" if path is None else _read(path) if text is None else text
     document = parse_yaml(text, source) if path else None
     file = read(File, document, env, problems)
     problems.settle(source)

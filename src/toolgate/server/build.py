@@ -180,7 +180,7 @@ class Toolgate:
             self._workshop.heed(self._access)
         self._site = self._build(config)
         self._site.take_over()
-        self._to_reload: Path | None = None
+        self._to_reload: tuple[Path, bytes | None, Callable[[], None]] | None = None
         self._reloading: asyncio.Task[None] | None = None
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
@@ -212,31 +212,36 @@ class Toolgate:
         """Read the configuration again; what can change at run time does, and a bad file changes nothing."""
         self._renew(self._loader(path)())
 
-    def reload_soon(self, path: Path) -> None:
-        """Do the same, but read the file in a thread: answers go on meanwhile, however much there is to read."""
-        self._to_reload = path
+    def reload_soon(self, path: Path, text: bytes | None = None, accepted: Callable[[], None] = lambda: None) -> None:
+        """Do the same, but read the file in a thread: answers go on meanwhile, however much there is to read.
+
+        `text` is what the file held if that was read already; `accepted` is called when it is in force.
+        """
+        self._to_reload = path, text, accepted
         if self._reloading is None or self._reloading.done():
             self._reloading = asyncio.get_running_loop().create_task(self._reload_off_loop())
 
     async def _reload_off_loop(self) -> None:
         """Reload until nobody has asked for it since the file was read."""
         while self._to_reload is not None:
-            path, self._to_reload = self._to_reload, None
-            self._renew(await asyncio.to_thread(self._loader(path)))
+            (path, text, accepted), self._to_reload = self._to_reload, None
+            if self._renew(await asyncio.to_thread(self._loader(path, text))):
+                accepted()
 
-    def _loader(self, path: Path) -> Callable[[], Config | ConfigError]:
+    def _loader(self, path: Path, text: bytes | None = None) -> Callable[[], Config | ConfigError]:
         """What reads the file; what the command line said of the address still holds."""
         server = self.config.server
 
         def read() -> Config | ConfigError:
             try:
-                return load(path, os.environ, host=server.host, port=server.port, workers=server.workers)
+                return load(path, os.environ, host=server.host, port=server.port, workers=server.workers, text=text)
             except ConfigError as error:
                 return error
 
         return read
 
-    def _renew(self, new: Config | ConfigError) -> None:
+    def _renew(self, new: Config | ConfigError) -> bool:
+        """Whether what was read is in force now; the log says why not."""
         log = self._traced.log
         try:
             if isinstance(new, ConfigError):
@@ -244,20 +249,21 @@ class Toolgate:
             changes = diff(self.config, new)
         except ConfigError as error:
             log.error("reload refused", problems=[str(problem) for problem in error.problems])
-            return
+            return False
         try:
             site = self._build(changes.config)
             if self._workshop is not None:
                 self._workshop.renew(changes.config)
         except (ValueError, OSError, ToolgateError) as error:
             log.error("reload refused", problems=[str(error)])
-            return
+            return False
         self.config, self._site = changes.config, site
         site.take_over()
         self._records.renew(changes.config)
         self._access.renew(changes.config)
         log.level, log.redact = changes.config.log.level, Redactor(changes.config.secrets())
         log.info("reloaded", changed=changes.live, needs_restart=changes.restart)
+        return True
 
     def count(self) -> bytes:
         """What this process counts, as Prometheus reads it."""

@@ -30,7 +30,9 @@ class Engine(Protocol):
 class Board:
     """Answers what workers ask."""
 
-    def __init__(self, engine: Engine | None = None) -> None:
+    def __init__(self, engine: Engine | None = None, accepted: Callable[[str], None] = lambda digest: None) -> None:
+        """`accepted` is called with the digest of a configuration that a worker serves."""
+        self._accepted = accepted
         self._engine = engine
         self._hands: set[Hand] = set()
         self._counters = LocalCounters()
@@ -61,6 +63,8 @@ class Board:
         match message:
             case words.Ready():
                 hand.begins()
+            case words.Accepted(digest):
+                self._accepted(digest)
             case words.Take():
                 await self._take(hand, message)
             case words.Settle(number, tokens):

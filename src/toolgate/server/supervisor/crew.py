@@ -40,10 +40,21 @@ class Crew:
     """The workers of one server."""
 
     def __init__(
-        self, size: int, hire: Callable[[int], Awaitable[Hand]], board: Board, log: Log, terms: Terms | None = None
+        self,
+        size: int,
+        hire: Callable[[int], Awaitable[Hand]],
+        board: Board,
+        log: Log,
+        terms: Terms | None = None,
+        *,
+        renew: Callable[[int], Awaitable[Hand]] | None = None,
+        read: Callable[[], bytes | None] = lambda: None,
     ) -> None:
-        """`hire` starts a worker for a place."""
+        """`hire` starts a worker for a place with the configuration in force, `renew` with what `read` gives of its file."""
         self._hire = hire
+        self._hire_renewed = renew or hire
+        self._read = read
+        self._reload: words.Reload | None = None
         self._board = board
         self._log = log
         self._terms = terms or Terms()
@@ -69,8 +80,9 @@ class Crew:
 
     def reload(self) -> None:
         """Have all read the configuration again."""
+        self._reload = words.Reload(self._read())
         for hand in self._hands:
-            hand.say(words.Reload())
+            hand.say(self._reload)
 
     def renew(self) -> None:
         """Replace all workers, one after the other, without anybody noticing."""
@@ -100,20 +112,27 @@ class Crew:
 
     async def _man(self, place: int) -> bool:
         """Put a new worker in a place; whether it serves."""
-        hand = self._posts[place] = await self._start(place)
+        known = self._reload
+        hand = self._posts[place] = await self._start(place, self._hire)
         if hand is None:
             self._failed(place, GAVE_UP)
             return False
         serves = await hand.serves(self._terms.start)
         if serves:
+            self._catch_up(hand, known)
             self._uncover(place)
         return serves
 
-    async def _start(self, place: int) -> Hand | None:
+    def _catch_up(self, hand: Hand, known: words.Reload | None) -> None:
+        """Have a new worker read what the others were told to while it could not listen yet."""
+        if self._reload is not None and self._reload is not known:
+            hand.say(self._reload)
+
+    async def _start(self, place: int, hire: Callable[[int], Awaitable[Hand]]) -> Hand | None:
         if self._asked:  # the listening sockets are closed, and their numbers may stand for something else
             return None
         try:
-            hand = await self._hire(place)
+            hand = await hire(place)
         except OSError as error:  # no process, no file: there may be one in a moment
             self._log.error("worker not started", place=place, problem=str(error))
             return None
@@ -186,10 +205,12 @@ class Crew:
 
     async def _relieve(self, place: int) -> bool:
         """Put a new worker in a place, then let the old one go; false if the new one does not serve."""
-        new = await self._start(place)
+        known = self._reload
+        new = await self._start(place, self._hire_renewed)
         if new is None or not await new.serves(self._terms.start):
             self._log.error("workers not renewed", place=place, problem="the new worker did not start; the old stays")
             return False
+        self._catch_up(new, known)
         old, self._posts[place] = self._posts[place], new
         self._uncover(place)
         if old is not None:

@@ -19,7 +19,8 @@ _MODULE = "toolgate.server.supervisor.worker"
 class Post(Struct, frozen=True):
     """What a worker is told when it is started; sockets, line and lifeline are inherited file descriptors.
 
-    It accepts from the socket of its own place, and from another's while nobody else does.
+    It accepts from the socket of its own place, and from another's while nobody else does. `text` holds the text of the
+    configuration, `before` the one in force, which the new one must not lose checks of.
     """
 
     place: int
@@ -30,6 +31,13 @@ class Post(Struct, frozen=True):
     sockets: tuple[int, ...]
     line: int = -1
     lifeline: int = -1
+    text: int = -1
+    before: int = -1
+
+    @property
+    def texts(self) -> tuple[int, ...]:
+        """The descriptors of texts that are given."""
+        return tuple([descriptor for descriptor in (self.text, self.before) if descriptor >= 0])
 
 
 class Hand:
@@ -63,7 +71,7 @@ class Hand:
                 process = ChildProcess(
                     [sys.executable, "-P", "-m", _MODULE, told],
                     stdin=None,
-                    pass_fds=(*dict.fromkeys(post.sockets), its.fileno(), post.lifeline),
+                    pass_fds=(*dict.fromkeys(post.sockets), its.fileno(), post.lifeline, *post.texts),
                 )
             except BaseException:
                 ours.close()

@@ -6,9 +6,11 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from toolgate.config import Config
 from toolgate.config.settings import Server
@@ -16,6 +18,7 @@ from toolgate.server.edge.binding import bind, url_of
 from toolgate.server.models.local import engine_room
 from toolgate.server.startup import announce, log_of
 from toolgate.server.supervisor import how_many
+from toolgate.server.supervisor.accepted_config import AcceptedConfig, open_text
 from toolgate.server.supervisor.board import Board
 from toolgate.server.supervisor.crew import Crew, Terms
 from toolgate.server.supervisor.hand import Hand, Post
@@ -46,16 +49,26 @@ async def _supervise(config: Config, path: Path | None, sockets: Sequence[socket
     log, loop = log_of(config), asyncio.get_running_loop()
     lifeline, held = os.pipe()  # the end that is held is closed with us, however we end
     fds = tuple([one.fileno() for one in sockets])
-    server = config.server
+    server, accepted = config.server, AcceptedConfig(path)
+
+    async def start(place: int, text: bytes | None, before: bytes | None = None) -> Hand:
+        post = Post(place, str(path) if path else None, server.host, server.port, len(sockets), fds, lifeline=lifeline)
+        with ExitStack() as stack:
+            given = {"text": text, "before": before}
+            open_at = {
+                name: stack.enter_context(open_text(one)).fileno() for name, one in given.items() if one is not None
+            }
+            return await Hand.start(replace(post, **open_at))
 
     async def hire(place: int) -> Hand:
-        config_file = str(path) if path else None
-        return await Hand.start(
-            Post(place, config_file, server.host, server.port, len(sockets), fds, lifeline=lifeline)
-        )
+        return await start(place, accepted.text)
+
+    async def renew(place: int) -> Hand:
+        return await start(place, accepted.read(), accepted.text)
 
     lender = _lender(config, log)
-    crew = Crew(len(sockets), hire, Board(lender), log, Terms(drain=server.drain_seconds + _BEYOND_DRAIN))
+    board, terms = Board(lender, accepted.accept), Terms(drain=server.drain_seconds + _BEYOND_DRAIN)
+    crew = Crew(len(sockets), hire, board, log, terms, renew=renew, read=accepted.read)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _end, crew, sockets)
     loop.add_signal_handler(signal.SIGHUP, crew.reload)

@@ -16,6 +16,12 @@ class Ready(Struct, frozen=True, tag="ready"):
     """The worker serves."""
 
 
+class Accepted(Struct, frozen=True, tag="accepted"):
+    """The worker serves the configuration whose text has this digest."""
+
+    digest: str
+
+
 class Take(Struct, frozen=True, tag="take"):
     """May this key make a request of so many tokens?"""
 
@@ -89,7 +95,9 @@ class Retire(Struct, frozen=True, tag="retire"):
 
 
 class Reload(Struct, frozen=True, tag="reload"):
-    """Read the configuration again."""
+    """Read the configuration again: this is what its file holds, None if it could not be read."""
+
+    text: bytes | None = None
 
 
 class Cover(Struct, frozen=True, tag="cover"):
@@ -150,7 +158,9 @@ class Broken(Struct, frozen=True, tag="broken"):
 
 
 Lent: TypeAlias = Engaged | Declined | Report | Broken
-FromWorker: TypeAlias = Ready | Take | Settle | Charge | Gather | Counted | Changed | Engage | Order | Release
+FromWorker: TypeAlias = (
+    Ready | Accepted | Take | Settle | Charge | Gather | Counted | Changed | Engage | Order | Release
+)
 ToWorker: TypeAlias = Drain | Retire | Reload | Cover | Granted | Count | Summed | Changed | Lent
 
 _FROM: msgspec.json.Decoder[FromWorker] = msgspec.json.Decoder(FromWorker)

@@ -15,12 +15,13 @@ from pathlib import Path
 import msgspec
 import uvloop
 
-from toolgate.config import Config, ConfigError, load
+from toolgate.config import Config, ConfigError, diff, load
 from toolgate.conversation.errors import ToolgateError
 from toolgate.server.build import Toolgate, edge
 from toolgate.server.edge.listen import Listener, NotStarted, with_files
 from toolgate.server.startup import spare_the_collector
 from toolgate.server.supervisor import words
+from toolgate.server.supervisor.accepted_config import digest_of, read_text
 from toolgate.server.supervisor.crew import BAD_CONFIG
 from toolgate.server.supervisor.foreman import Foreman
 from toolgate.server.supervisor.hand import Post
@@ -35,16 +36,34 @@ def main() -> None:
     for number in (signal.SIGHUP, signal.SIGUSR2):  # meant for the supervisor, whoever else they were sent to
         signal.signal(number, signal.SIG_IGN)
     path = Path(post.config) if post.config else None
+    text = read_text(post.text)
     try:
-        config = load(path, os.environ, host=post.host, port=post.port, workers=post.workers)
+        config = _load(post, path, text)
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(BAD_CONFIG)
     _end_with(post.lifeline, config.server.drain_seconds + _GRACE)
-    sys.exit(uvloop.run(_work(post, config, path)))
+    sys.exit(uvloop.run(_work(post, config, path, digest_of(text or b""))))
 
 
-async def _work(post: Post, config: Config, path: Path | None) -> int:
+def _load(post: Post, path: Path | None, text: bytes | None) -> Config:
+    """The configuration to serve; ConfigError also if it loses checks of the one in force."""
+
+    def loaded(text: bytes | None) -> Config:
+        return load(path, os.environ, host=post.host, port=post.port, workers=post.workers, text=text)
+
+    config, before = loaded(text), read_text(post.before)
+    if before is None:
+        return config
+    try:
+        in_force = loaded(before)
+    except ConfigError:  # a version to come need not read what the last one did
+        return config
+    diff(in_force, config)
+    return config
+
+
+async def _work(post: Post, config: Config, path: Path | None, digest: str) -> int:
     foreman = Foreman()
     await foreman.open(socket.socket(fileno=post.line))
     try:
@@ -56,7 +75,7 @@ async def _work(post: Post, config: Config, path: Path | None) -> int:
     ) as error:  # templates, folders and the like, which are looked at only now
         sys.stderr.write(f"{config.source or 'The built-in configuration'} cannot be used:\n  - {error}\n")
         return BAD_CONFIG
-    worker = Worker(gate, foreman, path, {fd: socket.socket(fileno=fd) for fd in post.sockets}, post)
+    worker = Worker(gate, foreman, path, {fd: socket.socket(fileno=fd) for fd in post.sockets}, post, digest)
     try:
         await worker.serve()
     except NotStarted:
@@ -68,8 +87,16 @@ class Worker:
     """Serves, and does what the supervisor says."""
 
     def __init__(
-        self, gate: Toolgate, foreman: Foreman, path: Path | None, sockets: dict[int, socket.socket], post: Post
+        self,
+        gate: Toolgate,
+        foreman: Foreman,
+        path: Path | None,
+        sockets: dict[int, socket.socket],
+        post: Post,
+        digest: str,
     ) -> None:
+        """`digest` stands for the text of the configuration that is served."""
+        self._digest = digest
         self._gate = gate
         self._foreman = foreman
         self._path = path
@@ -87,6 +114,7 @@ class Worker:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._end)
         await self._listener.open()
+        foreman.say(words.Accepted(self._digest))
         foreman.say(words.Ready())
         spare_the_collector()
         await self._listener.drained()
@@ -110,8 +138,9 @@ class Worker:
                 self._end()
             case words.Retire(seconds):
                 self._listener.retire(seconds)
-            case words.Reload() if self._path is not None:
-                self._gate.reload_soon(self._path)
+            case words.Reload(text) if self._path is not None:
+                digest = digest_of(text or b"")
+                self._gate.reload_soon(self._path, text, lambda: self._foreman.say(words.Accepted(digest)))
             case words.Cover(place, begin):
                 self._covering = asyncio.create_task(self._cover(place, begin, self._covering))
 
