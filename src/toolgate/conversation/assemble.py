@@ -222,6 +222,8 @@ class Assembler:
     def _speak(self, kind: SpokenKind, fragment: str) -> None:
         if not fragment:
             return
+        if type(fragment) is not str:  # before it is told: what is told must be counted and joined later
+            raise Garbled(f"The upstream sent {kind} that is no string.")
         queue = self._queue
         last = queue[-1] if queue else None
         if not isinstance(last, _Spoken) or last.kind != kind or last.over:

@@ -9,6 +9,7 @@ import binascii
 
 import msgspec
 
+from toolgate.conversation.arguments import without_halves
 from toolgate.conversation.message import Seal
 
 _PREFIX = "tgseal1."
@@ -16,7 +17,11 @@ _PREFIX = "tgseal1."
 
 def enclose(seal: Seal) -> str:
     """The seal as one opaque string."""
-    return _PREFIX + base64.urlsafe_b64encode(msgspec.json.encode(seal)).decode()
+    try:
+        text = msgspec.json.encode(seal)
+    except UnicodeEncodeError:  # half of a surrogate pair, which no provider can have signed
+        text = msgspec.json.encode(without_halves(msgspec.to_builtins(seal)))
+    return _PREFIX + base64.urlsafe_b64encode(text).decode()
 
 
 def disclose(envelope: str) -> Seal | None:

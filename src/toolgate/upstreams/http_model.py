@@ -4,8 +4,8 @@ It joins a dialect's upstream half, which does no I/O, with the transport, which
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from typing import Protocol, TypeVar
 
 from msgspec import Struct
@@ -96,10 +96,11 @@ class HttpModel:
             reply = await self._transport.post(url, headers, body, timeouts=endpoint.timeouts)
             try:
                 if not 200 <= reply.status < 300:
-                    body = await reply.read()
-                    if len(body) > LARGE:
-                        raise await off_loop(half.decode_error, reply.status, reply.headers, body)
-                    raise half.decode_error(reply.status, reply.headers, body)
+                    said = await reply.read()
+                    with _reading():
+                        if len(said) > LARGE:
+                            raise await off_loop(half.decode_error, reply.status, reply.headers, said)
+                        raise half.decode_error(reply.status, reply.headers, said)
                 answer: Answer
                 if request.stream:
                     answer = await _opened(endpoint, adapted.request, reply, dropped, restorer)
@@ -163,7 +164,8 @@ class WholeAnswer:
             self.dialect, self._response = None, streamed
             return
         try:
-            self._response = self._half.decode_response(self._body, request)
+            with _reading():
+                self._response = self._half.decode_response(self._body, request)
         except UpstreamFault as fault:
             fault.usage = self._half.usage_of(self._body)
             raise
@@ -185,7 +187,8 @@ class WholeAnswer:
         response = self._response
         if response.usage is None and usage is not None:
             response = replace(response, usage=usage)
-        told = self._half.relay_response(self._body, response, self._request, reply)
+        with _reading():
+            told = self._half.relay_response(self._body, response, self._request, reply)
         return self._raw if self._raw is not None and told is self._body else encode(told), response
 
     async def aclose(self) -> None:
@@ -207,7 +210,8 @@ def _gather(dialect: Dialect, request: ModelRequest, raw: bytes) -> ModelRespons
     if failure is not None:
         failure.usage = failure.usage or decoder.usage
         raise failure
-    return fold([*events, *([] if decoder.done else decoder.end())])
+    with _reading():
+        return fold([*events, *([] if decoder.done else decoder.end())])
 
 
 def _names_otherwise(response: ModelResponse, request: ModelRequest) -> bool:
@@ -244,7 +248,8 @@ async def _opened(
         if _is_one_body(start, endpoint.dialect):
             return await _read_whole(endpoint, request, start + await reply.read(), warnings, restorer)
         try:
-            await answer.open(start)
+            with _reading():
+                await answer.open(start)
         except UpstreamFault as fault:
             fault.usage = fault.usage or answer.reported
             raise
@@ -424,7 +429,8 @@ async def _told(
     if not listener.done:
         told, failure = await _hear_bounded(framing.end(), listener)
         if failure is None and not listener.done:
-            told += listener.end()
+            with _reading():
+                told += listener.end()
         if told:
             yield told
         if failure is not None:
@@ -458,4 +464,23 @@ def _hear(frames: list[Frame], listener: _Listener[_T]) -> tuple[list[_T], Upstr
             told += listener.feed(frame)
     except UpstreamFault as failure:
         return told, failure
+    except _WRONG_TYPE as error:
+        return told, _unreadable(error)
     return told, None
+
+
+_WRONG_TYPE = (AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""What decoding raises over a value that is not of the type that the dialect has in its place."""
+
+
+def _unreadable(error: Exception) -> Garbled:
+    return Garbled(f"The upstream's answer has not the form of its API: {type(error).__name__}: {str(error)[:200]}")
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    """Map what is raised over values of a wrong type to `Garbled`: the upstream is at fault, another may be asked."""
+    try:
+        yield
+    except _WRONG_TYPE as error:
+        raise _unreadable(error) from error

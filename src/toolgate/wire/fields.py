@@ -4,6 +4,19 @@ from typing import Any
 
 from toolgate.conversation.errors import InvalidRequest
 
+MAX_TOKENS = 1_000_000_000
+"""The largest count of tokens that one answer is believed to have."""
+
+
+def token_count(value: Any) -> int | None:
+    """Return a count of tokens as an upstream reports it; None for what can be none.
+
+    A negative count would pay back what others are charged, and one without bound fits into no column of a database.
+    """
+    if type(value) not in (int, float) or not 0 <= value <= MAX_TOKENS:  # also false for NaN
+        return None
+    return int(value)
+
 
 class Fields:
     """One JSON object of a request; each field is taken at most once, `null` counts as absent, and the rest remains."""

@@ -9,6 +9,7 @@ from toolgate.conversation.arguments import NO_ARGUMENTS, as_object, as_text
 from toolgate.conversation.events import FinishReason, Usage
 from toolgate.conversation.message import NO_EXTRA, Extra, ToolCall
 from toolgate.dialects.dialect import Reply
+from toolgate.wire.fields import token_count
 from toolgate.wire.jsontext import encode
 
 NAME = "anthropic"
@@ -67,12 +68,15 @@ def extra_of(rest: Mapping[str, Any]) -> Extra:
     return {NAME: rest} if rest else NO_EXTRA
 
 
+_COUNTS = ("output_tokens", "input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+
+
 def read_usage(value: Any, before: Usage | None = None) -> Usage | None:
     """The token counts as they now stand: later counts replace earlier ones, but what is left out or zero does not.
 
     Anthropic counts cached input apart from `input_tokens`, we count it in.
     """
-    if type(value) is not dict:
+    if type(value) is not dict or all(token_count(value.get(name)) is None for name in _COUNTS):
         return before
     known = before or Usage()
     details = value.get("output_tokens_details")
@@ -142,5 +146,4 @@ def event_bytes(event: dict[str, Any]) -> bytes:
 
 
 def _count(value: Mapping[str, Any], name: str) -> int:
-    count = value.get(name)
-    return int(count) if isinstance(count, (int, float)) and count > 0 else 0
+    return token_count(value.get(name)) or 0

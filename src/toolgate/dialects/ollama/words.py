@@ -9,6 +9,7 @@ import msgspec
 from toolgate.conversation.arguments import as_object, as_text
 from toolgate.conversation.events import FinishReason, Usage
 from toolgate.conversation.message import Seal, ToolCall
+from toolgate.wire.fields import token_count
 from toolgate.wire.jsontext import encode
 
 NAME = "ollama"
@@ -81,11 +82,8 @@ def write_reason(reason: FinishReason) -> str:
 
 def read_usage(line: Mapping[str, Any]) -> Usage | None:
     """The token counts of a last line, or None if it has none."""
-    counts = [line.get(name) for name in ("prompt_eval_count", "eval_count")]
-    if all(type(count) is not int for count in counts):
-        return None
-    given, made = [count if type(count) is int and count > 0 else 0 for count in counts]
-    return Usage(given, made)
+    given, made = token_count(line.get("prompt_eval_count")), token_count(line.get("eval_count"))
+    return None if given is None and made is None else Usage(given or 0, made or 0)
 
 
 def write_measures(usage: Usage, times: tuple[float, float]) -> dict[str, int]:

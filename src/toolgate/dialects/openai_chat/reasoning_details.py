@@ -17,6 +17,7 @@ from msgspec import Struct
 from toolgate.conversation.message import Part, Reasoning, Seal, Text, ToolCall
 from toolgate.conversation.seals import disclose
 from toolgate.dialects.openai_chat.words import NAME
+from toolgate.wire.jsontext import encode as encode_json
 
 _FORMAT = "toolgate-v2"
 _OPAQUE = "reasoning.encrypted"
@@ -47,7 +48,7 @@ class DetailEncoder:
             case Reasoning(text, seal) if seal is not None and seal.dialect != NAME:
                 block = SignedBlock(text, seal, self._characters, self._calls)
                 self._entries += 1
-                data = base64.urlsafe_b64encode(msgspec.json.encode(block)).decode()
+                data = base64.urlsafe_b64encode(encode_json(msgspec.to_builtins(block))).decode()
                 return {"type": _OPAQUE, "format": _FORMAT, "index": self._entries - 1, "data": data}
         return None
 

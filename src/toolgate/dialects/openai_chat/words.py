@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from toolgate.conversation.events import FinishReason, Usage
+from toolgate.wire.fields import token_count
 
 NAME = "openai_chat"
 
@@ -45,13 +46,15 @@ def read_usage(value: Any) -> Usage | None:
     """The token counts, or None if these are none."""
     if type(value) is not dict:
         return None
-    given, made = value.get("prompt_tokens"), value.get("completion_tokens")
-    if type(given) is int and type(made) is int and _DETAILS.isdisjoint(value):
-        return Usage(given, made)
+    given, made = token_count(value.get("prompt_tokens")), token_count(value.get("completion_tokens"))
+    if given is None and made is None:
+        return None
+    if _DETAILS.isdisjoint(value):
+        return Usage(given or 0, made or 0)
     prompt, completion = _mapping(value, "prompt_tokens_details"), _mapping(value, "completion_tokens_details")
     return Usage(
-        input=_count(value.get("prompt_tokens")),
-        output=_count(value.get("completion_tokens")),
+        input=given or 0,
+        output=made or 0,
         cache_read=_count(prompt.get("cached_tokens") or value.get("prompt_cache_hit_tokens")),
         cache_write=_count(prompt.get("cache_creation_tokens")),
         reasoning=_count(completion.get("reasoning_tokens")),
@@ -80,4 +83,4 @@ def _mapping(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _count(value: Any) -> int:
-    return int(value) if type(value) in (int, float) and value > 0 else 0
+    return token_count(value) or 0

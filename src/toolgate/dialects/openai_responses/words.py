@@ -7,6 +7,7 @@ from toolgate.conversation.errors import ToolgateError
 from toolgate.conversation.events import FinishReason, Usage
 from toolgate.conversation.ids import mint
 from toolgate.conversation.message import NO_EXTRA, Extra, Reasoning, Seal
+from toolgate.wire.fields import token_count
 
 NAME = "openai_responses"
 SERVER_LABEL = "toolgate"  # the `server_label` of calls that were run here
@@ -52,12 +53,15 @@ def write_reason(reason: FinishReason) -> str | None:
 
 def read_usage(value: Any) -> Usage | None:
     """The token counts, or None if these are none."""
-    if type(value) is not dict or not value:
+    if type(value) is not dict:
+        return None
+    given, made = token_count(value.get("input_tokens")), token_count(value.get("output_tokens"))
+    if given is None and made is None:
         return None
     input, output = _mapping(value, "input_tokens_details"), _mapping(value, "output_tokens_details")
     return Usage(
-        input=_count(value.get("input_tokens")),
-        output=_count(value.get("output_tokens")),
+        input=given or 0,
+        output=made or 0,
         cache_read=_count(input.get("cached_tokens")),
         cache_write=_count(input.get("cache_write_tokens")),
         reasoning=_count(output.get("reasoning_tokens")),
@@ -129,4 +133,4 @@ def _mapping(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _count(value: Any) -> int:
-    return int(value) if type(value) in (int, float) and value > 0 else 0
+    return token_count(value) or 0

@@ -3,6 +3,7 @@
 It is kept before the client hears that it is complete: a fast next turn always finds it.
 """
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from toolgate.storage.responses import ResponseStore, StoredResponse, Write
 
 _TERMINAL = (b"event: response.completed\n", b"event: response.incomplete\n", b"event: response.failed\n")
 _ADDED_TO = ("completed", "incomplete")
+_LAST_SECOND = 253_402_300_799  # of the year 9999
 
 
 class Turn(Struct, frozen=True):
@@ -95,8 +97,10 @@ class Keeper:
     def record(self, response: dict[str, Any]) -> StoredResponse:
         """The response as it is stored."""
         turn = self._turn
-        created = int(response["created_at"])
-        return StoredResponse(response["id"], turn.owner, turn.previous, created, turn.kept_items, response)
+        created = response["created_at"]
+        if type(created) not in (int, float) or not 0 <= created <= _LAST_SECOND:
+            created = time.time()  # an upstream's own word is passed on as it is
+        return StoredResponse(response["id"], turn.owner, turn.previous, int(created), turn.kept_items, response)
 
     def _additions(self, response: dict[str, Any]) -> list[Write]:
         turn = self._turn

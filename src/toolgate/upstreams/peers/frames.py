@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from toolgate.conversation.errors import Garbled
+from toolgate.wire.fields import MAX_TOKENS
 from toolgate.wire.jsontext import encode, excerpt
 
 PROTOCOL = 1
@@ -68,8 +69,8 @@ class Delta(_Frame, frozen=True, tag="delta"):
 class Tokens(Struct, frozen=True):
     """What an answer cost."""
 
-    input: Annotated[int, Meta(ge=0)]
-    output: Annotated[int, Meta(ge=0)]
+    input: Annotated[int, Meta(ge=0, le=MAX_TOKENS)]
+    output: Annotated[int, Meta(ge=0, le=MAX_TOKENS)]
 
 
 class Done(_Frame, frozen=True, tag="done"):

@@ -1,0 +1,152 @@
+"""Whatever types an upstream puts into the fields of its answer, a client gets an answer or `upstream_garbled`, never 500.
+
+Well-formed answers come from the dialects' own server halves; values in them are replaced by others. What was received is
+charged for, and never with a negative count.
+"""
+
+import copy
+import json
+import random
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.dialects.test_laws import DIALECTS, REPLY, question, streamed
+from tests.server.talk import CLIENTS, PATHS, ask, body
+from tests.upstreams.faulty import Faulty, Peer, head, whole
+from toolgate.config import Config, Key, Model, Secret, Target, Upstream
+from toolgate.config.settings import Breaker, KeyBudget, Price, Server
+from toolgate.conversation.events import ModelResponse, Usage
+from toolgate.conversation.message import Reasoning, Text, ToolCall
+from toolgate.dialects.dialect import Dialect
+from toolgate.server.build import Toolgate
+from toolgate.server.edge.listen import listening
+
+CASES = 120  # of each dialect, whole and streamed
+OTHER_VALUES: list[Any] = [
+    None, True, -1, 10**30, 1.5, "", "x", "\ud800x", [], {}, [None], ["x"], [{}], {"a": 1}, {"type": "text"},
+]  # fmt: skip
+ANSWER = ModelResponse(
+    (Reasoning("Let me see."), Text("Hello."), ToolCall("call_1", "add", '{"a":"x"}')), "tool_calls", Usage(100, 100)
+)
+FRAME = re.compile(rb"((?:event: [^\n]*\n)?data: )(\{.*\})(\n\n)|()(\{.*\})(\n)")
+COUNT = re.compile(rb'("\w+_tokens": ?|"(?:prompt_)?eval_count": ?)\d+')
+CASE = re.compile(rb"case-\d+-")
+
+
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Every container of a value with each of its keys."""
+    inner = value.items() if type(value) is dict else enumerate(value) if type(value) is list else ()
+    for key, one in list(inner):
+        yield value, key
+        yield from places(one)
+
+
+def changed(value: Any, rng: random.Random) -> bytes:
+    """The value with up to three others inside."""
+    value = copy.deepcopy(value)
+    for _ in range(rng.choice((1, 1, 2, 3))):
+        container, key = rng.choice(list(places(value)) or [({}, "a")])
+        if type(container) is dict and rng.random() < 0.15:
+            container.pop(key, None)
+        else:
+            container[key] = copy.deepcopy(rng.choice(OTHER_VALUES))
+    return json.dumps(value).encode()
+
+
+def answers(dialect: Dialect, stream: bool, rng: random.Random) -> Iterator[bytes]:
+    """Answers of this dialect with values of wrong types."""
+    request = question(dialect)
+    if not stream:
+        right = json.loads(dialect.server.encode_response(ANSWER, request, REPLY))
+        for _ in range(CASES):
+            yield whole(changed(right, rng), "content-type: application/json")
+        return
+    right_stream = streamed(dialect, ANSWER, request, size=4)
+    frames = [match.span() for match in FRAME.finditer(right_stream)]
+    for _ in range(CASES):
+        start, end = rng.choice(frames)
+        match = FRAME.fullmatch(right_stream[start:end])
+        assert match is not None
+        before, frame, after = [group for group in match.groups() if group is not None]
+        wrong = before + changed(json.loads(frame), rng) + after
+        yield head(f"content-type: {dialect.stream_type}", "connection: close") + (
+            right_stream[:start] + wrong + right_stream[end:]
+        )
+
+
+def config_of(port: int) -> Config:
+    bases = dict.fromkeys(CLIENTS, f"http://127.0.0.1:{port}/v1") | {"ollama": f"http://127.0.0.1:{port}"}
+    return Config(
+        server=Server(port=0),
+        upstreams={
+            name: Upstream(name=name, dialect=name, base_url=base, breaker=Breaker(failures=0))
+            for name, base in bases.items()
+        },  # type: ignore[arg-type]
+        models=tuple(
+            Model(name=name, targets=(Target(upstream=name, model="up"),), retries=0, price=Price(input=1, output=1))
+            for name in CLIENTS
+        ),
+        keys=(Key(name="k", key=Secret("a-key"), budget=KeyBudget(amount=1e12, period="total")),),
+        storage=Secret("sqlite://"),
+    )
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("upstream", CLIENTS)
+async def test_values_of_wrong_types_are_the_upstreams_fault(upstream: str, stream: bool) -> None:
+    rng = random.Random(f"{upstream} {stream}")  # the same cases every time
+    sent = list(answers(DIALECTS[upstream], stream, rng))
+
+    async def play(peer: Peer) -> None:
+        while (request := await peer.request()) is not None:
+            found = CASE.search(request.body)
+            assert found is not None
+            await peer.send(sent[int(found.group()[5:-1])])
+            if stream:
+                return
+
+    async with Faulty(play) as server, listening(Toolgate(config_of(server.port))) as url:
+        for number, answer in enumerate(sent):
+            client = CLIENTS[number % len(CLIENTS)]
+            payload = body(client, upstream, stream, f"case-{number}- Hi", store=client == "openai_responses")
+            heard = await ask(url, PATHS[client], payload, "authorization: Bearer a-key")
+            assert heard.status != 500, (client, answer)
+            assert b"internal error" not in heard.body, (client, answer)
+        async with httpx.AsyncClient(base_url=url, headers={"authorization": "Bearer a-key"}) as caller:
+            [row] = (await caller.get("/v1/usage")).json()["data"]
+        assert row["input_tokens"] > 50 * CASES
+        assert 0 < row["output_tokens"] <= 100 * CASES
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("count", [-1_000_000, 10**30, 1e300, None, "12", [1]])
+@pytest.mark.parametrize("upstream", CLIENTS)
+async def test_counts_that_can_be_none_are_estimated(upstream: str, count: Any, stream: bool) -> None:
+    dialect, written = DIALECTS[upstream], json.dumps(count).encode()
+    request = question(dialect)
+    right = streamed(dialect, ANSWER, request) if stream else dialect.server.encode_response(ANSWER, request, REPLY)
+    wrong = COUNT.sub(lambda match: match[1] + written, right)
+    if upstream == "openai_chat" and stream:  # which reports usage where it is wanted
+        usage = b'data: {"choices":[],"usage":{"prompt_tokens":%b}}\n\n' % written
+        wrong = wrong.replace(b"data: [DONE]", usage + b"data: [DONE]")
+    assert written in wrong
+
+    async def play(peer: Peer) -> None:
+        while await peer.request() is not None:
+            if stream:
+                await peer.send(head(f"content-type: {dialect.stream_type}", "connection: close") + wrong)
+                return
+            await peer.send(whole(wrong, "content-type: application/json"))
+
+    async with Faulty(play) as server, listening(Toolgate(config_of(server.port))) as url:
+        payload = body(upstream, upstream, stream, "Hi there")
+        assert (await ask(url, PATHS[upstream], payload, "authorization: Bearer a-key")).status == 200
+        async with httpx.AsyncClient(base_url=url, headers={"authorization": "Bearer a-key"}) as caller:
+            [row] = (await caller.get("/v1/usage")).json()["data"]
+        assert row["requests"] == row["estimated"] == 1
+        assert 0 < row["input_tokens"] < 1000
+        assert 0 < row["output_tokens"] < 1000
