@@ -400,11 +400,13 @@ async def test_a_run_that_never_gets_an_answer_fails() -> None:
         [batch async for batch in answer.events()]
 
 
-async def test_a_model_that_only_calls_after_its_last_round_fails() -> None:
+async def test_a_run_whose_model_only_calls_after_its_last_round_ends_with_a_sentence() -> None:
     calls = [[ToolCall(f"call_{number}", "clock", f'{{"n":{number}}}')] for number in range(4)]
     answer = await WithTools(ScriptedModel(calls), Box(), Notes(), budget=Budget(rounds=1)).ask(ASKED)
-    with pytest.raises(EmptyAnswer):
-        [batch async for batch in answer.events()]
+    response = fold([event async for batch in answer.events() for event in batch])
+    assert plain_text(response.parts).startswith("No answer: the limit of 1 tool rounds is reached")
+    assert response.reason == "stop"
+    assert answer.warnings
 
 
 async def test_a_call_that_broke_off_gets_a_result_that_says_so_and_is_not_run() -> None:

@@ -30,7 +30,7 @@ _SAID = {
 class Permit:
     """What one request has taken; it must be settled, whatever becomes of the request."""
 
-    __slots__ = ("_charged", "_counters", "_held", "_hold", "_parted", "_purse")
+    __slots__ = ("_charged", "_counters", "_held", "_hold", "_parted", "_purse", "_used")
 
     def __init__(self, counters: Counters, purse: Budgets, hold: Hold, held: Held | None) -> None:
         self._counters = counters
@@ -38,7 +38,8 @@ class Permit:
         self._hold = hold
         self._held = held
         self._parted = False
-        self._charged = 0.0
+        self._used = 0.0
+        self._charged = 0.0  # what was spent of it already
 
     def part_with(self) -> Held | None:
         """What is held of a budget, for whoever makes the answer later; the request itself then costs nothing."""
@@ -46,10 +47,17 @@ class Permit:
         return held
 
     def charge(self, cost: float) -> None:
-        """A step of the request has cost so much, which counts at once: a run of many steps may outgrow what it holds."""
-        if not self._parted:
-            self._charged += cost
-            self._purse.spend(self._hold.key, cost)
+        """A step of the request has cost so much: what it holds covers that for now, and what goes beyond counts at once.
+
+        What is held is given back in the same transaction that adds its cost, so that no other node ever sees neither.
+        """
+        if self._parted:
+            return
+        self._used += cost
+        beyond = self._used - (self._held.amount if self._held is not None else 0.0) - self._charged
+        if beyond > 0:
+            self._charged += beyond
+            self._purse.spend(self._hold.key, beyond)
 
     def settle(self, usage: Usage | None, cost: float) -> None:
         """The request is over: what it used is counted and the rest given back; a second time does nothing."""
