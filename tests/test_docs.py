@@ -53,3 +53,12 @@ def test_every_example_can_be_used(tmp_path: Path, text: str) -> None:
 def test_there_are_examples() -> None:
     assert len(EXAMPLES) >= 3
     assert len(SETTINGS) > 80
+
+
+def test_the_distribution_has_a_name_that_is_ours() -> None:
+    """`toolgate` on PyPI is somebody else's: an instruction to install it would bring a stranger's package."""
+    root = PAGE.parent.parent
+    pages = [*root.glob("*.md"), *root.glob("docs/*.md"), *root.glob("src/**/*.py")]
+    assert len(pages) > 100
+    named = re.compile(r"pip install[^\n`]*\btoolgate(?!-server|_server)\b(?!/)")
+    assert [str(page) for page in pages if named.search(page.read_text("utf-8"))] == []

@@ -4,12 +4,12 @@ import json
 import os
 import sys
 from collections.abc import Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from bench.peers.peer import Missing, Start, Target
 from bench.shapes import CALLING_MODELS, MODELS, PATHS, Route
+from toolgate import __version__
 
 KEY = "tg-bench-0123456789abcdef"
 PROGRAM = Path(sys.executable).parent / "toolgate"
@@ -33,7 +33,7 @@ class Toolgate:
 
     def version(self) -> str:
         """The installed distribution's version."""
-        return version("toolgate")
+        return __version__
 
     def start(self, folder: Path, port: int, upstream: int) -> Start:
         """Writes the configuration."""

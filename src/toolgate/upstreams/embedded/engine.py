@@ -24,7 +24,7 @@ from toolgate.wire.lengths import read_framed
 BATCH = 128
 """Tokens of a prompt that are read between two looks at whether the answer is still wanted."""
 
-NOT_INSTALLED = "The runtime is not installed: pip install 'toolgate[embedded]'."
+NOT_INSTALLED = "The runtime is not installed: pip install 'toolgate-server[embedded]'."
 NO_OPENMP = "The runtime needs the system's OpenMP library: install the package libgomp1 (libgomp on Fedora)."
 
 
