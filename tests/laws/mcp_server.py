@@ -1,6 +1,7 @@
 """An MCP server on pipes that sends as much as it is asked for: `python mcp_server.py`. Knows nothing of Toolgate.
 
-The tool `send` takes `form` (`text`, `many`, `structured`, `progress`, `blank`), `text` and `count`. A file named by the
+The tool `send` takes `form` (`text`, `many`, `structured`, `progress`, `blank`, `offer`), `text` and `count`; `offer` has it
+offer so many tools of large schemas, with fields named after the text, beside it from then on. A file named by the
 environment variable MCP_TOOLS is a JSON list that is offered in place of the usual tool.
 """
 
@@ -21,7 +22,17 @@ TOOL = {
 def offered() -> str:
     """The tools, as JSON text."""
     path = os.environ.get("MCP_TOOLS")
-    return Path(path).read_text() if path and Path(path).exists() else json.dumps([TOOL])
+    return Path(path).read_text() if path and Path(path).exists() else json.dumps([TOOL, *more])
+
+
+more: list[dict[str, Any]] = []
+
+
+def large_tool(number: int, text: str) -> dict[str, Any]:
+    """A tool whose schema takes long to check, within all limits; with another text it is another schema."""
+    choice = {"anyOf": [{"type": "string"}, {"type": "null"}], "enum": ["a"]}
+    fields = {f"{text}_{number}_{each}": choice for each in range(700)}
+    return {**TOOL, "name": f"large_{number}", "inputSchema": {"type": "object", "properties": fields}}
 
 
 def write(text: str) -> None:
@@ -38,6 +49,9 @@ def send(id: Any, token: Any, form: str, text: str, count: int) -> None:
         sys.stdout.write(line * count)
     elif form == "blank":
         sys.stdout.write((text + "\n") * count)
+    elif form == "offer":
+        more[:] = [large_tool(number, text) for number in range(count)]
+        write(json.dumps({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}))
     parts = [{"type": "text", "text": text}] * count if form == "many" else [{"type": "text", "text": "done"}]
     result: dict[str, Any] = {"content": parts}
     if form == "text":

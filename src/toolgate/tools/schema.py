@@ -36,10 +36,13 @@ DRAFTS = frozenset(
 
 
 class SchemaCheck:
-    """Says what is wrong with a schema; remembers those seen, since clients send the same tools with every request."""
+    """Says what is wrong with a schema; remembers those seen, since clients send the same tools with every request.
+
+    Threads may share one, so that a schema which a thread has checked costs the event loop no more than a digest.
+    """
 
     def __init__(self) -> None:
-        self._seen: OrderedDict[bytes, str | None] = OrderedDict()
+        self._seen: OrderedDict[bytes, str] = OrderedDict()  # empty for a good one
 
     def complaint(self, schema: Mapping[str, Any]) -> str | None:
         """What is wrong, in words that complete "the schema …", or None."""
@@ -50,11 +53,12 @@ class SchemaCheck:
         if len(key) > MAX_BYTES:
             return f"is larger than {MAX_BYTES} bytes"
         digest = blake2b(key, digest_size=32).digest()
-        if digest not in self._seen:
-            self._seen[digest] = _complaint(schema)
+        found = self._seen.get(digest)
+        if found is None:
+            found = self._seen[digest] = _complaint(schema) or ""
             if len(self._seen) > _REMEMBERED:
                 self._seen.popitem(last=False)
-        return self._seen[digest]
+        return found or None
 
 
 def closed(schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -38,6 +38,7 @@ from toolgate.tools.approvals.waiting import Rousing, Waiting, heard
 from toolgate.tools.egress import HttpRequest
 from toolgate.tools.registry import Registry
 from toolgate.tools.runner import Bounds, Ended, Ran, Runner
+from toolgate.tools.schema import SchemaCheck
 from toolgate.tools.selection import NOTHING, Rights, read_wish
 from toolgate.tools.sources.api import ApiSource
 from toolgate.tools.tool import ToolFailure, ToolSource, ToolSpec
@@ -68,14 +69,15 @@ class Workshop:
         """
         tools = config.tools
         self._traced = traced
+        self._schemas = SchemaCheck()
         self._troubles: set[tuple[str, str | None, str]] = set()
         self._watches: list[Callable[[], None]] = []
         self._watching: asyncio.Task[None] | None = None
-        sources = Sources(config, database, traced.let_out)
+        sources = Sources(config, database, traced.let_out, self._schemas)
         self._fanout = fanout or Waiting()
         store = RegistrationStore(database)
-        self._registered = ApiSource(store, sources.registered, self._tell_others)
-        self.registry = Registry([*sources.configured(), *extra, self._registered])
+        self._registered = ApiSource(store, sources.registered, self._tell_others, self._schemas)
+        self.registry = Registry([*sources.configured(), *extra, self._registered], self._schemas)
         self._webhook = _webhook(tools, traced)
         self.desk = Desk(
             _policy(config),
@@ -100,7 +102,7 @@ class Workshop:
             Endpoint("GET", "/mcp", self.mcp.get, words, scope="tools"),
             Endpoint("DELETE", "/mcp", self.mcp.delete, words, scope="tools"),
         ]
-        tools = ToolList(self.registry, self._registered, self._tell_others).endpoints()
+        tools = ToolList(self.registry, self._registered, self._tell_others, self._schemas).endpoints()
         return [*tools, *ApprovalInbox(self.desk).endpoints(), *mcp]
 
     def renew(self, config: Config) -> None:

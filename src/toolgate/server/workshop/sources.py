@@ -19,6 +19,7 @@ from toolgate.tools.builtin import BuiltinSource
 from toolgate.tools.egress import Refused
 from toolgate.tools.egress.guarded import Watch, unwatched
 from toolgate.tools.egress.url import read_url
+from toolgate.tools.schema import SchemaCheck
 from toolgate.tools.sources.api import Registration
 from toolgate.tools.tool import ToolSource, ToolSpec
 from toolgate.upstreams.embedded.cache import default_folder
@@ -35,8 +36,11 @@ LOGINS = "toolgate-logins.json"
 class Sources:
     """Makes the sources of a configuration, and those that are registered at run time."""
 
-    def __init__(self, config: Config, database: Database, watch: Watch = unwatched) -> None:
-        """`watch` hears of every request that a tool lets out."""
+    def __init__(
+        self, config: Config, database: Database, watch: Watch = unwatched, schemas: SchemaCheck | None = None
+    ) -> None:
+        """`watch` hears of every request that a tool lets out; `schemas` checks the definitions of all tools."""
+        self._schemas = schemas or SchemaCheck()
         self._config = config
         self._base = base_of(config)
         self._http = guarded_http(config.tools.reach, watch=watch)
@@ -111,7 +115,9 @@ class Sources:
             idle=workers.idle_seconds,
             environment=workers.environment,
         )
-        return PythonSource(tools.python, self._base, limits=limits, load_seconds=workers.load_seconds)
+        return PythonSource(
+            tools.python, self._base, limits=limits, load_seconds=workers.load_seconds, schemas=self._schemas
+        )
 
     def _mcp(self, name: str, server: McpServer, trusted: bool) -> ToolSource:
         from toolgate.tools.sources.mcp import McpSource, Stdio
@@ -123,6 +129,7 @@ class Sources:
             at if server.url else Stdio(server.command, _revealed(server.env), str(place)),
             pins=self._pins,
             http=http,
+            schemas=self._schemas,
             tokens=tokens,
             prefix=server.prefix,
             foreign_prefixes=self._foreign_prefixes(name, server, trusted),
@@ -153,6 +160,7 @@ class Sources:
             include=service.include,
             exclude=service.exclude,
             timeout=service.timeout,
+            schemas=self._schemas,
         )
 
     def _document(self, place: str) -> str:

@@ -3,6 +3,7 @@
 There is no path that runs a tool. The headers of a registration are told to nobody.
 """
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qs
@@ -28,12 +29,18 @@ _REMEMBERED = 20_000
 class ToolList:
     """The endpoints over one registry."""
 
-    def __init__(self, registry: Registry, registered: ApiSource, on_accept: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        registered: ApiSource,
+        on_accept: Callable[[], None] = lambda: None,
+        schemas: SchemaCheck | None = None,
+    ) -> None:
         """`registered` is one of the sources of the registry; `on_accept` is called when a tool was accepted."""
         self._registry = registry
         self._on_accept = on_accept
         self._registered = registered
-        self._schemas = SchemaCheck()
+        self._schemas = schemas or SchemaCheck()
         self._written: dict[str, tuple[ToolSpec, msgspec.Raw]] = {}
         self._every: tuple[tuple[Tool, ...] | None, msgspec.Raw] = (None, msgspec.Raw(b"[]"))
 
@@ -70,6 +77,7 @@ class ToolList:
         """Register an HTTP callback as a tool, or an MCP server by its URL; it stays after a restart."""
         registration = read_registration(await call.exchange.json())
         self._check(registration)
+        await asyncio.to_thread(self._check_schemas, registration)
         source = await self._registered.add(registration)
         body = _shown_source(registration, source) if registration.type == "mcp" else self._shown_http(registration)
         await call.exchange.respond(201, encode(body))
@@ -101,12 +109,15 @@ class ToolList:
         return tool
 
     def _check(self, registration: Registration) -> None:
-        """Conflict if somebody has the name, InvalidRequest if the schema is none."""
+        """Conflict if the name is taken."""
         if registration.type == "mcp":
             if f"mcp/{registration.name}" in self._registry.sources:
                 raise Conflict(f"There is an MCP server {registration.name!r} in the configuration.", param="name")
         elif self._registry.get(registration.name) is not None:
             raise Conflict(f"There is a tool {registration.name!r} already.", param="name")
+
+    def _check_schemas(self, registration: Registration) -> None:
+        """InvalidRequest if a schema is none."""
         for field, schema in (("inputSchema", registration.input_schema), ("outputSchema", registration.output_schema)):
             if schema is not None and (complaint := self._schemas.complaint(schema)):
                 raise InvalidRequest(f"{field} {complaint}.", param=field, code="invalid_tool")

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from toolgate.conversation.errors import Conflict, NotFound, ToolgateError
 from toolgate.tools.registry import Quarantine, Relisting, Waiting
+from toolgate.tools.schema import SchemaCheck
 from toolgate.tools.tool import NO_INPUT, Annotations, OnChange, Tool, ToolSource
 
 NAME = "api"
@@ -63,7 +64,9 @@ class ApiSource:
 
     name = NAME
 
-    def __init__(self, store: Store, make: Make, tell: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, store: Store, make: Make, tell: Callable[[], None] = lambda: None, schemas: SchemaCheck | None = None
+    ) -> None:
         """`make` gives the source of a registration; it opens nothing yet and raises ToolgateError if it cannot.
 
         `tell` is called when something was registered or forgotten here, so that other processes look for themselves.
@@ -71,6 +74,7 @@ class ApiSource:
         self._store = store
         self._make = make
         self._tell = tell
+        self._schemas = schemas or SchemaCheck()
         self._sources: dict[str, ToolSource] = {}
         self._texts: dict[str, bytes] = {}
         self._troubles: dict[str, str] = {}
@@ -187,6 +191,7 @@ class ApiSource:
 
     async def _begin(self, registration: Registration, source: ToolSource | None = None) -> None:
         source = source or self._make(registration)
+        await asyncio.to_thread(self._schemas.complaint, registration.input_schema)  # the registry asks for it again
         await source.open(self._on_change)
         self._sources[registration.name] = source
 

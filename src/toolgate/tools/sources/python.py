@@ -66,6 +66,7 @@ class PythonSource:
         limits: Limits | None = None,
         load_seconds: float = 10.0,
         patience: float = 2.0,
+        schemas: SchemaCheck | None = None,
     ) -> None:
         """Relative paths start at `base`; a file may take `load_seconds`, and `open` waits `patience` for them all."""
         self._texts = tuple(places)
@@ -73,7 +74,7 @@ class PythonSource:
         self._limits = limits or Limits()
         self._load_seconds = load_seconds
         self._patience = patience
-        self._schemas = SchemaCheck()
+        self._schemas = schemas or SchemaCheck()
         self._pool = WorkerPool(self._limits)
         self._registry = Registry()
         self._tools: tuple[Tool, ...] = ()
@@ -142,7 +143,11 @@ class PythonSource:
         return list(found)
 
     async def _add_tools(self, place: Place) -> None:
-        fitting = [described for described in await self._described(place) if self._fits(described)]
+        found = await self._described(place)
+        complaints = await asyncio.to_thread(self._schema_complaints, found)
+        fitting = [
+            described for described, wrong in zip(found, complaints, strict=True) if self._fits(described, wrong)
+        ]
         here = [described for described in fitting if not described.worker]
         if here:
             self._loaded.append(place)
@@ -169,10 +174,12 @@ class PythonSource:
                 return tools
         raise BrokenPlace(str(_failure(answer)))
 
-    def _fits(self, described: frames.Described) -> bool:
+    def _schema_complaints(self, found: Sequence[frames.Described]) -> list[str | None]:
+        return [self._schemas.complaint(described.spec.input_schema) for described in found]
+
+    def _fits(self, described: frames.Described, complaint: str | None) -> bool:
         """Whether the tool can be taken; the same code found through another place is nothing to complain of."""
         name, home = described.spec.name, self._shown(described.place)
-        complaint = self._schemas.complaint(described.spec.input_schema)
         if complaint is not None:
             self._complain(f"{home}: `{name}` is refused: its input schema {complaint}")
             return False

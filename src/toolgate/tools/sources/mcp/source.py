@@ -58,6 +58,7 @@ class McpSource:
         *,
         pins: Pins,
         http: Http | None = None,
+        schemas: SchemaCheck | None = None,
         tokens: Tokens | None = None,
         check_url: CheckUrl | None = None,
         prefix: str | None = None,
@@ -97,7 +98,7 @@ class McpSource:
             if isinstance(server, Remote) and http is not None and tokens is not None
             else None
         )
-        self._schemas = SchemaCheck()
+        self._schemas = schemas or SchemaCheck()
         self._session: Session | None = None
         self._trouble: str | None = "is being connected to"
         self._left_out: list[str] = []

@@ -106,12 +106,14 @@ def found_in(references: References) -> Iterator[Found]:
 class Reader:
     """Reads the operations of one service; `credentials` are the names of its configured headers, in lower case."""
 
-    def __init__(self, service: str, references: References, base: str, credentials: frozenset[str]) -> None:
+    def __init__(
+        self, service: str, references: References, base: str, credentials: frozenset[str], schemas: SchemaCheck
+    ) -> None:
         self._service = service
         self._references = references
         self._base = base.rstrip("/")
         self._credentials = credentials | _secured(references)
-        self._check = SchemaCheck()
+        self._check = schemas
         self._taken: set[str] = set()
 
     def read(self, found: Found) -> Operation:

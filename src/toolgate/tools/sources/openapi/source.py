@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from toolgate.tools.egress import Http, HttpAnswer, HttpRequest, Refused
 from toolgate.tools.egress.url import MAX_URL, read_url
+from toolgate.tools.schema import SchemaCheck
 from toolgate.tools.sources.http import HttpTool
 from toolgate.tools.sources.openapi.document import MAX_JSON, DocumentError, read_document
 from toolgate.tools.sources.openapi.operation import Found, Operation, Reader, found_in
@@ -50,6 +51,7 @@ class OpenApiSource:
         exclude: Sequence[str] = (),
         timeout: float | None = None,
         retry_seconds: float = 5.0,
+        schemas: SchemaCheck | None = None,
     ) -> None:
         """Opens nothing yet; Refused is raised for a `base_url` that could never be opened."""
         self.name = f"http/{name}"
@@ -63,6 +65,7 @@ class OpenApiSource:
         self._include, self._exclude = tuple(include), tuple(exclude)
         self._timeout = timeout
         self._pause = retry_seconds
+        self._schemas = schemas or SchemaCheck()
         self._loading: asyncio.Task[None] | None = None
 
     async def open(self, on_change: OnChange) -> None:
@@ -115,7 +118,8 @@ class OpenApiSource:
         references = References(document)
         base = self._base_url or self._server(document)
         http = self._http.trusting(base) if self._base_url is not None else self._http
-        reader = Reader(self._service, references, base, frozenset(name.lower() for name in self._headers))
+        credentials = frozenset(name.lower() for name in self._headers)
+        reader = Reader(self._service, references, base, credentials, self._schemas)
         tools: list[Tool] = []
         left_out: list[str] = []
         for found in found_in(references):
