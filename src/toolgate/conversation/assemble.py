@@ -18,6 +18,7 @@ from toolgate.conversation.errors import Garbled
 from toolgate.conversation.events import Delta, FinishReason, PartEnd, PartStart, StepEnd, StepEvent, StepStart, Usage
 from toolgate.conversation.ids import new_call_id, portable
 from toolgate.conversation.message import NO_EXTRA, Executor, Extra, Part, Reasoning, Refusal, Seal, Text, ToolCall
+from toolgate.conversation.surrogates import SurrogateJoiner
 
 SpokenKind = Literal["text", "reasoning", "refusal"]
 
@@ -25,11 +26,12 @@ SpokenKind = Literal["text", "reasoning", "refusal"]
 class _Spoken:
     """Text, reasoning or a refusal being written."""
 
-    __slots__ = ("extra", "fragments", "kind", "over", "seal")
+    __slots__ = ("extra", "fragments", "kind", "over", "pairs", "seal")
 
     def __init__(self, kind: SpokenKind, seal: Seal | None = None) -> None:
         self.kind = kind
         self.fragments: list[str] = []
+        self.pairs = SurrogateJoiner()
         self.seal = seal
         self.extra: Extra = NO_EXTRA
         self.over = False  # nothing more belongs to it, though it waits for its turn to be told
@@ -228,6 +230,9 @@ class Assembler:
         last = queue[-1] if queue else None
         if not isinstance(last, _Spoken) or last.kind != kind or last.over:
             last = self._append(_Spoken(kind))
+        fragment = last.pairs.feed(fragment)
+        if not fragment:
+            return
         last.fragments.append(fragment)
         if last is queue[0]:
             self.events.append(Delta(fragment))
@@ -311,6 +316,9 @@ class Assembler:
             case _Call() as call:
                 self._close_call(call, cut)
             case _Spoken() as spoken:
+                if rest := spoken.pairs.end():
+                    spoken.fragments.append(rest)
+                    self.events.append(Delta(rest))
                 self.events.append(PartEnd(spoken.part("".join(spoken.fragments))))
             case part:
                 self.events.append(PartEnd(part))

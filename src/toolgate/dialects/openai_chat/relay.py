@@ -17,10 +17,11 @@ from toolgate.conversation.message import Part, ToolCall
 from toolgate.conversation.names import CallNames
 from toolgate.conversation.request import ModelRequest
 from toolgate.conversation.stock import names_of
+from toolgate.conversation.surrogates import SurrogateJoiner
 from toolgate.dialects.dialect import PassedText, Reply
 from toolgate.dialects.openai_chat.requests import wants_usage
 from toolgate.dialects.openai_chat.server import encode_stream_error
-from toolgate.dialects.openai_chat.stream import Correlator, Halves, content_parts
+from toolgate.dialects.openai_chat.stream import Correlator, content_parts
 from toolgate.dialects.openai_chat.words import read_reason, read_usage, write_reason, write_usage
 from toolgate.dialects.refusals import read_error_object
 from toolgate.wire.frames import Frame
@@ -87,13 +88,14 @@ class _Choice:
         "_patient",
         "calls",
         "correlators",
-        "halves",
         "has_calls",
         "moved",
         "opened",
+        "pairs",
         "passed",
         "reason",
         "rest",
+        "unended",
         "waits",
     )
 
@@ -107,9 +109,10 @@ class _Choice:
         self.correlators: defaultdict[int, Correlator] = defaultdict(Correlator)  # by the choice that holds the call
         self._numbered: dict[tuple[int, int], _Call] = {}
         self.calls: list[_Call] = []
-        self.halves = Halves()
+        self.pairs: defaultdict[str, SurrogateJoiner] = defaultdict(SurrogateJoiner)  # by the field of the delta
         self.opened = False
         self.has_calls = False
+        self.unended = False  # a call was continued since the choice ended
         self.reason: FinishReason | None = None
         self.rest: list[dict[str, Any]] = []  # entries to be sent before the chunk that ends the choice
 
@@ -127,6 +130,10 @@ class _Choice:
             self._mend_content(delta, content)
         if thought := delta.get("reasoning_content") or delta.get("reasoning"):
             self.passed.thoughts.append(as_text(thought))
+            self._join_pairs(delta, "reasoning_content")
+            self._join_pairs(delta, "reasoning")
+        if delta.get("refusal"):
+            self._join_pairs(delta, "refusal")
         entries = delta.pop("tool_calls", None)
         mended = self.mend_calls(entries, 0) if entries else []
         if self.moved:
@@ -139,7 +146,7 @@ class _Choice:
 
     def _mend_content(self, delta: dict[str, Any], content: Any) -> None:
         if type(content) is str:
-            delta["content"] = self.halves.join(content)
+            self._join_pairs(delta, "content")
             self.passed.text.append(content)
         elif type(content) is list:
             said = [*content_parts(content)]
@@ -148,9 +155,15 @@ class _Choice:
             if thought := "".join([text for kind, text in said if kind == "thinking"]):
                 delta["reasoning_content"] = thought
 
+    def _join_pairs(self, delta: dict[str, Any], field: str) -> None:
+        """Join halves of characters that came in two deltas; plain text costs nothing."""
+        text = delta.get(field)
+        if type(text) is str and text and (self.pairs or not text.isascii()):
+            delta[field] = self.pairs[field].feed(text)
+
     def mend_calls(self, entries: Any, source: int) -> list[dict[str, Any]]:
         """The entries of `tool_calls` as clients can read them; `source` is the upstream's choice that they stand in."""
-        self.has_calls = True
+        self.has_calls = self.unended = True
         mended = []
         for entry in entries:
             if type(entry) is not dict:
@@ -180,7 +193,10 @@ class _Choice:
         if self._patient and reason == "tool_calls" and not self.has_calls and not self.waits:
             self.waits, choice["finish_reason"] = True, None
             return
-        self.reason, self.waits = reason, False
+        self.reason, self.waits, self.unended = reason, False, False
+        for field, pairs in self.pairs.items():
+            if rest := pairs.end():
+                choice["delta"][field] = (choice["delta"].get(field) or "") + rest
         cut = self.reason in ("length", "content_filter")
         here = {entry["index"]: entry for entry in choice["delta"].get("tool_calls") or ()}
         for call in self.calls:
@@ -314,7 +330,7 @@ class ChatRelay:
                 ends = True
             if not source or source in self._choices or (type(delta) is dict and delta.get("content")):
                 kept.append(choice)
-        ends = ends and (first.waits or first.reason is not None)
+        ends = ends and (first.waits or (first.reason is not None and first.unended))
         if (first.moved or ends) and not any(not choice.get("index") for choice in kept):
             kept.insert(0, {"index": 0, "delta": {}, "logprobs": None, "finish_reason": None})
         if ends:
@@ -353,7 +369,9 @@ def mend_response(body: dict[str, Any], response: ModelResponse, reply: Reply, j
         return body
     mended = {**body, **_identity(body, reply), "object": "chat.completion"}
     first, *others = body["choices"]
-    message = {"role": "assistant", "content": None, "refusal": None, **(first.get("message") or {})}
+    message = {"content": None, "refusal": None, **(first.get("message") or {}), "role": "assistant"}
+    if type(message["content"]) is list:
+        _mend_parts(message)
     if joined and others:
         entries, others = _taken_from(others)
         message["tool_calls"] = [*(message.get("tool_calls") or ()), *entries]
@@ -370,6 +388,14 @@ def mend_response(body: dict[str, Any], response: ModelResponse, reply: Reply, j
     choice = {"logprobs": None, **first, "index": 0, "message": message, "finish_reason": reason}
     usage = {**write_usage(response.usage or Usage()), **(body.get("usage") or {})}
     return {**mended, "choices": [choice, *others], "usage": usage}
+
+
+def _mend_parts(message: dict[str, Any]) -> None:
+    """Put the texts of content parts, which Chat clients do not read in answers, where they look for them."""
+    said = [*content_parts(message["content"])]
+    message["content"] = "".join([text for kind, text in said if kind == "text"]) or None
+    if thought := "".join([text for kind, text in said if kind == "thinking"]):
+        message.setdefault("reasoning_content", thought)
 
 
 def _taken_from(choices: list[Any]) -> tuple[list[Any], list[Any]]:

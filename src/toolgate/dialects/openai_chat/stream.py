@@ -73,29 +73,6 @@ class Correlator:
         return name != self._names[number]
 
 
-class Halves:
-    """Joins halves of surrogate pairs across deltas; a half that stays alone becomes U+FFFD."""
-
-    __slots__ = ("_half",)
-
-    def __init__(self) -> None:
-        self._half = ""
-
-    def join(self, text: str) -> str:
-        """The text, behind a half that was kept and without one that is kept now."""
-        if not self._half and text.isascii():
-            return text
-        text, self._half = self._half + text, ""
-        if "\ud800" <= text[-1] <= "\udbff":
-            text, self._half = text[:-1], text[-1]
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-    def rest(self) -> str:
-        """What a kept half comes to when nothing follows."""
-        half, self._half = self._half, ""
-        return "\ufffd" if half else ""
-
-
 def content_parts(content: list[Any]) -> Iterator[tuple[str, str]]:
     """Text and thinking of a delta whose content is a list of parts, as Mistral's reasoning models send it."""
     for part in content:
@@ -119,7 +96,6 @@ class ChatDecoder:
         self._reason: FinishReason | None = None
         self.usage: Usage | None = None
         self._field = ""
-        self._halves = Halves()
 
     def feed(self, frame: Frame) -> list[StepEvent]:
         """What this frame makes certain."""
@@ -160,7 +136,6 @@ class ChatDecoder:
         if self._reason is None:
             raise Garbled("The upstream's stream ended before the answer was complete.")
         self.done = True
-        self._parts.text(self._halves.rest())
         self._parts.end(self._reason, self.usage)
         return self._parts.take()
 
@@ -173,7 +148,6 @@ class ChatDecoder:
             raise read_error_object(choice.get("error") or "The upstream failed while answering.")
         if reason and self._reason is None:
             self._reason = read_reason(str(reason))
-            self._parts.text(self._halves.rest())
             self._parts.flush(cut=self._reason in ("length", "content_filter"))
 
     def _delta(self, delta: dict[str, Any]) -> None:
@@ -186,8 +160,7 @@ class ChatDecoder:
             self._details(details)
         content = delta.get("content")
         if type(content) is str:
-            if content:
-                parts.text(self._halves.join(content))
+            parts.text(content)
         elif type(content) is list:
             for kind, text in content_parts(content):
                 (parts.reasoning if kind == "thinking" else parts.text)(text)

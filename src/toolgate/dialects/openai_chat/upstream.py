@@ -91,6 +91,8 @@ def _plain_text(body: Any) -> ModelResponse | None:
     choices = body.get("choices") if type(body) is dict else None
     if type(choices) is not list or len(choices) != 1 or type(choices[0]) is not dict or "error" in body:
         return None
+    if "x_groq" in body:
+        return None
     message, word = choices[0].get("message"), choices[0].get("finish_reason")
     if type(message) is not dict or (word != "stop" and word != "length"):
         return None
