@@ -1,22 +1,24 @@
 """Ollama to Ollama: lines pass as they came, and only what breaks clients is mended.
 
-Mended are missing models and dates, content that is not text, arguments that are not objects, empty lists of calls, and a
-last line without its reason. Everything else stays as it is. A decoder listens, so that a relayed answer fails exactly
-where a translated one would.
+Mended are missing models, dates and messages, content that is not text or cut amid a character, arguments that are not
+objects, ids that two calls share, empty lists of calls, and a last line whose reason is missing or a word of another API.
+Everything else stays as it is. A decoder listens, so that a relayed answer fails exactly where a translated one would.
 """
 
 from collections.abc import Collection
 from typing import Any
 
+from toolgate.conversation import ids
 from toolgate.conversation.arguments import as_text
 from toolgate.conversation.errors import ToolgateError
 from toolgate.conversation.events import Delta, FinishReason, PartEnd, PartStart, StepEnd, StepEvent, Usage
 from toolgate.conversation.message import Part, Reasoning, ToolCall
 from toolgate.conversation.names import CallNames
+from toolgate.conversation.surrogates import SurrogateJoiner
 from toolgate.dialects.dialect import PassedText, Reply
 from toolgate.dialects.ollama.server import encode_stream_error
 from toolgate.dialects.ollama.stream import Line, OllamaDecoder, read_line
-from toolgate.dialects.ollama.words import encode_line, write_arguments, write_date
+from toolgate.dialects.ollama.words import encode_line, read_reason, write_arguments, write_date, write_reason
 from toolgate.wire.frames import Frame
 
 
@@ -30,9 +32,9 @@ class OllamaRelay:
         self.reason: FinishReason | None = None
         self.calls = 0
         self._decoder = decoder
-        self._reply = reply
         self._passed = PassedText()
         self._thinking = False
+        self._mender = Mender(reply)
         self._held: dict[str, Any] | None = None  # the last line for want of usage
 
     @property
@@ -50,10 +52,11 @@ class OllamaRelay:
         if line is None:
             return b""
         for entry in line.calls:
-            entry["function"]["name"] = self.names.correct(as_text(entry["function"].get("name")))
+            if type(function := entry.get("function")) is dict:
+                function["name"] = self.names.correct(as_text(function.get("name")))
         self._hear(self._decoder.read(line))
         self.done = self._decoder.done
-        told = mend(line, self._reply)
+        told = self._mender.mend(line)
         if self.done and self.usage is None:
             self._held = told
             return b""
@@ -88,31 +91,49 @@ class OllamaRelay:
                     self.reason, self.usage = reason, usage
 
 
-def mend(line: Line, reply: Reply) -> dict[str, Any]:
-    """A line, or a whole answer, as a client should see it."""
-    fields = dict(line.fields)
-    fields["model"] = fields.get("model") or reply.model
-    fields["created_at"] = fields.get("created_at") or write_date(reply.created)
-    fields["done"] = fields.get("done") is True
-    if fields["done"]:
-        fields["done_reason"] = fields.get("done_reason") or "stop"
-    if type(fields.get("message")) is dict:
-        message = {"role": "assistant", **fields["message"]}
-        _mend_words(message, "content", line)
-        fields["message"] = message
-    else:
-        _mend_words(fields, "response", line)
-    return fields
+class Mender:
+    """Puts the lines of one answer right, of which a whole answer is the only one."""
 
+    def __init__(self, reply: Reply) -> None:
+        self._reply = reply
+        self._ids: set[str] = set()
+        self._pairs = {"content": SurrogateJoiner(), "thinking": SurrogateJoiner()}
+        self._has_messages = False
 
-def _mend_words(words: dict[str, Any], content: str, line: Line) -> None:
-    if type(words.get(content)) is not str:
-        words[content] = ""
-    if line.calls:
-        words["tool_calls"] = [_mend_call(entry, text) for entry, text in zip(line.calls, line.arguments, strict=True)]
-    else:
-        words.pop("tool_calls", None)
+    def mend(self, line: Line) -> dict[str, Any]:
+        """The line as a client should see it."""
+        fields = dict(line.fields)
+        fields["model"] = fields.get("model") or self._reply.model
+        fields["created_at"] = fields.get("created_at") or write_date(self._reply.created)
+        fields["done"] = fields.get("done") is True
+        if fields["done"]:
+            fields["done_reason"] = write_reason(read_reason(fields.get("done_reason")))
+        message = fields.get("message")
+        self._has_messages = self._has_messages or type(message) is dict
+        if self._has_messages:
+            fields["message"] = {"role": "assistant", **(message if type(message) is dict else {})}
+            self._mend_words(fields["message"], "content", line, fields["done"])
+        else:
+            self._mend_words(fields, "response", line, fields["done"])
+        return fields
 
+    def _mend_words(self, words: dict[str, Any], content: str, line: Line, last: bool) -> None:
+        if type(words.get(content)) is not str:
+            words[content] = ""
+        for name, pairs in zip((content, "thinking"), self._pairs.values(), strict=True):
+            text = words.get(name)
+            joined = (pairs.feed(text) if type(text) is str else "") + (pairs.end() if last else "")
+            if joined or type(text) is str:
+                words[name] = joined
+        if line.calls:
+            entries = zip(line.calls, line.arguments, strict=True)
+            words["tool_calls"] = [self._mend_call(entry, text) for entry, text in entries]
+        else:
+            words.pop("tool_calls", None)
 
-def _mend_call(entry: dict[str, Any], arguments: str) -> dict[str, Any]:
-    return {**entry, "function": {**entry["function"], "arguments": write_arguments(arguments)}}
+    def _mend_call(self, entry: dict[str, Any], arguments: str) -> dict[str, Any]:
+        mended = {**entry, "function": {**entry["function"], "arguments": write_arguments(arguments)}}
+        if given := as_text(entry.get("id")):
+            mended["id"] = given if given not in self._ids else ids.new_call_id()
+            self._ids.add(mended["id"])
+        return mended

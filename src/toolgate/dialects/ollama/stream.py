@@ -111,7 +111,14 @@ def _exact_arguments(data: bytes) -> tuple[str, ...] | None:
         return None
     calls = (answer.message.tool_calls if answer.message else answer.tool_calls) or []
     texts = [bytes(call.function.arguments).decode() for call in calls]
-    return tuple(["" if text == "null" else read_arguments(text) for text in texts])
+    return tuple([_read_exact(text) for text in texts])
+
+
+def _read_exact(text: str) -> str:
+    """The arguments that some JSON spells: an object as it stands there, the text in a string."""
+    if text.startswith('"'):
+        return read_arguments(msgspec.json.decode(text))
+    return "" if text == "null" else read_arguments(text)
 
 
 class OllamaDecoder:

@@ -28,7 +28,7 @@ from toolgate.conversation.message import (
 from toolgate.conversation.request import ModelRequest, OutputFormat, Settings, Thinking, ToolChoice, ToolDef
 from toolgate.conversation.stock import names_of
 from toolgate.dialects.dialect import Decoder, Quirks, Relay, Reply
-from toolgate.dialects.ollama.relay import OllamaRelay, mend
+from toolgate.dialects.ollama.relay import Mender, OllamaRelay
 from toolgate.dialects.ollama.stream import Line, OllamaDecoder, line_of
 from toolgate.dialects.ollama.words import NAME, PROMPT, read_usage, write_call
 from toolgate.dialects.refusals import read_refusal
@@ -91,7 +91,7 @@ def decode_response(body: Any, request: ModelRequest) -> ModelResponse:
 
 def relay_response(body: Any, response: ModelResponse, request: ModelRequest, reply: Reply) -> dict[str, Any]:
     """A whole answer as an Ollama client should see it."""
-    told = mend(_whole(body), reply)
+    told = Mender(reply).mend(_whole(body))
     if response.usage is not None and usage_of(body) is None:
         told |= {"prompt_eval_count": response.usage.input, "eval_count": response.usage.output}
     return told
