@@ -1,23 +1,24 @@
 """Messages to Messages: events pass as they came, and only what breaks clients is mended.
 
 Mended are a missing or second `message_start`, usage without the counts that SDKs demand, empty text blocks, starts and
-stops said twice or not at all, the numbers of blocks, halves of surrogate pairs in arguments, thinking sent into a block
-of text, inputs that come whole in the start of a call, ids that clients refuse, a stop reason that forgets the calls, and
-a missing `message_stop`. A call whose arguments turn out to be no JSON object ends the stream with an error. Unknown
-fields, blocks and events stay as they are.
+stops said twice or not at all, the numbers of blocks, blocks that are open side by side, characters that are cut in two,
+thinking sent into a block of text, inputs that come whole in the start of a call or quoted twice, ids that clients refuse,
+a stop reason that forgets the calls, and a missing `message_stop`. A call whose arguments turn out to be no JSON object
+ends the stream with an error. Unknown fields, blocks and events stay as they are.
 """
 
 import re
 from typing import Any
 
 from toolgate.conversation import ids
-from toolgate.conversation.arguments import Pairing, as_object, as_text, is_object
+from toolgate.conversation.arguments import ArgumentStream, as_object, as_text, is_object, settled
 from toolgate.conversation.errors import Garbled, ToolgateError
 from toolgate.conversation.events import FinishReason, ModelResponse, Usage
 from toolgate.conversation.message import Part
 from toolgate.conversation.names import CallNames
 from toolgate.conversation.request import ModelRequest
 from toolgate.conversation.stock import names_of
+from toolgate.conversation.surrogates import SurrogateJoiner
 from toolgate.dialects.anthropic.server import encode_stream_error, unusable_arguments
 from toolgate.dialects.anthropic.stream import object_of, read_event
 from toolgate.dialects.anthropic.words import (
@@ -34,6 +35,7 @@ from toolgate.dialects.dialect import PassedText, Reply
 from toolgate.wire.frames import Frame
 
 _ID = re.compile(ID_PATTERN)
+_OF_A_BLOCK = frozenset({"content_block_start", "content_block_delta", "content_block_stop"})
 _KINDS = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "thinking"}
 _EMPTY: dict[str, dict[str, Any]] = {
     "text": {"type": "text", "text": ""},
@@ -44,7 +46,7 @@ _EMPTY: dict[str, dict[str, Any]] = {
 class _Block:
     """A block that is open: its number for the client, once it has one, and what was held back."""
 
-    __slots__ = ("arguments", "given_id", "input", "kind", "number", "pairing", "start")
+    __slots__ = ("arguments", "given_id", "input", "kind", "number", "pairs", "start")
 
     def __init__(self, start: dict[str, Any]) -> None:
         self.start = start
@@ -52,8 +54,12 @@ class _Block:
         self.given_id = start["content_block"].get("id")
         self.number: int | None = None
         self.input: Any = None
-        self.arguments: list[str] = []
-        self.pairing = Pairing()
+        self.arguments = ArgumentStream()
+        self.pairs = SurrogateJoiner()
+
+    def is_open_call(self) -> bool:
+        """Whether arguments may still come for it."""
+        return self.kind == "tool_use" and not is_object(settled("".join(self.arguments.pieces) or "?"))
 
 
 class MessagesRelay:
@@ -67,6 +73,8 @@ class MessagesRelay:
         self._began = False
         self._blocks: dict[Any, _Block] = {}
         self._count = 0
+        self._current: Any = None  # the index of the call for whose end others wait
+        self._waiting: dict[Any, list[dict[str, Any]]] = {}  # events of blocks that began amid a call, by their index
         self._ids: set[str] = set()
         self._reason: FinishReason | None = None
         self._unusable: str | None = None  # the tool of a call whose arguments are no object
@@ -98,12 +106,8 @@ class MessagesRelay:
         if event is None:
             return b""
         match event["type"]:
-            case "content_block_delta":
-                return self._begin() + self._delta(event)
-            case "content_block_start":
-                return self._begin() + self._start(event)
-            case "content_block_stop":
-                return self._stop(event.get("index"))
+            case kind if kind in _OF_A_BLOCK:
+                return self._begin() + self._block_event(event)
             case "message_start":
                 return self._begin(event)
             case "message_delta":
@@ -137,13 +141,50 @@ class MessagesRelay:
         message = {**plain, **_said(said), "content": [], "stop_reason": None, "usage": usage}
         return event_bytes({**event, "message": message})
 
+    def _block_event(self, event: dict[str, Any]) -> bytes:
+        """The event if it is this block's turn: clients read one block at a time, while calls may come side by side."""
+        index = event.get("index")
+        if not self._waiting:
+            if event["type"] != "content_block_start" or not self._is_amid_call(index):
+                return self._of_block(event)
+        elif index == self._current:
+            told = self._of_block(event)
+            return told + self._next_blocks() if index not in self._blocks else told
+        self._waiting.setdefault(index, []).append(event)
+        return b""
+
+    def _is_amid_call(self, beginning: Any) -> bool:
+        """Whether the block that begins must wait for the end of a call."""
+        found = [index for index, block in self._blocks.items() if index != beginning and block.is_open_call()]
+        self._current = found[0] if found else None
+        return bool(found)
+
+    def _next_blocks(self) -> bytes:
+        """The blocks that waited, up to one for whose end the others have to wait on."""
+        told = b""
+        while self._waiting:
+            self._current = next(iter(self._waiting))
+            told += b"".join([self._of_block(event) for event in self._waiting.pop(self._current)])
+            if self._current in self._blocks and self._blocks[self._current].is_open_call():
+                break
+        return told
+
+    def _of_block(self, event: dict[str, Any]) -> bytes:
+        match event["type"]:
+            case "content_block_delta":
+                return self._delta(event)
+            case "content_block_start":
+                return self._start(event)
+            case _:
+                return self._stop(event.get("index"))
+
     def _start(self, event: dict[str, Any]) -> bytes:
         index, value = event.get("index"), object_of(event, "content_block")
         kind = str(value.get("type"))
         before = self._blocks.get(index)
         if before is not None and before.kind == kind and before.given_id == value.get("id"):
             return b""
-        closed = self._close_all()
+        closed = self._close_open()
         block = self._blocks[index] = _Block(
             {**event, "content_block": {**_EMPTY.get(kind, {}), **value, "type": kind}}
         )
@@ -186,9 +227,14 @@ class MessagesRelay:
             block = self._blocks[index]
         if block.number is None:
             before += self._open(block)
-        if type(piece := delta.get("partial_json")) is str and piece:
-            delta["partial_json"] = block.pairing.feed(piece)
-            block.arguments.append(delta["partial_json"])
+        if "partial_json" in delta:
+            delta["partial_json"] = block.arguments.feed(as_text(delta["partial_json"]))
+            if not delta["partial_json"]:
+                return before
+        elif kind is not None and type(text := delta.get(kind)) is str and text:
+            delta[kind] = block.pairs.feed(text)
+            if not delta[kind] and delta.keys() == {"type", kind}:
+                return before
         self._keep(delta, index)
         event["index"] = block.number
         return before + event_bytes(event)
@@ -207,7 +253,7 @@ class MessagesRelay:
                 passed.thoughts.append(text)
 
     def _start_anew(self, index: Any, kind: str) -> bytes:
-        closed = self._close_all()
+        closed = self._close_open()
         self._blocks[index] = _Block(
             {"type": "content_block_start", "index": index, "content_block": dict(_EMPTY[kind])}
         )
@@ -223,22 +269,40 @@ class MessagesRelay:
         block = self._blocks.pop(index, None)
         if block is None or block.number is None:
             return b""
-        held = b""
-        if rest := block.pairing.end():
-            block.arguments.append(rest)
-            held = self._arguments(block, rest)
-        if block.arguments and block.kind == "tool_use" and not is_object("".join(block.arguments).strip()):
-            self._unusable = block.start["content_block"]["name"]
-        if block.input and not block.arguments:
-            held = self._arguments(block, as_text(block.input))
-        return held + event_bytes({"type": "content_block_stop", "index": block.number})
+        return self._rest_of(block) + event_bytes({"type": "content_block_stop", "index": block.number})
 
-    def _arguments(self, block: _Block, text: str) -> bytes:
-        delta = {"type": "input_json_delta", "partial_json": text}
-        return event_bytes({"type": "content_block_delta", "index": block.number, "delta": delta})
+    def _rest_of(self, block: _Block) -> bytes:
+        """What was held back of a block, which ends."""
+        if block.kind in _EMPTY:
+            kind = f"{block.kind}_delta"
+            return self._last_delta(block, kind, block.kind, block.pairs.end())
+        if not block.arguments.pieces and block.input:
+            block.arguments.feed(as_text(block.input))
+            text = settled("".join(block.arguments.pieces))
+        else:
+            text = block.arguments.end() if block.arguments.pieces else ""
+        if (
+            block.kind == "tool_use"
+            and block.arguments.pieces
+            and not is_object(settled("".join(block.arguments.pieces)))
+        ):
+            self._unusable = block.start["content_block"]["name"]
+        return self._last_delta(block, "input_json_delta", "partial_json", text)
+
+    def _last_delta(self, block: _Block, kind: str, field: str, text: str) -> bytes:
+        delta = {"type": kind, field: text}
+        event = {"type": "content_block_delta", "index": block.number, "delta": delta}
+        return event_bytes(event) if text else b""
+
+    def _close_open(self) -> bytes:
+        return b"".join([self._stop(index) for index in list(self._blocks)])
 
     def _close_all(self) -> bytes:
-        return b"".join([self._stop(index) for index in list(self._blocks)])
+        """End the open block and those that waited for it."""
+        told = b""
+        while self._waiting:
+            told += self._close_open() + self._next_blocks()
+        return told + self._close_open()
 
     def _message_delta(self, event: dict[str, Any]) -> bytes:
         delta = dict(event.get("delta") or {})

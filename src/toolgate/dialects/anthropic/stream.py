@@ -141,9 +141,7 @@ class MessagesDecoder:
             if open_block.is_said_again(value):
                 return
             self._stop(index)
-        if self._last_call is not None:  # the model went on, so the call before was not cut off
-            self._parts.end_call(self._last_call)
-            self._last_call = None
+        self._end_last_call()
         self._count += 1
         block = self._blocks[index] = _Block(value, self._count)
         match value:
@@ -154,10 +152,15 @@ class MessagesDecoder:
             case {"type": "redacted_thinking", "data": str(data)}:
                 self._parts.whole(Reasoning("", Seal(NAME, {"data": data})))
             case {"type": "tool_use"}:
-                self._last_call = block.key
                 rest = {name: held for name, held in value.items() if name not in _READ_OF_A_CALL}
                 id, name = as_text(value.get("id")), as_text(value.get("name"))
                 self._parts.call(block.key, id=id or None, name=name or None, extra=extra_of(rest))
+
+    def _end_last_call(self) -> None:
+        """The model went on, so the call that stopped before was not cut off."""
+        if self._last_call is not None:
+            self._parts.end_call(self._last_call)
+            self._last_call = None
 
     def _delta(self, index: Any, delta: dict[str, Any]) -> None:
         match delta.get("type"):
@@ -202,6 +205,8 @@ class MessagesDecoder:
         elif block.kind == "tool_use":
             if not any(block.fragments) and block.value.get("input"):
                 self._parts.call(block.key, arguments=read_input(block.value["input"]))
+            self._end_last_call()
+            self._last_call = block.key
         elif block.kind != "redacted_thinking":
             self._parts.whole(Opaque(NAME, block.whole()))
 
