@@ -7,8 +7,10 @@ too; an id decides only if the item was announced under it.
 
 from typing import Any
 
+from toolgate.conversation.arguments import ArgumentStream
 from toolgate.conversation.errors import Garbled
 from toolgate.conversation.ids import new_call_id
+from toolgate.conversation.surrogates import SurrogateJoiner
 from toolgate.dialects.openai_responses.words import new_item_id
 
 CALLS = frozenset({"function_call", "custom_tool_call"})
@@ -36,14 +38,17 @@ class Item:
 
     __slots__ = (
         "announced",
+        "arguments",
         "call_id",
         "fragments",
         "given",
         "id",
         "index",
         "kind",
+        "last_delta",
         "number",
         "over",
+        "pairs",
         "parts",
         "told",
         "value",
@@ -61,6 +66,9 @@ class Item:
         self.parts: set[int] = set()  # the content parts that were announced
         self.told: set[int] = set()  # those of which something was told
         self.fragments: list[str] = []
+        self.arguments = ArgumentStream()  # those of a call that is relayed
+        self.pairs = SurrogateJoiner()  # for the text of an item that is relayed
+        self.last_delta: tuple[str, dict[str, Any]] | None = None  # the event that told of it last, and its kind
         self.value: dict[str, Any] = {}
 
 
@@ -83,6 +91,10 @@ class Correlator:
             item = self._new(value["type"])
         self._learn(item, event, value)
         return item
+
+    def is_within(self, kind: str, event: dict[str, Any]) -> bool:
+        """Whether an event is about an item, be it named or not."""
+        return kind in _TYPES or "item_id" in event or "output_index" in event
 
     def within(self, kind: str, event: dict[str, Any]) -> Item | None:
         """The item that any other event is about; None if its kind does not tell the item's type and nothing else does."""

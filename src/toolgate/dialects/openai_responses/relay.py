@@ -1,13 +1,14 @@
 """Responses to Responses: events pass as they came, and only what breaks clients is mended.
 
 Mended are the numbering of events and items, ids that change from event to event, the id of the response (ours, for the
-client comes back to us with it), missing `response.created`, `output_item.added` and deltas, arguments that are not text,
-and an empty or differing `output` in the last event. Unknown fields, items and events stay as they are.
+client comes back to us with it), missing `response.created`, `output_item.added` and deltas, calls that are named late,
+arguments that are not text or quoted twice, characters that are cut in two, and an empty or differing `output` in the last
+event. Unknown fields, items and events stay as they are.
 """
 
 from typing import Any
 
-from toolgate.conversation.arguments import NO_ARGUMENTS, as_text
+from toolgate.conversation.arguments import as_text, is_object, paired, settled
 from toolgate.conversation.errors import Garbled, ToolgateError
 from toolgate.conversation.events import FinishReason, ModelResponse, Usage
 from toolgate.conversation.message import Part, Reasoning, Text, ToolCall
@@ -17,7 +18,14 @@ from toolgate.conversation.stock import names_of
 from toolgate.dialects.dialect import Reply
 from toolgate.dialects.openai_responses.answer import DONE, UNFINISHED, Teller, bare, describe, opened
 from toolgate.dialects.openai_responses.correlate import CALLS, Correlator, Item, item_of
-from toolgate.dialects.openai_responses.stream import TERMINAL, read_event, response_of, rest_of_arguments, usage_of
+from toolgate.dialects.openai_responses.stream import (
+    TERMINAL,
+    UNENDED,
+    read_event,
+    response_of,
+    rest_of_arguments,
+    usage_of,
+)
 from toolgate.dialects.openai_responses.words import read_reason, write_reason, write_usage
 from toolgate.wire.frames import Frame
 from toolgate.wire.jsontext import encode
@@ -111,7 +119,7 @@ class ResponsesRelay:
             return self._added(event)
         if kind == "response.output_item.done":
             return self._done(event)
-        if "item_id" in event or "output_index" in event:
+        if self._items.is_within(kind, event):
             return self._within(kind, event)
         if type(event.get("response")) is dict:
             event = {**event, "response": present(event["response"], self._asked)}
@@ -127,6 +135,8 @@ class ResponsesRelay:
         if item.announced:
             return b""
         item.value = self._mended(item_of(event), item)
+        if item.kind in CALLS and not item.value.get("name"):
+            return b""  # all of it is told when the item is complete
         return self._announce(item, event)
 
     def _mended(self, value: dict[str, Any], item: Item) -> dict[str, Any]:
@@ -152,17 +162,60 @@ class ResponsesRelay:
         before = b""
         if not item.announced:
             if item.kind in CALLS:
-                return b""  # its name is not known yet: all of it is told when the item is complete
+                return b""  # its name is not known yet
             item.value = mend_item({"type": item.kind}, item)
             before = self._announce(item, {})
+        if item.kind == "function_call" and kind.startswith("response.function_call_arguments."):
+            return before + self._arguments(kind, event, item)
         event["item_id"], event["output_index"] = item.id, item.number
-        if item.kind == "function_call" and type(name := event.get("name")) is str:
-            event["name"] = self.names.correct(name)
         if item.kind == "message":
             event.setdefault("content_index", 0)
             if kind.startswith("response.output_text.d"):
                 event.setdefault("logprobs", [])
-        return before + self._content(kind, event, item) + self._write(kind, event)
+        before += self._content(kind, event, item)
+        if kind.endswith(".delta"):
+            return before + self._text_delta(kind, event, item)
+        if kind.endswith(".done"):
+            before += self._rest_of_text(item)
+        return before + self._write(kind, event)
+
+    def _text_delta(self, kind: str, event: dict[str, Any], item: Item) -> bytes:
+        """A delta of text, without half a character that the next one may complete."""
+        if type(event.get("delta")) is str:
+            item.last_delta = kind, event
+            event["delta"] = item.pairs.feed(event["delta"])
+        return self._write(kind, event) if event.get("delta") else b""
+
+    def _rest_of_text(self, item: Item) -> bytes:
+        """Half a character that nothing completed."""
+        rest = item.pairs.end()
+        if not rest or item.last_delta is None:
+            return b""
+        kind, event = item.last_delta
+        return self._write(kind, {**event, "delta": rest})
+
+    def _arguments(self, kind: str, event: dict[str, Any], item: Item) -> bytes:
+        """Arguments as far as they are certain; they are done here once they are whole, else with their item."""
+        event["item_id"], event["output_index"] = item.id, item.number
+        if kind.endswith(".delta"):
+            event["delta"] = item.arguments.feed(as_text(event.get("delta")))
+            return self._write(kind, event) if event["delta"] else b""
+        rest = rest_of_arguments(item, event)
+        item.fragments.append(rest)
+        told = item.arguments.feed(rest)
+        whole = settled("".join(item.arguments.pieces) or "?")
+        if 0 in item.told or not is_object(whole):
+            return self._argument_delta(item, told)
+        item.told.add(0)
+        event["arguments"] = whole
+        if type(name := event.get("name")) is str:
+            event["name"] = self.names.correct(name)
+        return self._argument_delta(item, told + item.arguments.end()) + self._write(kind, event)
+
+    def _argument_delta(self, item: Item, text: str) -> bytes:
+        if not text:
+            return b""
+        return self._tell.event(f"response.{_ARGUMENTS[item.kind][0]}.delta", _place(item, delta=text))
 
     def _content(self, kind: str, event: dict[str, Any], item: Item) -> bytes:
         """What must be told before this event: the content part it speaks of, the text that no delta told."""
@@ -175,9 +228,6 @@ class ResponsesRelay:
             item.told.add(index)
             return before
         match kind:
-            case "response.function_call_arguments.done":
-                event["arguments"] = as_text(event.get("arguments")) or "".join(item.fragments) or NO_ARGUMENTS
-                return self._untold(item, index, event["arguments"])
             case "response.custom_tool_call_input.done":
                 return self._untold(item, index, as_text(event.get("input")))
             case "response.output_text.done" | "response.refusal.done":
@@ -213,16 +263,35 @@ class ResponsesRelay:
         item = self._items.done(event)
         if item.over:
             return b""
-        item.value = self._mended(item_of(event), item)
-        before = b"" if item.announced else self._announce(item, {})
+        value, before = item_of(event), b""
+        if item.kind in CALLS and not (value.get("name") or item.value.get("name")):
+            raise Garbled("The upstream sent a tool call without a name.")
+        untold = ""
+        if item.kind == "function_call":
+            untold = self._take_arguments(item, value)
+        item.value = self._mended(value, item)
+        if not item.announced:
+            before = self._announce(item, {})
+        before += self._argument_delta(item, untold)
+        before += self._rest_of_text(item)
         if item.kind == "message":
             before += self._catch_up(item)
+        elif item.kind == "function_call":
+            before += self._end_arguments(item)
         elif item.kind in CALLS:
-            before += self._catch_up_call(item)
+            before += self._catch_up_input(item)
         item.over = True
         return before + self._write(
             "response.output_item.done", {**event, "output_index": item.number, "item": item.value}
         )
+
+    def _take_arguments(self, item: Item, value: dict[str, Any]) -> str:
+        """Take in all that is known of the arguments of a call that is complete; what is certain and untold of them."""
+        unread = [] if item.announced else item.fragments
+        told = "".join([item.arguments.feed(fragment) for fragment in unread])
+        rest = rest_of_arguments(item, value)
+        item.fragments.append(rest)
+        return told + item.arguments.feed(rest)
 
     def _catch_up(self, item: Item) -> bytes:
         """The content of a message that no event told before the message was complete."""
@@ -239,18 +308,24 @@ class ResponsesRelay:
             told += self._tell.event("response.content_part.done", _place(item, content_index=index, part=part))
         return told
 
-    def _catch_up_call(self, item: Item) -> bytes:
-        """The arguments that no delta told before the call was complete."""
-        if not item.value.get("name"):
-            raise Garbled("The upstream sent a tool call without a name.")
+    def _end_arguments(self, item: Item) -> bytes:
+        """What is left of the arguments of a call, now that it is complete."""
+        cut = item.value.get("status") == "incomplete"
+        told = self._argument_delta(item, item.arguments.end(cut)) if 0 not in item.told else b""
+        if cut or 0 in item.told:
+            return told
+        done = _place(item, arguments=item.value["arguments"])
+        return told + self._tell.event("response.function_call_arguments.done", done)
+
+    def _catch_up_input(self, item: Item) -> bytes:
+        """The input of a freeform call that no delta told before the call was complete."""
         rest = rest_of_arguments(item, item.value)
         if not rest:
             return b""
-        words, field = _ARGUMENTS[item.kind]
-        told = self._tell.event(f"response.{words}.delta", _place(item, delta=rest))
+        told = self._argument_delta(item, rest)
         if item.value.get("status") == "incomplete":
             return told
-        return told + self._tell.event(f"response.{words}.done", _place(item, **{field: item.value[field]}))
+        return told + self._tell.event("response.custom_tool_call_input.done", _place(item, input=item.value["input"]))
 
     def _finish(self, event: dict[str, Any]) -> bytes:
         response = response_of(event)
@@ -261,7 +336,8 @@ class ResponsesRelay:
             self.reason = "tool_calls"
         kind = "completed" if cause is None else "incomplete"
         output = self._output(response.get("output"))
-        last = {**present(response, self._asked), "status": kind, "output": output}
+        details = {"incomplete_details": response.get("incomplete_details") or {"reason": cause} if cause else None}
+        last = {**present(response, self._asked), "status": kind, **details, "output": output}
         self.done = True
         if self.usage is None:
             self._held = kind, event, last
@@ -284,7 +360,7 @@ class ResponsesRelay:
             if untold or known is not None:
                 told += self._done({"output_index": known.index if known else index, "item": value})
         for item in self._items.items:
-            if not item.over and item.announced:
+            if not item.over:
                 told += self._done({"output_index": item.index, "item": _as_told(item, response)})
         return told
 
@@ -293,7 +369,7 @@ class ResponsesRelay:
         values = [item.value for item in self._items.items if item.over]
         if type(given) is not list or [_type(value) for value in given] != [value["type"] for value in values]:
             return values
-        identity = ("id", "call_id", "name", "content", "arguments", "input")
+        identity = ("id", "call_id", "name", "content", "arguments", "input", "status")
         return [
             {**last, **{name: told[name] for name in identity if name in told}}
             for told, last in zip(values, given, strict=True)
@@ -317,11 +393,11 @@ def mend_item(value: dict[str, Any], item: Item) -> dict[str, Any]:
         case "reasoning":
             mended["summary"] = value.get("summary") or []
         case "function_call":
-            status = value.get("status") or "completed"
-            arguments = as_text(value.get("arguments")) or "".join(item.fragments)
-            mended |= {"call_id": item.call_id, "status": status, "arguments": arguments}
-            if not arguments and status != "incomplete":
-                mended["arguments"] = NO_ARGUMENTS
+            given = "".join(item.fragments) or as_text(value.get("arguments"))
+            whole = settled(given)
+            cut = value.get("status") in UNENDED and not (given and is_object(whole))
+            status = "incomplete" if cut else "completed"
+            mended |= {"call_id": item.call_id, "status": status, "arguments": paired(given) if cut else whole}
         case "custom_tool_call":
             mended["call_id"] = item.call_id
             mended["input"] = as_text(value.get("input")) or "".join(item.fragments)
@@ -349,11 +425,13 @@ def _mend_part(part: Any) -> Any:
 def _as_told(item: Item, response: dict[str, Any]) -> dict[str, Any]:
     """An item that was never completed, as far as its deltas told it."""
     text, status = "".join(item.fragments), "completed" if read_reason(response) == "stop" else "incomplete"
-    value = {**item.value, "status": status}
+    value = {**item.value, "type": item.kind, "status": status}
     if item.kind in CALLS:
         value[_ARGUMENTS[item.kind][1]] = text
     if item.kind == "message" and text:
         value["content"] = [{**_EMPTY_TEXT, "text": text}]
+    if item.kind == "reasoning" and text:
+        value["summary"] = [{"type": "summary_text", "text": text}]
     return value
 
 

@@ -20,6 +20,8 @@ from toolgate.wire.frames import Frame
 from toolgate.wire.jsontext import decode_event
 
 TERMINAL = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
+UNENDED = ("incomplete", "in_progress")
+"""The states of a call, in the last word on it, in which it may have been cut off."""
 _CALL_FIELDS = ("type", "id", "call_id", "name", "arguments", "input", "status")
 _MESSAGE_FIELDS = ("type", "id", "role", "content", "status")
 
@@ -197,7 +199,7 @@ class ResponsesDecoder:
             case "function_call" | "custom_tool_call":
                 self._call(item, value)
                 self._argue_rest(item, value)
-                if value.get("status") != "incomplete":
+                if value.get("status") not in UNENDED:
                     self._parts.end_call(item.number)
             case "image_generation_call" if type(value.get("result")) is str:
                 self._parts.whole(read_image(value))
