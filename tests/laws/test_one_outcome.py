@@ -1,0 +1,196 @@
+"""Law: a wire quirk of an upstream ends the same for every client, relayed or translated, streamed or whole.
+
+Every quirk of every upstream dialect is sent by a raw server to a gateway on real sockets, and is asked for by clients of
+all four dialects: streamed, whole where the same oddity exists in a whole answer, and each the way round that was not asked
+for (a stream for a whole request, a whole answer for a stream). What a client makes of its answer must be what the quirk
+means. The few deliberate differences stand in `expected`.
+"""
+
+import json
+import traceback
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from msgspec import Struct
+from msgspec.structs import replace
+
+from tests.dialects import anthropic_quirks, chat_quirks, ollama_quirks, openai_responses_cases, responses_call_quirks
+from tests.dialects.chat_quirks import Called, Quirk, Told
+from tests.laws.client_readers import Outcome, outcome
+from tests.laws.whole_answers import WHOLE
+from tests.server.talk import CLIENTS, PATHS, Caller, body
+from tests.stage import UPSTREAMS, gateway_config, in_a_thread
+from tests.upstreams.faulty import Faulty, Peer, chunked, whole
+from toolgate.conversation.arguments import is_object
+from toolgate.conversation.message import Reasoning, Refusal, Text, ToolCall
+from toolgate.server.build import Toolgate
+from toolgate.server.edge.listen import listening
+
+NAMES = ("get_weather", "get_time")
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
+LARGE = 100_000
+UNDECLARED = ("custom tool", "a namespaced call")
+"""Kinds of calls that an upstream makes only if such a tool was declared, which not every dialect can do."""
+
+
+def _of_responses() -> list[Quirk]:
+    """The table of the Responses dialect in the terms of the others."""
+    found = []
+    for quirk in openai_responses_cases.QUIRKS:
+        parts = quirk.parts
+        told = Told(
+            "".join([part.text for part in parts if isinstance(part, Text)]),
+            tuple([Called(p.name, p.arguments, p.id, p.complete) for p in parts if isinstance(p, ToolCall)]),
+            quirk.reason,
+            quirk.usage,
+            "".join([part.text for part in parts if isinstance(part, Reasoning)]),
+            "".join([part.text for part in parts if isinstance(part, Refusal)]),
+        )
+        if quirk.name not in UNDECLARED:
+            found.append(Quirk(quirk.name, quirk.stream, None if quirk.fails else told, quirk.fails))
+    return found
+
+
+QUIRKS = {
+    "openai_chat": chat_quirks.QUIRKS,
+    "openai_responses": _of_responses() + responses_call_quirks.QUIRKS,
+    "anthropic": anthropic_quirks.QUIRKS,
+    "ollama": ollama_quirks.QUIRKS,
+}
+CASES = [
+    pytest.param(upstream, quirk, id=f"{upstream}: {quirk.name}")
+    for upstream in UPSTREAMS
+    for quirk in QUIRKS[upstream]
+    if len(quirk.stream) < LARGE
+]
+
+
+class Place(Struct):
+    """The gateway, and what the server behind it sends next."""
+
+    url: str
+    answer: bytes = b""
+
+
+@asynccontextmanager
+async def _opened() -> AsyncIterator[Place]:
+    place = Place("")
+
+    async def play(peer: Peer) -> None:
+        while await peer.request():
+            await peer.send(place.answer)
+
+    async with Faulty(play) as upstream:
+        config = gateway_config(f"http://127.0.0.1:{upstream.port}")
+        async with listening(Toolgate(config)) as place.url:
+            yield place
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Place]:
+    with in_a_thread(_opened()) as opened:
+        yield opened
+
+
+def asked(client: str, upstream: str, stream: bool) -> dict[str, Any]:
+    """A request of this client that offers the tools that quirks call."""
+    functions = [{"name": name, "description": "A tool.", "parameters": SCHEMA} for name in NAMES]
+    more: dict[str, Any] = {}
+    match client:
+        case "openai_responses":
+            more["tools"] = [{"type": "function", **function} for function in functions]
+        case "anthropic":
+            more["tools"] = [{"name": name, "description": "A tool.", "input_schema": SCHEMA} for name in NAMES]
+        case _:
+            more["tools"] = [{"type": "function", "function": function} for function in functions]
+    if client == "openai_chat" and stream:
+        more["stream_options"] = {"include_usage": True}
+    return body(client, upstream, stream, "How is the weather?", **more)
+
+
+def expected(told: Told, client: str) -> Told:
+    """What a client of this dialect can see of an answer."""
+    if client in ("anthropic", "ollama"):  # these have no refusals, so they are text
+        told = replace(told, text=told.text + told.refusal, refusal="")
+    if client == "ollama":  # half a call cannot be told apart from a whole one there, so it is not shown
+        told = replace(told, calls=tuple([call for call in told.calls if call.complete]))
+    if client != "anthropic" and told.reason == "pause":
+        told = replace(told, reason="stop")
+    return told
+
+
+def complaint(told: Told, found: Outcome, client: str, stream: bool) -> str | None:
+    """What is wrong with an outcome, if anything is."""
+    unusable = [call.name for call in told.calls if call.complete and not is_object(call.arguments)]
+    if client == "anthropic" and stream and unusable:  # it has been sent when its end shows that it is no object
+        return None if "not a JSON object" in found.error else f"no error: {found}"
+    wanted = expected(told, client)
+    if found.error:
+        return f"an error: {found.error}"
+    reason = "content_filter" if client == "anthropic" and told.refusal else wanted.reason
+    pairs = {
+        "text": (found.text, wanted.text),
+        "reasoning": (found.reasoning, wanted.reasoning),
+        "refusal": (found.refusal, wanted.refusal),
+        "reason": (found.reason, reason),
+        "calls": (
+            [(call.name, _value(call.arguments), call.complete) for call in found.calls],
+            [(call.name, _value(call.arguments), call.complete) for call in wanted.calls],
+        ),
+    }
+    if told.usage:
+        pairs["usage"] = (found.usage, (told.usage.input, told.usage.output))
+    elif not found.usage[0]:
+        return "the input is not counted"
+    wrong = [f"{name} is {a!r}, not {b!r}" for name, (a, b) in pairs.items() if a != b]
+    ids = [call.id for call in found.calls]
+    if len(set(ids)) < len(ids):
+        wrong.append(f"ids are not unique: {ids}")
+    given = [call.id for call in wanted.calls]
+    if not wrong and ids != ["legacy"] and any(want not in (None, id) for want, id in zip(given, ids, strict=True)):
+        wrong.append(f"ids are {ids}, not {given}")
+    return "; ".join(wrong) or None
+
+
+def _value(arguments: str) -> Any:
+    """Arguments as they are compared: an object by its value, no number rounded; other text as it is."""
+    return json.loads(arguments, parse_float=str) if is_object(arguments) else arguments
+
+
+def answers(upstream: str, stream: bytes) -> Iterator[tuple[str, bool, bytes]]:
+    """The ways in which a quirk is sent: what it is, whether a stream is asked for, and the bytes."""
+    yield "streamed", True, chunked(stream)
+    yield "whole, sent as a stream", False, chunked(stream)
+    made = WHOLE[upstream](stream)
+    if made is not None:
+        sent = whole(json.dumps(made).encode(), "content-type: application/json")
+        yield "whole", False, sent
+        yield "streamed, sent whole", True, sent
+
+
+@pytest.mark.parametrize(("upstream", "quirk"), CASES)
+async def test_a_quirk_ends_the_same_for_every_client(place: Place, upstream: str, quirk: Quirk) -> None:
+    findings: list[str] = []
+    failures: dict[str, set[str]] = {}
+    for way, stream, sent in answers(upstream, quirk.stream):
+        for client in CLIENTS:
+            place.answer = sent
+            async with Caller(place.url) as caller:
+                await caller.post(PATHS[client], asked(client, upstream, stream))
+                heard = await caller.answer()
+            try:
+                found = outcome(client, stream, heard)
+                if quirk.told is None:
+                    failures.setdefault(way, set()).add(found.error)
+                    wrong = None if found.error else f"no error: {found}"
+                else:
+                    wrong = complaint(quirk.told, found, client, stream)
+            except (AssertionError, KeyError, TypeError, ValueError, IndexError) as error:
+                line = traceback.extract_tb(error.__traceback__)[-1].line
+                wrong = f"{type(error).__name__}: {str(error)[:200]} at {line}"
+            if wrong:
+                findings.append(f"{client}, {way}: {wrong}\n    {heard.status} {heard.body[-400:]!r}")
+    findings += [f"{way}: failures differ: {said}" for way, said in failures.items() if len(said) > 1]
+    assert not findings, f"{len(findings)} findings\n" + "\n".join(findings)
