@@ -3,12 +3,16 @@
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.server.toolserver import ToolServer, tool_server
+from tests.stage import served
 from tests.tools.brought import many, tool
 from tests.tools.test_registry import quickest
 from tests.tools.test_schema_cost import HOSTILE
+from toolgate.config import load
+from toolgate.server.build import Toolgate
 from toolgate.server.workshop.registration import read_registration
 from toolgate.server.workshop.tools import ToolList
 from toolgate.storage.database import Database
@@ -327,3 +331,17 @@ def test_a_registration_says_all_that_a_tool_can() -> None:
     )
     assert (read.private, read.approval, read.timeout, read.cache_seconds, read.when) == (True, "ask", 2, 5, "a")
     assert read.annotations.destructive is False
+
+
+def test_a_tool_is_not_registered_under_a_name_that_begins_as_those_of_a_configured_source(tmp_path: Path) -> None:
+    """A rule that allows `git_hub_*` means the tools of the server git_hub."""
+    path = tmp_path / "toolgate.yaml"
+    path.write_text(
+        "server: {port: 0}\nstorage: 'sqlite://'\nlog: {level: error}\nmodels: [{name: echo, upstream: builtin}]\n"
+        "tools: {mcp: {git_hub: {url: 'http://127.0.0.1:9/mcp'}}}\n"
+    )
+    tool = {"type": "http", "url": "https://tools.example.org/x", "description": "Searches."}
+    with served(Toolgate(load(path, {}))) as url, httpx.Client(base_url=url) as client:
+        taken, other = (client.post("/v1/tools", json={**tool, "name": name}) for name in ("git_hub_find", "git_find"))
+        assert (taken.status_code, other.status_code) == (409, 201)
+        assert "mcp/git_hub" in taken.json()["error"]["message"]

@@ -56,6 +56,30 @@ async def test_a_private_tool_is_had_by_name_and_never_listed() -> None:
 
 
 class TestNames:
+    @pytest.mark.parametrize(
+        ("source_name", "name", "known_as"),
+        [
+            ("http/git", "git_hub_search", "http_git__git_hub_search"),
+            ("http/git", "git_search", "git_search"),
+            ("http/git_hub", "git_hub_search", "git_hub_search"),
+            ("http/other", "git_hub_search", "http_other__git_hub_search"),
+            ("api", "git_hub_search", "api__git_hub_search"),
+            ("api", "search", "search"),
+            ("python", "git_hub_search", "git_hub_search"),
+        ],
+    )
+    async def test_a_name_that_begins_as_another_sources_names_is_namespaced(
+        self, source_name: str, name: str, known_as: str
+    ) -> None:
+        prefixes = {"http/git": "git_", "mcp/git_hub": "git_hub_"}
+        registry = Registry([source(source_name, name)], quiet_seconds=0, prefixes=prefixes)
+        if source_name == "http/git_hub":
+            registry = Registry([source(source_name, name)], prefixes={**prefixes, source_name: "git_hub_"})
+        await registry.open()
+        assert names(registry) == [known_as]
+        assert [trouble.tool for trouble in registry.troubles()] == ([known_as] if known_as != name else [])
+        await registry.aclose()
+
     async def test_a_taken_name_is_namespaced_and_its_owner_is_not_shadowed(self) -> None:
         """fault: T7"""
         async with opened(source("mcp/mail", "send"), source("mcp/evil", "send")) as registry:

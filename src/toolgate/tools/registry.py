@@ -30,6 +30,9 @@ _MISSED = 10_000
 _PICKED = 32
 """Choices that are remembered while the tools stay the same."""
 
+_NAMED_BY_OTHERS = ("http/", "api")
+"""Sources whose tools are named by documents and clients; MCP servers see to their names themselves."""
+
 _NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{LONGEST_NAME}}}")
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
 
@@ -83,12 +86,20 @@ class Registry:
     """The tools of these sources, as they are now; reading it costs nothing until a source changes."""
 
     def __init__(
-        self, sources: Iterable[ToolSource], schemas: SchemaCheck | None = None, quiet_seconds: float = QUIET_SECONDS
+        self,
+        sources: Iterable[ToolSource],
+        schemas: SchemaCheck | None = None,
+        quiet_seconds: float = QUIET_SECONDS,
+        prefixes: Mapping[str, str] = {},
     ) -> None:
-        """Subscribers are told once in `quiet_seconds`, however many changes there were."""
+        """Subscribers are told once in `quiet_seconds`, however many changes there were.
+
+        `prefixes` says by the names of sources what their tools' names begin with. A tool of an HTTP service or of a
+        registration that would be named into another source's prefix is namespaced, for rules mean the other's tools.
+        """
         check = schemas or SchemaCheck()
         self._stocks = [_Stock(source, check) for source in sources]
-        self._names = _Names()
+        self._names = _Names(prefixes)
         self._index = _Index((), ())
         self._told: tuple[Entry, ...] = ()
         self._stale = True
@@ -144,6 +155,10 @@ class Registry:
         if wanted:
             tools = tuple([tool for tool in tools if not wanted.isdisjoint(tool.spec.tags)])
         return tools if name is None else tuple([tool for tool in tools if fnmatchcase(tool.spec.name, name)])
+
+    def owner_of_prefix(self, name: str, source: str) -> str | None:
+        """The other source that names of its tools begin like this one, None if there is none; `source` brings it."""
+        return self._names.owner(name, source)
 
     def referenced(self, reference: str) -> tuple[Tool, ...]:
         """The tools that are called so in a prompt: those of this reference name, for want of any the one of this name."""
@@ -315,7 +330,8 @@ class _Names:
     So a name that somebody trusts cannot pass to another tool because its own source is away for a moment.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, prefixes: Mapping[str, str]) -> None:
+        self._prefixes = prefixes
         self._given: dict[tuple[str, str, str], str] = {}
         self._renamed: dict[str, tuple[Entry, Entry]] = {}
         """By new name: the entry as it was brought, and as it is known."""
@@ -330,19 +346,33 @@ class _Names:
         taken = set(self._given.values())
         entries, troubles = [], [trouble for stock in stocks for trouble in stock.bad]
         for key, entry in brought:
-            name = self._given.get(key) or _free_name(entry.spec, taken)
+            name = self._given.get(key) or self._free_name(entry.spec, taken)
             if name is None:
                 troubles.append(Trouble(entry.spec.source, "It is left out: its name is taken.", entry.spec.name))
                 continue
             if name != entry.spec.name:
-                troubles.append(
-                    Trouble(entry.spec.source, f"{entry.spec.name!r} is taken: it is called {name!r}.", name)
-                )
+                owner = self.owner(entry.spec.name, entry.spec.source)
+                why = f"begins as the names of {owner} do" if owner else "is taken"
+                troubles.append(Trouble(entry.spec.source, f"{entry.spec.name!r} {why}: it is called {name!r}.", name))
             self._given[key] = name
             taken.add(name)
             entries.append(entry if name == entry.spec.name else self._called(entry, name))
         self._renamed = {name: pair for name, pair in self._renamed.items() if name in taken}
         return _Index(entries, troubles)
+
+    def owner(self, name: str, source: str) -> str | None:
+        """The source into whose prefix a tool of another would be named, if that one's names come from strangers."""
+        if not source.startswith(_NAMED_BY_OTHERS):
+            return None
+        own = self._prefixes.get(source, "")
+        longer = [item for item in self._prefixes.items() if len(item[1]) > len(own) and name.startswith(item[1])]
+        return next((owner for owner, _ in longer if owner != source), None)
+
+    def _free_name(self, spec: ToolSpec, taken: set[str]) -> str | None:
+        """Its own name, or one with its source in front; None when neither can be had."""
+        namespaced = fitting_name(f"{_UNSAFE.sub('_', spec.source)}__{spec.name}")
+        names = [name for name in (spec.name, namespaced) if name not in taken]
+        return next((name for name in names if self.owner(name, spec.source) is None), None)
 
     def _called(self, entry: Entry, name: str) -> Entry:
         """The entry under this name: the same object as last time, so that caches hold."""
@@ -365,14 +395,6 @@ class _Renamed:
 
     async def invoke(self, invocation: Invocation) -> Output:
         return await self._tool.invoke(invocation)
-
-
-def _free_name(spec: ToolSpec, taken: set[str]) -> str | None:
-    """Its own name, or one with its source in front; None when that is taken, too."""
-    if spec.name not in taken:
-        return spec.name
-    name = fitting_name(f"{_UNSAFE.sub('_', spec.source)}__{spec.name}")
-    return name if name not in taken else None
 
 
 def fitting_name(name: str) -> str:

@@ -77,7 +77,9 @@ class Workshop:
         self._fanout = fanout or Waiting()
         store = RegistrationStore(database)
         self._registered = ApiSource(store, sources.registered, self._tell_others, self._schemas)
-        self.registry = Registry([*sources.configured(), *extra, self._registered], self._schemas)
+        self.registry = Registry(
+            [*sources.configured(), *extra, self._registered], self._schemas, prefixes=sources.prefixes()
+        )
         self._webhook = _webhook(tools, traced)
         self.desk = Desk(
             _policy(config),

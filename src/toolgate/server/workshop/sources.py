@@ -58,6 +58,13 @@ class Sources:
         for name, service in tools.http.items():
             yield self._service(name, service)
 
+    def prefixes(self) -> dict[str, str]:
+        """What the names of tools of MCP servers and HTTP services begin with, by the names of the sources."""
+        tools = self._config.tools
+        found = {f"mcp/{name}": _prefix(name, server) for name, server in tools.mcp.items()}
+        found |= {f"http/{name}": f"{name}_" for name in tools.http}
+        return {source: prefix for source, prefix in found.items() if prefix}
+
     def registered(self, registration: Registration) -> ToolSource:
         """The source of a registration; InvalidRequest if its address could never be opened."""
         try:
@@ -140,13 +147,13 @@ class Sources:
         )
 
     def _foreign_prefixes(self, name: str, server: McpServer, trusted: bool) -> list[str]:
-        """The prefixes of other MCP servers that a tool of this one could be named into.
+        """The prefixes of other sources that a tool of this MCP server could be named into.
 
-        Two servers that the configuration gives one prefix are meant to share it; a registered one shares none.
+        Two sources that the configuration gives one prefix are meant to share it; a registered one shares none.
         """
         own = _prefix(name, server)
-        others = [_prefix(*item) for item in self._config.tools.mcp.items() if not trusted or item[0] != name]
-        return [prefix for prefix in others if prefix and prefix.startswith(own) and (prefix != own or not trusted)]
+        others = [prefix for source, prefix in self.prefixes().items() if not trusted or source != f"mcp/{name}"]
+        return [prefix for prefix in others if prefix.startswith(own) and (prefix != own or not trusted)]
 
     def _service(self, name: str, service: HttpTools) -> ToolSource:
         from toolgate.tools.sources.openapi import OpenApiSource

@@ -109,12 +109,14 @@ class ToolList:
         return tool
 
     def _check(self, registration: Registration) -> None:
-        """Conflict if the name is taken."""
+        """Conflict if the name is taken, or begins as another source's names do."""
         if registration.type == "mcp":
             if f"mcp/{registration.name}" in self._registry.sources:
                 raise Conflict(f"There is an MCP server {registration.name!r} in the configuration.", param="name")
         elif self._registry.get(registration.name) is not None:
             raise Conflict(f"There is a tool {registration.name!r} already.", param="name")
+        elif (owner := self._registry.owner_of_prefix(registration.name, "api")) is not None:
+            raise Conflict(f"{registration.name!r} begins as the names of {owner} do; take another.", param="name")
 
     def _check_schemas(self, registration: Registration) -> None:
         """InvalidRequest if a schema is none."""
