@@ -292,6 +292,33 @@ def test_a_crash_of_a_command_shows_no_variables() -> None:
     assert app.pretty_exceptions_enable is False
 
 
+@pytest.mark.parametrize(
+    ("config", "complaint"),
+    [
+        ("tools: {approvals: {auto_approve_urls: ['*.com']}}", "top-level domain"),
+        ("tools: {reach: ['http://x']}", "is not a host"),
+        ("tools: {builtin: {roots: [nowhere]}}", "is not a folder"),
+        ("tools: {builtin: {disabled: [nothing]}}", "no built-in tool"),
+        ("text: {templates: nowhere}\nmodels: [{name: m, upstream: builtin, model: echo, tools: emulated}]", "nowhere"),
+        ("redis: 'redis://:hunter2/x@there'", "redis: is malformed"),
+        ("storage: 'postgresql://me:hunter2/x@there'", "storage: is malformed"),
+    ],
+)
+def test_check_finds_what_would_keep_a_server_from_starting(empty_folder: Path, config: str, complaint: str) -> None:
+    (empty_folder / "toolgate.yaml").write_text(f"{config}\n")
+    checked, served = run("check"), run("serve", "--port", "0", ENABLE_EMBEDDED_MODEL="no")
+    assert (checked.exit_code, served.exit_code) == (2, 2)
+    assert complaint in checked.stderr
+    assert "hunter2" not in checked.stderr + served.stderr
+    assert list(empty_folder.iterdir()) == [empty_folder / "toolgate.yaml"]
+
+
+@pytest.mark.parametrize("config", ["embedded: {folder: ~nobody.here/x}", "tools: {python: [~nobody.here/x.py]}"])
+def test_the_home_of_a_user_that_there_is_not_is_a_folder_like_others(empty_folder: Path, config: str) -> None:
+    (empty_folder / "toolgate.yaml").write_text(f"{config}\n")
+    assert run("check").exit_code == 0
+
+
 def test_check_shows_what_each_alias_pattern_catches(empty_folder: Path) -> None:
     (empty_folder / "toolgate.yaml").write_text(
         "models:\n"

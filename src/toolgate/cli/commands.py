@@ -80,7 +80,10 @@ def check(
     loaded = _load(path)
     from toolgate.cli.printing import print_table
     from toolgate.cli.tables import aliases_table, models_table, upstreams_table
+    from toolgate.server.build import complaint
 
+    if wrong := complaint(loaded):
+        _stop(f"{path or 'The built-in configuration'} cannot be used:\n  - {wrong}", BAD_CONFIG)
     _say(f"{path or 'The built-in configuration'} is fine.")
     answers = None
     if probe and loaded.upstreams:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection, Mapping
+from urllib.parse import urlsplit
 
 from toolgate.config.addresses import complaint, is_loopback
 from toolgate.config.models import Surroundings, default_model, resolve_models
@@ -150,3 +151,13 @@ def _check_address(path: str, address: Secret | None, schemes: Collection[str], 
         problems.note(path, f"must start with one of {', '.join(f'{known}://' for known in schemes)}")
     elif rest.partition("/")[0].count("@") > 1:  # what is taken for the host would be told, and is half a password
         problems.note(path, "has more than one @ before its path: write %40 for one in a name or password")
+    elif scheme != "sqlite" and not _is_readable(address.reveal()):  # the library's words would show a part of it
+        problems.note(path, "is malformed: write special characters of a name or password as %XX, such as %2F for /")
+
+
+def _is_readable(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.port is None or parts.port > 0
+    except ValueError:
+        return False

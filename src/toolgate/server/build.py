@@ -335,6 +335,15 @@ async def opened_door(config: Config) -> AsyncIterator[Door]:
         await database.aclose()
 
 
+def complaint(config: Config) -> str | None:
+    """Why no server can be made of a configuration, which is known only by trying: patterns, folders, templates."""
+    try:
+        Toolgate(config)
+    except (ValueError, OSError, ToolgateError) as error:
+        return str(error)
+    return None
+
+
 def serve(config: Config, *, config_path: Path | None) -> int:
     """Serve until told to stop; SIGHUP reads the configuration again."""
     try:

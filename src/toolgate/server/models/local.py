@@ -1,5 +1,6 @@
 """The model on this machine, as the server keeps it: made if anybody may ask for it, started and ended with the server."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,7 +61,7 @@ def _options(config: Config) -> "Options":
     chosen = config.embedded
     return Options(
         model=chosen.model,
-        folder=Path(chosen.folder).expanduser() if chosen.folder else None,
+        folder=Path(os.path.expanduser(chosen.folder)) if chosen.folder else None,
         context=chosen.context,
         threads=chosen.threads,
         queue=chosen.queue,

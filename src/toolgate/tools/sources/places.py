@@ -4,6 +4,7 @@ Looks at names and files only; nothing is loaded here.
 """
 
 import glob
+import os
 import re
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -30,7 +31,7 @@ def find_places(text: str, base: Path) -> list[Place]:
     if glob.has_magic(text):
         found = [base / match for match in sorted(glob.glob(text, root_dir=base))]
         return [place for path in found for place in _at(path, base)]
-    path = base / Path(text).expanduser()
+    path = base / os.path.expanduser(text)
     if path.exists():
         return _at(path.resolve(), base)
     if _MODULE.fullmatch(text) and not text.endswith(".py"):

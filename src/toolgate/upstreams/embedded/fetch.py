@@ -43,7 +43,7 @@ def locate(model: str, cache: Cache) -> Path | Weights:
         return KNOWN[model]
     if added := cache.named(model):
         return added
-    path = Path(model).expanduser()
+    path = Path(os.path.expanduser(model))
     if not path.is_file():
         raise NoWeights(f"There is no file {model}, and no such model; known are {', '.join(KNOWN)}.")
     try:
