@@ -329,11 +329,14 @@ def test_tool_choices_come_and_go(given, choice):
     [
         ({}, None),
         ({"thinking": {"type": "enabled", "budget_tokens": 2048}}, Thinking(True, None, 2048, "auto")),
-        ({"thinking": {"type": "adaptive"}}, Thinking(True, None, None, "auto")),
-        ({"thinking": {"type": "adaptive", "display": "omitted"}}, Thinking(True)),
+        ({"thinking": {"type": "adaptive"}}, Thinking(True, None, None, "auto", adaptive=True)),
+        ({"thinking": {"type": "adaptive", "display": "omitted"}}, Thinking(True, adaptive=True)),
         ({"thinking": {"type": "disabled"}}, Thinking(False)),
         ({"thinking": {"type": "between_tools"}}, Thinking(True, None, None, "auto")),
-        ({"thinking": {"type": "adaptive"}, "output_config": {"effort": "max"}}, Thinking(True, "max", None, "auto")),
+        (
+            {"thinking": {"type": "adaptive"}, "output_config": {"effort": "max"}},
+            Thinking(True, "max", None, "auto", adaptive=True),
+        ),
         ({"output_config": {"effort": "low", "task_budget": {"total": 9}}}, Thinking(True, "low")),
     ],
 )

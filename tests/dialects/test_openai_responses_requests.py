@@ -127,7 +127,7 @@ def test_content_parts_of_every_kind() -> None:
     )
     assert message.parts == (
         Text("a"),
-        Media("image", "image/png", "QUJD", extra={NAME: {"detail": "low"}}),
+        Media("image", "image/png", "QUJD", detail="low"),
         Media("image", url="https://example.org/a.png"),
         Media("image", url="https://example.org/b.png"),
         Media("image", file_id="file_1"),

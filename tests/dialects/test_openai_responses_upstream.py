@@ -106,7 +106,7 @@ def test_results_follow_their_calls() -> None:
         Message("tool", (ToolResult(ID2, (Text("look"), Media("image", "image/png", "QUJD"))),)),
     )
     assert body["input"][3:] == [
-        {"type": "function_call_output", "call_id": ID1, "output": "ab"},
+        {"type": "function_call_output", "call_id": ID1, "output": "a\nb"},
         {
             "type": "custom_tool_call_output",
             "call_id": ID2,

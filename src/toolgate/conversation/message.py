@@ -15,6 +15,7 @@ Executor: TypeAlias = Literal["client", "gateway", "provider"]
 MediaKind: TypeAlias = Literal["image", "audio", "video", "file"]
 
 NO_EXTRA: Extra = {}
+REASONING_LOST = "reasoning of earlier turns was left out: the upstream takes only its own"
 
 
 class Text(Struct, frozen=True, tag=True):
@@ -25,7 +26,10 @@ class Text(Struct, frozen=True, tag=True):
 
 
 class Media(Struct, frozen=True, tag=True):
-    """A picture, sound or document: inline as base64 in `data`, or elsewhere by `url` or `file_id`."""
+    """A picture, sound or document: inline as base64 in `data`, or elsewhere by `url` or `file_id`.
+
+    `detail` is how closely the model should look at a picture.
+    """
 
     kind: MediaKind
     mime: str | None = None
@@ -34,6 +38,7 @@ class Media(Struct, frozen=True, tag=True):
     file_id: str | None = None
     name: str | None = None
     extra: Extra = NO_EXTRA
+    detail: str | None = None
 
 
 class Seal(Struct, frozen=True):

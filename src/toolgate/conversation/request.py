@@ -68,17 +68,39 @@ class OutputFormat(Struct, frozen=True):
     strict: bool | None = None
 
 
+def described(output: OutputFormat) -> Mapping[str, Any] | None:
+    """The schema with its description inside, for an upstream that takes a schema and nothing beside it."""
+    if output.schema is None or output.description is None or "description" in output.schema:
+        return output.schema
+    return {"description": output.description, **output.schema}
+
+
 class Thinking(Struct, frozen=True):
-    """How much the model should think: an effort word, a token budget, or both; `summary` asks to see it."""
+    """How much the model should think: an effort word, a token budget, or both; `summary` asks to see it.
+
+    One that is `adaptive` leaves it to the model whether to think at all.
+    """
 
     enabled: bool = True
     effort: str | None = None
     budget: int | None = None
     summary: str | None = None
+    adaptive: bool = False
+
+
+def effort_of(thinking: Thinking) -> str | None:
+    """The effort word for an upstream that knows no other: a budget's nearest; None leaves it to the model."""
+    if not thinking.enabled:
+        return "none"
+    if thinking.effort:
+        return thinking.effort
+    if thinking.budget is not None:
+        return "low" if thinking.budget <= 2048 else "medium" if thinking.budget <= 12288 else "high"
+    return None if thinking.adaptive or thinking.summary else "medium"
 
 
 class Settings(Struct, frozen=True):
-    """Sampling and limits; None means the upstream's own default."""
+    """Sampling, limits and wishes; None means the upstream's own default. `service_tier` is one of OpenAI's words."""
 
     max_tokens: int | None = None
     temperature: float | None = None
@@ -92,9 +114,27 @@ class Settings(Struct, frozen=True):
     thinking: Thinking | None = None
     user: str | None = None
     choices: int = 1
+    verbosity: str | None = None
+    service_tier: str | None = None
+    cache_key: str | None = None
+    cache_retention: str | None = None
+    safety_identifier: str | None = None
+    metadata: Mapping[str, Any] | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
 
 
 NO_SETTINGS = Settings()
+_FIELDS = {"cache_key": "prompt_cache_key", "cache_retention": "prompt_cache_retention", "choices": "n"}
+
+
+def unspoken(settings: Settings, names: tuple[str, ...]) -> list[str]:
+    """A warning for each of these settings that is given, for an upstream that has no place for it."""
+    return [
+        f"{_FIELDS.get(name, name)} has no place here"
+        for name in names
+        if (value := getattr(settings, name)) or (name == "seed" and value == 0)
+    ]
 
 
 class ModelRequest(Struct, frozen=True):

@@ -3,16 +3,35 @@
 Every dialect's error object is a variation of `{"error": {"message": …}}`, so one reader serves them all.
 """
 
+import re
 import time
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any
 
+from msgspec.structs import replace
+
 from toolgate.conversation.errors import Garbled, Rejected, TimedOut, Unavailable, UpstreamFault
+from toolgate.conversation.request import ModelRequest
 from toolgate.wire.jsontext import decode_event, excerpt
 
 MAX_RETRY_AFTER = 3600.0
 REDIRECTED = "upstream_redirect"
+_WISHES = {
+    "reasoning": "thinking",
+    "reasoning_effort": "thinking",
+    "verbosity": "verbosity",
+    "service_tier": "service_tier",
+    "prompt_cache_key": "cache_key",
+    "prompt_cache_retention": "cache_retention",
+    "safety_identifier": "safety_identifier",
+    "metadata": "metadata",
+    "logprobs": "logprobs",
+    "top_logprobs": "top_logprobs",
+}
+"""Fields without which a request still means the same, and the settings that they are written from."""
+
+_OF_THINKING = frozenset({"reasoning", "reasoning_effort"})
 _BUSY_CODES = {
     "overloaded_error",
     "rate_limit_error",
@@ -46,6 +65,27 @@ def read_refusal(status: int, headers: Mapping[str, str], body: bytes) -> Upstre
         return _fault(Unavailable(said, code=code or "upstream_error", status=unwell, retry_after=wait), status)
     kept = status if status in (400, 404, 409, 413) else 400
     return _fault(Rejected(said, code=code, param=param, status=kept), status)
+
+
+def without_refused_wishes(dialect: str, request: ModelRequest, fault: Rejected) -> tuple[ModelRequest, str] | None:
+    """The request without the wishes that this upstream refused, if they came here by translation.
+
+    Servers that imitate OpenAI's know some of its fields only, and some refuse a request for one that they do not know. A
+    client of the upstream's own dialect knows what it may ask for.
+    """
+    said = f"{fault.param or ''} {fault.message}"
+    refused = [name for name in _WISHES if re.search(rf"\b{name}\b", said)]
+    if request.dialect == dialect or not refused:
+        return None
+    # A server that refuses one of the lesser wishes would refuse the next one in turn, and it is asked once more only.
+    lesser = [name for name in _WISHES if name not in _OF_THINKING] if set(refused) - _OF_THINKING else []
+    given = {
+        _WISHES[name]: name for name in (*refused, *lesser) if getattr(request.settings, _WISHES[name]) is not None
+    }
+    if not given:
+        return None
+    settings = replace(request.settings, **dict.fromkeys(given))
+    return replace(request, settings=settings), f"{', '.join(given.values())} left out: the upstream refused it"
 
 
 def _redirected(status: int, headers: Mapping[str, str]) -> str:

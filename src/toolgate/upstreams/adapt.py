@@ -18,34 +18,15 @@ from msgspec.structs import replace
 
 from toolgate.conversation.errors import InvalidRequest
 from toolgate.conversation.events import Delta, PartEnd, PartStart, StepEvent
-from toolgate.conversation.message import Message, Part, ToolCall, ToolResult
+from toolgate.conversation.message import Media, Message, Part, ToolCall, ToolResult
 from toolgate.conversation.request import ModelRequest, ToolChoice, ToolDef
 from toolgate.conversation.stock import made_once
 from toolgate.dialects.dialect import Quirks
+from toolgate.upstreams.foreign_fields import foreign_fields
 
 _UNSAFE = re.compile(r"[^a-zA-Z0-9_-]")
 _FREEFORM_FIELD = "input"
-_BETWEEN_US = frozenset(
-    {
-        "background",
-        "betas",
-        "client_metadata",
-        "conversation",
-        "include",
-        "keep_alive",
-        "legacy_functions",
-        "max_completion_tokens",
-        "metadata",
-        "previous_response_id",
-        "store",
-        "stream_options",
-        "tool_choice",
-        "truncation",
-    }
-)
-"""Fields that concern the client and us, or were read as well as kept: leaving them out loses nothing."""
-
-
+_VENDORS = {"openai_chat": "openai", "openai_responses": "openai"}  # the dialects that share files
 Replacements: TypeAlias = Mapping[tuple[str | None, str], ToolDef]
 
 
@@ -66,7 +47,8 @@ def adapt(request: ModelRequest, dialect: str, quirks: Quirks) -> Adapted:
         raise InvalidRequest("n must be 1 for this model: its upstream gives one answer at a time.", param="n")
     if request.dialect == dialect:
         return Adapted(request)
-    request, dropped = _narrowed(request), _foreign_fields(request)
+    dropped = foreign_fields(request) if request.dialect else ()
+    request = _without_foreign_files(_narrowed(request), dialect)
     replacements = _replacements(request.tools, quirks, dialect == "openai_responses")
     if not replacements:
         return Adapted(request, dropped=dropped)
@@ -83,6 +65,8 @@ def adapt(request: ModelRequest, dialect: str, quirks: Quirks) -> Adapted:
 
 class Restorer:
     """Undoes the renaming in the events of one answer."""
+
+    done = False
 
     def __init__(self, originals: Mapping[str, ToolDef]) -> None:
         self._originals = originals
@@ -116,11 +100,6 @@ class Restorer:
         return replace(call, name=tool.name, extra=extra)
 
 
-def _foreign_fields(request: ModelRequest) -> tuple[str, ...]:
-    own = request.extra.get(request.dialect, {})
-    return tuple([f"{name} is known to {request.dialect} only" for name in own if name not in _BETWEEN_US])
-
-
 def _narrowed(request: ModelRequest) -> ModelRequest:
     """A choice among several tools as a choice among fewer tools: few upstreams know the former."""
     choice = request.tool_choice
@@ -128,6 +107,29 @@ def _narrowed(request: ModelRequest) -> ModelRequest:
         return request
     tools = tuple([tool for tool in request.tools if tool.name in choice.names])
     return replace(request, tools=tools, tool_choice=ToolChoice(choice.mode, (), choice.parallel))
+
+
+def _without_foreign_files(request: ModelRequest, dialect: str) -> ModelRequest:
+    """A file id of another vendor names nothing here, so it is taken out; the dialect then says what it cannot send."""
+    vendor = _VENDORS.get(dialect, dialect)
+    if not request.dialect or _VENDORS.get(request.dialect, request.dialect) == vendor:
+        return request
+    if not any(_has_file_id(part) for message in request.messages for part in message.parts):
+        return request
+    messages = [replace(one, parts=tuple([_without_file_id(part) for part in one.parts])) for one in request.messages]
+    return replace(request, messages=tuple(messages))
+
+
+def _has_file_id(part: Part) -> bool:
+    if type(part) is ToolResult:
+        return any(_has_file_id(piece) for piece in part.content)
+    return type(part) is Media and part.file_id is not None
+
+
+def _without_file_id(part: Any) -> Any:
+    if type(part) is ToolResult:
+        return replace(part, content=tuple([_without_file_id(piece) for piece in part.content]))
+    return replace(part, file_id=None) if type(part) is Media else part
 
 
 @made_once
@@ -144,6 +146,10 @@ def _as_taken(tool: ToolDef, quirks: Quirks, keeps_namespaces: bool) -> ToolDef:
         tool = replace(tool, name=f"{tool.namespace}__{tool.name}", namespace=None)
     if tool.kind == "freeform" and not quirks.freeform_tools:
         tool = _as_function(tool)
+    examples = tool.extra["anthropic"].get("input_examples") if "anthropic" in tool.extra else None
+    if examples:
+        shown = f"Examples of its input: {msgspec.json.encode(examples).decode()}"
+        tool = replace(tool, description=f"{tool.description}\n\n{shown}" if tool.description else shown)
     name = short_name(tool.name, quirks.name_limit)
     return tool if name == tool.name else replace(tool, name=name)
 

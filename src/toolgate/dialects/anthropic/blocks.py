@@ -131,4 +131,6 @@ def _spoken(block: dict[str, Any]) -> str:
         content = source.get("data") or source.get("content")
     pieces = [{"text": content}] if type(content) is str else content if type(content) is list else []
     texts = [piece.get("text") for piece in pieces if type(piece) is dict]
-    return "\n".join([line for line in (block.get("title"), source, *texts) if line and type(line) is str])
+    return "\n".join(
+        [line for line in (block.get("title"), block.get("context"), source, *texts) if line and type(line) is str]
+    )

@@ -14,6 +14,7 @@ from toolgate.wire.fields import Fields
 
 MAX_STOPS = 64
 LONGEST_USER = 64
+_TIERS = {"standard_only": "default"}  # the same tier in OpenAI's words; the other one is everybody's default
 _PLACEHOLDER = "DeferredToolPlaceholder"
 _BILLING = "x-anthropic-billing-header"
 
@@ -163,6 +164,7 @@ def _settings(fields: Fields, needs_limit: bool) -> Settings:
         output=output,
         thinking=thinking,
         user=_user_id(fields),
+        service_tier=_TIERS.get(str(fields.rest.get("service_tier"))),
     )
 
 
@@ -200,7 +202,8 @@ def _thinking_and_output(fields: Fields) -> tuple[Thinking | None, OutputFormat 
     shown = wanted.get("display") != "omitted"
     enabled = wanted.get("type") != "disabled"
     budget = budget if type(budget) is int else None
-    return Thinking(enabled, effort, budget, "auto" if enabled and shown else None), output
+    adaptive = wanted.get("type") == "adaptive"
+    return Thinking(enabled, effort, budget, "auto" if enabled and shown else None, adaptive), output
 
 
 def _output(fields: Fields, name: str) -> OutputFormat | None:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from toolgate.conversation.errors import Rejected
 from toolgate.conversation.message import Reasoning
-from toolgate.conversation.request import ModelRequest, Settings, Thinking
+from toolgate.conversation.request import ModelRequest, Settings, Thinking, unspoken
 from toolgate.dialects.anthropic.turns import lacks_thinking
 from toolgate.dialects.anthropic.words import NAME
 from toolgate.dialects.dialect import Quirks
@@ -21,6 +21,16 @@ from toolgate.dialects.dialect import Quirks
 LEAST_BUDGET = 1024
 _BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, "xhigh": 24576, "max": 32768}
 _EFFORTS = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "xhigh", "max": "max"}
+_UNSPOKEN = (
+    "seed",
+    "frequency_penalty",
+    "presence_penalty",
+    "verbosity",
+    "cache_key",
+    "cache_retention",
+    "logprobs",
+    "top_logprobs",
+)
 _LOST = "thinking was turned off: the thinking before the open tool calls is lost"
 
 
@@ -165,10 +175,10 @@ def _restrain(fields: dict[str, Any], thinks: bool, dropped: list[str]) -> None:
 
 
 def _note_unknown(settings: Settings, dropped: list[str]) -> None:
-    given = {
-        "seed": settings.seed is not None,
-        "frequency_penalty": bool(settings.frequency_penalty),
-        "presence_penalty": bool(settings.presence_penalty),
-        "more than one choice": settings.choices > 1,
-    }
-    dropped += [f"{name} has no place here" for name, is_given in given.items() if is_given]
+    dropped += unspoken(settings, _UNSPOKEN)
+    if settings.choices > 1:
+        dropped.append("n has no place here")
+    if settings.safety_identifier and settings.user:
+        dropped.append("safety_identifier has no place beside user")
+    if settings.metadata and settings.metadata.keys() != {"user_id"}:
+        dropped.append("metadata has no place here")

@@ -10,7 +10,18 @@ from collections.abc import Iterator
 from typing import Any
 
 from toolgate.conversation import ids
-from toolgate.conversation.message import Media, Message, Opaque, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
+from toolgate.conversation.message import (
+    REASONING_LOST,
+    Media,
+    Message,
+    Opaque,
+    Part,
+    Reasoning,
+    Refusal,
+    Text,
+    ToolCall,
+    ToolResult,
+)
 from toolgate.conversation.request import ModelRequest
 from toolgate.dialects.anthropic.words import ID_PATTERN, NAME, write_input
 from toolgate.dialects.dialect import Quirks
@@ -134,6 +145,8 @@ class Turns:
                 case Reasoning(text, seal):
                     if seal is not None and seal.dialect == NAME:
                         yield _sealed(text, seal.fields)
+                    elif (text or seal) and REASONING_LOST not in self._dropped:
+                        self._dropped.append(REASONING_LOST)
                 case _:
                     yield from self._rare(part)
 
@@ -144,7 +157,8 @@ class Turns:
             case Opaque(dialect, value):
                 self._dropped.append(f"a part of type {value.get('type')!r} is known to {dialect} only")
             case _:
-                self._dropped.append(f"a part of kind {type(part).__name__} has no place here")
+                kind = part.kind if isinstance(part, Media) else type(part).__name__
+                self._dropped.append(f"a part of kind {kind} has no place here")
 
     def _piece(self, part: Text | Media) -> Iterator[dict[str, Any]]:
         own = part.extra.get(NAME, {})
@@ -173,6 +187,8 @@ class Turns:
             self._dropped.append(f"{part.kind} {part.mime or ''} {where} has no place here".replace("  ", " "))
             return
         if part.kind == "image":
+            if part.detail not in (None, "auto"):
+                self._dropped.append("detail of an image has no place here")
             yield {"type": "image", "source": source, **own}
         else:
             title = {"title": part.name} if part.name else {}

@@ -13,7 +13,7 @@ from toolgate.conversation.arguments import NO_ARGUMENTS
 from toolgate.conversation.errors import Garbled, UpstreamFault
 from toolgate.conversation.events import ModelResponse, StepEvent, Usage
 from toolgate.conversation.fold import fold
-from toolgate.conversation.request import ModelRequest, OutputFormat, ToolChoice, ToolDef
+from toolgate.conversation.request import ModelRequest, OutputFormat, ToolChoice, ToolDef, described
 from toolgate.conversation.stock import Stock, made_once, names_of
 from toolgate.dialects.anthropic.relay import MessagesRelay, mend_response
 from toolgate.dialects.anthropic.stream import MessagesDecoder
@@ -37,6 +37,7 @@ __all__ = [
 ]
 
 VERSION = "2023-06-01"
+_TIERS = {"auto": "auto", "default": "standard_only"}  # OpenAI's words, and the same tiers here
 _EMPTY_SCHEMA: Mapping[str, Any] = {"type": "object", "properties": {}}
 _OF_THE_MESSAGE = ("content", "id", "model", "role", "type", "usage")
 
@@ -118,8 +119,11 @@ def encode_request(request: ModelRequest, quirks: Quirks) -> tuple[dict[str, Any
     body |= _output_config(request, plan, quirks, dropped)
     if plan.thinking:
         body["thinking"] = plan.thinking
-    if request.settings.user is not None:
-        body["metadata"] = {"user_id": request.settings.user}
+    settings = request.settings
+    if (user := settings.user or settings.safety_identifier) is not None:
+        body["metadata"] = {"user_id": user}
+    if request.dialect != NAME and settings.service_tier is not None:
+        body |= _tier(settings.service_tier, dropped)
     if request.stream:
         body["stream"] = True
     own = request.extra.get(NAME, {})
@@ -197,6 +201,13 @@ def _output_config(request: ModelRequest, plan: Plan, quirks: Quirks, dropped: l
     return {"output_config": config} if config else {}
 
 
+def _tier(tier: str, dropped: list[str]) -> dict[str, str]:
+    if tier not in _TIERS:
+        dropped.append(f"service_tier {tier!r} has no place here")
+        return {}
+    return {"service_tier": _TIERS[tier]}
+
+
 def _format(output: OutputFormat, quirks: Quirks, dropped: list[str]) -> dict[str, Any] | None:
     if output.schema is None:
         dropped.append("an answer in JSON cannot be asked for without a schema")
@@ -204,6 +215,4 @@ def _format(output: OutputFormat, quirks: Quirks, dropped: list[str]) -> dict[st
     if quirks.output_format != "schema":
         dropped.append("the upstream takes no output schema")
         return None
-    if output.description is not None:
-        dropped.append("the description of the output schema has no place here")
-    return {"type": "json_schema", "schema": output.schema}
+    return {"type": "json_schema", "schema": described(output)}

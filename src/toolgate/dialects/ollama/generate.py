@@ -37,9 +37,8 @@ def decode_request(body: Any) -> ModelRequest:
     messages = _messages(fields)
     settings, stream = read_settings(fields), fields.flag("stream") is not False
     special = {name: value for name in _OLLAMA_ONLY if (value := fields.raw(name))}
-    warnings = tuple([f"{name} means something to an Ollama upstream only" for name in special])
     fields.rest[PROMPT] = special
-    return ModelRequest(model, messages, (), None, settings, stream, NAME, own(fields.rest), warnings)
+    return ModelRequest(model, messages, (), None, settings, stream, NAME, own(fields.rest))
 
 
 def _messages(fields: Fields) -> tuple[Message, ...]:

@@ -166,6 +166,8 @@ def read_settings(fields: Fields) -> Settings:
         presence_penalty=options.number("presence_penalty"),
         output=_output(fields),
         thinking=_thinking(fields),
+        logprobs=value if type(value := fields.rest.get("logprobs")) is bool else None,
+        top_logprobs=value if type(value := fields.rest.get("top_logprobs")) is int else None,
     )
     if options.rest:
         fields.rest["options"] = options.rest

@@ -14,6 +14,7 @@ from toolgate.conversation.errors import Garbled, InvalidRequest, UpstreamFault
 from toolgate.conversation.events import ModelResponse, Usage
 from toolgate.conversation.fold import fold
 from toolgate.conversation.message import (
+    REASONING_LOST,
     Media,
     Message,
     Opaque,
@@ -25,7 +26,16 @@ from toolgate.conversation.message import (
     ToolResult,
     spoken_content,
 )
-from toolgate.conversation.request import ModelRequest, OutputFormat, Settings, Thinking, ToolChoice, ToolDef
+from toolgate.conversation.request import (
+    ModelRequest,
+    OutputFormat,
+    Settings,
+    Thinking,
+    ToolChoice,
+    ToolDef,
+    described,
+    unspoken,
+)
 from toolgate.conversation.stock import names_of
 from toolgate.dialects.dialect import Decoder, Quirks, Relay, Reply
 from toolgate.dialects.ollama.relay import Mender, OllamaRelay
@@ -48,6 +58,15 @@ __all__ = [
 _EMPTY_SCHEMA: Mapping[str, Any] = {"type": "object", "properties": {}}
 _IMAGES_FOLLOW = "[The tool returned the following attachment.]"
 _NOTHING: Mapping[str, Any] = {"role": "assistant", "content": ""}
+_UNSPOKEN = (
+    "user",
+    "verbosity",
+    "service_tier",
+    "cache_key",
+    "cache_retention",
+    "safety_identifier",
+    "metadata",
+)
 _EFFORTS: Mapping[str, bool | str] = {
     "none": False,
     "minimal": "low",
@@ -205,6 +224,8 @@ def _spoken(parts: tuple[Part, ...], dropped: list[str]) -> dict[str, Any]:
                 texts.append(text)
             case Media(kind="image", data=str(data)):
                 images.append(data)
+                if part.detail not in (None, "auto"):
+                    dropped.append("detail of an image has no place here")
             case Media(kind):
                 dropped.append(
                     f"{kind} by {'url' if part.url else 'value' if part.data else 'file id'} has no place here"
@@ -221,6 +242,8 @@ def _assistant(parts: tuple[Part, ...], quirks: Quirks, dropped: list[str]) -> d
     message = {"role": "assistant", **_spoken(parts, dropped)}
     # Reasoning that another provider sealed means nothing to this one.
     thoughts = [part for part in parts if isinstance(part, Reasoning) and (not part.seal or part.seal.dialect == NAME)]
+    if REASONING_LOST not in dropped and any(isinstance(part, Reasoning) and part not in thoughts for part in parts):
+        dropped.append(REASONING_LOST)
     if thought := "\n".join([part.text for part in thoughts if part.text]):
         message["thinking"] = thought
     calls = [part for part in parts if isinstance(part, ToolCall)]
@@ -291,8 +314,11 @@ def _settings(settings: Settings, beside: Mapping[str, Any], quirks: Quirks, dro
         fields |= _format(settings.output, quirks, dropped)
     if settings.thinking:
         fields["think"] = _think(settings.thinking)
-    if settings.user is not None:
-        dropped.append("the name of the end user has no place here")
+    if settings.logprobs or settings.top_logprobs:
+        fields["logprobs"] = True
+    if settings.top_logprobs:
+        fields["top_logprobs"] = settings.top_logprobs
+    dropped += unspoken(settings, _UNSPOKEN)
     return fields
 
 
@@ -304,7 +330,7 @@ def _format(output: OutputFormat, quirks: Quirks, dropped: list[str]) -> dict[st
         if output.schema is not None:
             dropped.append("the upstream takes no output schema: any JSON object was asked for")
         return {"format": "json"}
-    return {"format": output.schema}
+    return {"format": described(output)}
 
 
 def _think(thinking: Thinking) -> bool | str:

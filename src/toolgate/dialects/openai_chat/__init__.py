@@ -1,6 +1,10 @@
 """OpenAI Chat Completions."""
 
+from functools import partial
+
 from toolgate.dialects.dialect import Dialect
 from toolgate.dialects.openai_chat import server, upstream
+from toolgate.dialects.openai_chat.words import NAME
+from toolgate.dialects.refusals import without_refused_wishes
 
-DIALECT = Dialect("openai_chat", server, upstream)
+DIALECT = Dialect(NAME, server, upstream, mend_refused=partial(without_refused_wishes, NAME))

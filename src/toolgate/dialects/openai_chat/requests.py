@@ -1,6 +1,9 @@
 """Chat Completions requests, read into the conversation's values."""
 
+from collections.abc import Mapping
 from typing import Any
+
+from msgspec.structs import replace
 
 from toolgate.conversation.arguments import as_text
 from toolgate.conversation.errors import InvalidRequest
@@ -167,9 +170,10 @@ def _image(fields: Fields) -> Media:
     image = Fields(
         {"url": fields.raw("image_url")} if type(value) is str else fields.raw("image_url"), fields.at("image_url")
     )
-    url = image.required_text("url")
+    url, detail = image.required_text("url"), image.text("detail")
     own = {**fields.rest, **({"image_url": image.rest} if image.rest else {})}
-    return media_from_url("image", url, _extra(own))
+    media = media_from_url("image", url, _extra(own))
+    return replace(media, detail=detail) if detail else media
 
 
 def _file(fields: Fields) -> Media:
@@ -334,10 +338,22 @@ def _allowed_tools(fields: Fields, parallel: bool | None) -> ToolChoice:
 
 _NUMBERS = ("temperature", "top_p", "frequency_penalty", "presence_penalty")
 _INTEGERS = ("top_k", "seed")
+_KEPT: Mapping[str, tuple[str, type]] = {
+    "verbosity": ("verbosity", str),
+    "service_tier": ("service_tier", str),
+    "prompt_cache_key": ("cache_key", str),
+    "prompt_cache_retention": ("cache_retention", str),
+    "safety_identifier": ("safety_identifier", str),
+    "metadata": ("metadata", dict),
+    "logprobs": ("logprobs", bool),
+    "top_logprobs": ("top_logprobs", int),
+}
+"""Wishes that are read for other dialects and kept as they are for this one."""
 _SAID_IN_SETTINGS = frozenset(
     {
         *_NUMBERS,
         *_INTEGERS,
+        *_KEPT,
         "max_tokens",
         "max_completion_tokens",
         "stop",
@@ -364,6 +380,10 @@ def _read_setting(fields: Fields, name: str, said: dict[str, Any]) -> None:
         said[name] = fields.number(name)
     elif name in _INTEGERS:
         said[name] = fields.integer(name)
+    elif name in _KEPT:
+        setting, kind = _KEPT[name]
+        if type(fields.rest[name]) is kind:
+            said[setting] = fields.rest[name]
     elif name == "max_tokens":
         said.setdefault("max_tokens", fields.integer(name, least=1))
     elif name == "max_completion_tokens":

@@ -15,6 +15,7 @@ from toolgate.conversation.events import ModelResponse, Usage
 from toolgate.conversation.fold import fold
 from toolgate.conversation.media import data_url
 from toolgate.conversation.message import (
+    REASONING_LOST,
     Media,
     Message,
     Opaque,
@@ -26,7 +27,15 @@ from toolgate.conversation.message import (
     ToolResult,
     spoken_content,
 )
-from toolgate.conversation.request import NO_SETTINGS, ModelRequest, OutputFormat, Settings, ToolChoice, ToolDef
+from toolgate.conversation.request import (
+    NO_SETTINGS,
+    ModelRequest,
+    OutputFormat,
+    Settings,
+    ToolChoice,
+    ToolDef,
+    effort_of,
+)
 from toolgate.conversation.stock import Stock, made_once, names_of
 from toolgate.dialects.dialect import Decoder, Quirks, Relay, Reply
 from toolgate.dialects.openai_chat.relay import ChatRelay, mend_response
@@ -132,7 +141,7 @@ def encode_request(request: ModelRequest, quirks: Quirks) -> tuple[dict[str, Any
     """The body to post, and what could not be said in this dialect."""
     dropped: list[str] = []
     body: dict[str, Any] = {"model": request.model}
-    body["messages"] = list(_messages(request.messages, quirks, dropped))
+    body["messages"] = list(_messages(request, quirks, dropped))
     if request.tools:
         tools, lost = _tools(request.tools)
         dropped += lost
@@ -163,12 +172,13 @@ def _own_fields(own: Mapping[str, Any], body: dict[str, Any], quirks: Quirks) ->
     return fields
 
 
-def _messages(messages: tuple[Message, ...], quirks: Quirks, dropped: list[str]) -> Iterator[dict[str, Any]]:
+def _messages(request: ModelRequest, quirks: Quirks, dropped: list[str]) -> Iterator[dict[str, Any]]:
     """Tool messages hold text only at most upstreams, so pictures follow as the user's, behind all results of the turn."""
     attached: list[Text | Media] = []
-    for message in messages:
+    own = request.dialect == NAME
+    for message in request.messages:
         if message.role == "tool":
-            yield from _results(message, quirks, attached)
+            yield from _results(message, quirks, attached, own)
             continue
         if attached:
             yield _attachment(attached, dropped)
@@ -220,7 +230,8 @@ def _part(part: Part, dropped: list[str]) -> dict[str, Any] | None:
         case Opaque(dialect, value):
             dropped.append(f"a part of type {value.get('type')!r} is known to {dialect} only")
         case _:
-            dropped.append(f"a part of kind {type(part).__name__} has no place here")
+            kind = part.kind if isinstance(part, Media) else type(part).__name__
+            dropped.append(f"a part of kind {kind} has no place here")
     return None
 
 
@@ -228,7 +239,8 @@ def _media(part: Media, dropped: list[str]) -> dict[str, Any] | None:
     own = dict(part.extra.get(NAME, {}))
     url = part.url or (data_url(part.mime, part.data) if part.data else None)
     if part.kind == "image" and url:
-        return {"type": "image_url", **own, "image_url": {"url": url, **own.get("image_url", {})}}
+        detail = {"detail": part.detail} if part.detail else {}
+        return {"type": "image_url", **own, "image_url": {"url": url, **detail, **own.get("image_url", {})}}
     if part.kind == "audio" and part.data:
         form = {"audio/mpeg": "mp3"}.get(part.mime or "", (part.mime or "audio/wav").rpartition("/")[2])
         return {"type": "input_audio", "input_audio": {"data": part.data, "format": form}, **own}
@@ -255,7 +267,8 @@ def _assistant(parts: tuple[Part, ...], quirks: Quirks, dropped: list[str]) -> d
             case Reasoning(seal=seal) if seal is not None and seal.dialect == NAME and "next_call" in seal.fields:
                 sealed = seal.fields["next_call"]
             case Reasoning():
-                _write_reasoning(part, quirks, message)
+                if not _write_reasoning(part, quirks, message) and REASONING_LOST not in dropped:
+                    dropped.append(REASONING_LOST)
     if calls:
         message["tool_calls"] = calls
     elif message["content"] is None:
@@ -263,16 +276,19 @@ def _assistant(parts: tuple[Part, ...], quirks: Quirks, dropped: list[str]) -> d
     return message
 
 
-def _write_reasoning(part: Reasoning, quirks: Quirks, message: dict[str, Any]) -> None:
-    """Reasoning goes back in the field it came in, or the one that this upstream wants; otherwise it stays out."""
-    field = quirks.reasoning_field
+def _write_reasoning(part: Reasoning, quirks: Quirks, message: dict[str, Any]) -> bool:
+    """Reasoning goes back in the field it came in, or the one that this upstream wants; whether it does at all."""
+    field, written = quirks.reasoning_field, False
     if part.seal is not None and part.seal.dialect == NAME:
         field = part.seal.fields.get("field") or field
         for name, value in part.seal.fields.items():
             if name == "reasoning_details":
                 message[name] = [*message.get(name, []), *value]
+                written = True
     if field and part.text:
         message[field] = message.get(field, "") + part.text
+        written = True
+    return written or (part.seal is None and not part.text)
 
 
 def _call(call: ToolCall, quirks: Quirks) -> dict[str, Any]:
@@ -289,7 +305,7 @@ def call_id(id: str, quirks: Quirks) -> str:
     return ids.fitted(id, quirks.call_id_pattern) if quirks.call_id_pattern else id
 
 
-def _results(message: Message, quirks: Quirks, attached: list[Text | Media]) -> Iterator[dict[str, Any]]:
+def _results(message: Message, quirks: Quirks, attached: list[Text | Media], as_sent: bool) -> Iterator[dict[str, Any]]:
     own = message.extra.get(NAME, {})
     for part in message.parts:
         if not isinstance(part, ToolResult):
@@ -298,12 +314,20 @@ def _results(message: Message, quirks: Quirks, attached: list[Text | Media]) -> 
         if not quirks.images_in_tool_results and any(isinstance(piece, Media) for piece in content):
             attached += [piece for piece in content if isinstance(piece, Media)]
             content = tuple([piece for piece in content if isinstance(piece, Text)]) or (Text(_IMAGES_FOLLOW),)
-        yield {"role": "tool", "tool_call_id": call_id(part.call_id, quirks), "content": _result_text(content), **own}
+        yield {
+            "role": "tool",
+            "tool_call_id": call_id(part.call_id, quirks),
+            "content": _result_text(content, as_sent),
+            **own,
+        }
 
 
-def _result_text(content: tuple[Text | Media, ...]) -> str | list[dict[str, Any]]:
-    if all(isinstance(piece, Text) and NAME not in piece.extra for piece in content):
-        return "".join([piece.text for piece in content if isinstance(piece, Text)])
+def _result_text(content: tuple[Text | Media, ...], as_sent: bool) -> str | list[dict[str, Any]]:
+    """One text: not every upstream takes several, so those of other dialects become its lines."""
+    if (not as_sent or len(content) < 2) and all(
+        isinstance(piece, Text) and NAME not in piece.extra for piece in content
+    ):
+        return "\n".join([piece.text for piece in content if isinstance(piece, Text)])
     return [entry for piece in content if (entry := _part(piece, []))]
 
 
@@ -363,18 +387,19 @@ def _settings(settings: Settings, quirks: Quirks, dropped: list[str]) -> dict[st
         "frequency_penalty": settings.frequency_penalty,
         "presence_penalty": settings.presence_penalty,
         "response_format": _output(settings.output, quirks, dropped) if settings.output else None,
-        "reasoning_effort": _effort(thinking.enabled, thinking.effort, thinking.budget) if thinking else None,
+        "reasoning_effort": effort_of(thinking) if thinking else None,
         "user": settings.user,
         "n": settings.choices if settings.choices > 1 else None,
+        "verbosity": settings.verbosity,
+        "service_tier": settings.service_tier,
+        "prompt_cache_key": settings.cache_key,
+        "prompt_cache_retention": settings.cache_retention,
+        "safety_identifier": settings.safety_identifier,
+        "metadata": settings.metadata,
+        "logprobs": settings.logprobs if settings.top_logprobs is None else True,
+        "top_logprobs": settings.top_logprobs,
     }
     return {name: value for name, value in fields.items() if value is not None}
-
-
-def _effort(enabled: bool, effort: str | None, budget: int | None) -> str | None:
-    """A token budget as the nearest effort word, where a client gave only the budget."""
-    if effort or budget is None:
-        return effort if enabled else None
-    return "low" if budget <= 2048 else "medium" if budget <= 12288 else "high"
 
 
 def _output(output: OutputFormat, quirks: Quirks, dropped: list[str]) -> dict[str, Any] | None:

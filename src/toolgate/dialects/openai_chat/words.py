@@ -56,7 +56,7 @@ def read_usage(value: Any) -> Usage | None:
         input=given or 0,
         output=made or 0,
         cache_read=_count(prompt.get("cached_tokens") or value.get("prompt_cache_hit_tokens")),
-        cache_write=_count(prompt.get("cache_creation_tokens")),
+        cache_write=_count(prompt.get("cache_write_tokens") or prompt.get("cache_creation_tokens")),
         reasoning=_count(completion.get("reasoning_tokens")),
     )
 
@@ -67,7 +67,11 @@ def write_usage(usage: Usage) -> dict[str, Any]:
         "prompt_tokens": usage.input,
         "completion_tokens": usage.output,
         "total_tokens": usage.input + usage.output,
-        "prompt_tokens_details": {"cached_tokens": usage.cache_read, "audio_tokens": 0},
+        "prompt_tokens_details": {
+            "cached_tokens": usage.cache_read,
+            "cache_write_tokens": usage.cache_write,
+            "audio_tokens": 0,
+        },
         "completion_tokens_details": {
             "reasoning_tokens": usage.reasoning,
             "audio_tokens": 0,

@@ -11,6 +11,7 @@ from toolgate.conversation import ids
 from toolgate.conversation.arguments import as_object_text
 from toolgate.conversation.media import data_url
 from toolgate.conversation.message import (
+    REASONING_LOST,
     Media,
     Message,
     Opaque,
@@ -66,7 +67,7 @@ class InputWriter:
                 yield from [self._result(part, own) for part in message.parts if isinstance(part, ToolResult)]
 
     def _content(self, parts: tuple[Part, ...]) -> str | list[dict[str, Any]]:
-        if len(parts) == 1 and type(part := parts[0]) is Text and not part.extra:
+        if len(parts) == 1 and type(part := parts[0]) is Text and NAME not in part.extra:
             return part.text
         return [entry for part in parts if (entry := self._part(part))] or ""
 
@@ -89,14 +90,15 @@ class InputWriter:
         if isinstance(part, Opaque):
             self._dropped.append(f"a part of type {part.value.get('type')!r} is known to {part.dialect} only")
         else:
-            self._dropped.append(f"a part of kind {type(part).__name__} has no place here")
+            kind = part.kind if isinstance(part, Media) else type(part).__name__
+            self._dropped.append(f"a part of kind {kind} has no place here")
 
     def _media(self, part: Media) -> dict[str, Any] | None:
         own = dict(part.extra.get(NAME, {}))
         inline = data_url(part.mime, part.data) if part.data else None
         if part.kind == "image" and (part.file_id or inline or part.url):
             image = {"file_id": part.file_id} if part.file_id else {"image_url": inline or part.url}
-            return {"type": "input_image", **image, **own}
+            return {"type": "input_image", **image, **({"detail": part.detail} if part.detail else {}), **own}
         if part.kind == "audio" and part.data:
             form = {"audio/mpeg": "mp3"}.get(part.mime or "", (part.mime or "audio/wav").rpartition("/")[2])
             return {"type": "input_audio", "input_audio": {"data": part.data, "format": form}, **own}
@@ -159,6 +161,8 @@ class InputWriter:
 
     def _reasoning(self, part: Reasoning) -> list[dict[str, Any]]:
         if part.seal is None or part.seal.dialect != NAME:
+            if (part.text or part.seal) and REASONING_LOST not in self._dropped:
+                self._dropped.append(REASONING_LOST)
             return []
         return [{"type": "reasoning", "summary": [], **part.seal.fields}]
 
@@ -173,9 +177,9 @@ class InputWriter:
 
     def _output(self, content: tuple[Text | Media, ...]) -> str | list[dict[str, Any]]:
         """A string where it will do, for not every upstream takes a list here."""
-        plain = all(isinstance(piece, Text) and not piece.extra for piece in content)
+        plain = all(isinstance(piece, Text) and NAME not in piece.extra for piece in content)
         if plain and (len(content) < 2 or not self._own):
-            return plain_text(content)
+            return "\n".join([piece.text for piece in content if isinstance(piece, Text)])
         return [entry for piece in content if (entry := self._part(piece))]
 
 

@@ -130,6 +130,8 @@ class InputReader:
     def _result(self, fields: Fields) -> None:
         call_id = self._answered(fields)
         content, name = read_output(fields), fields.text("name")
+        if name:
+            fields.rest["name"] = name  # for this dialect
         self._append(Message("tool", (ToolResult(call_id, content, name=name),), own_extra(_without_identity(fields))))
 
     def _answered(self, fields: Fields) -> str:
@@ -262,14 +264,14 @@ def _image(fields: Fields) -> Media:
     url = fields.raw("image_url")
     if type(url) is dict:
         url = url.get("url")  # the shape that Chat has
-    file_id = fields.text("file_id")
+    file_id, detail = fields.text("file_id"), fields.text("detail")
     if type(url) is str and url:
-        return media_from_url("image", url, said_extra(fields.rest))
+        return replace(media_from_url("image", url, said_extra(fields.rest)), detail=detail)
     if not file_id:
         raise InvalidRequest(
             f"{fields.at('image_url')} or {fields.at('file_id')} is required.", param=fields.at("image_url")
         )
-    return Media("image", file_id=file_id, extra=said_extra(fields.rest))
+    return Media("image", file_id=file_id, extra=said_extra(fields.rest), detail=detail)
 
 
 def _file(fields: Fields) -> Media:

@@ -4,6 +4,7 @@ Input items have a file of their own, `items.py`, and tools another, `tools.py`.
 (`store`, `previous_response_id`, `conversation`, `background`) stays in `extra`; the accessors here read it.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from toolgate.conversation.errors import InvalidRequest
@@ -11,10 +12,22 @@ from toolgate.conversation.message import Message, Text, plain_text
 from toolgate.conversation.request import ModelRequest, OutputFormat, Settings, Thinking
 from toolgate.dialects.openai_responses.items import InputReader
 from toolgate.dialects.openai_responses.tools import read_choice, read_tools
-from toolgate.dialects.openai_responses.words import NAME, own_extra
+from toolgate.dialects.openai_responses.words import LOGPROBS, NAME, own_extra
 from toolgate.wire.fields import Fields
 
 _INSTRUCTIONS = {NAME: {"instructions": True}}
+_KEPT = frozenset(
+    {
+        "include",
+        "metadata",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "safety_identifier",
+        "service_tier",
+        "text",
+        "top_logprobs",
+    }
+)
 
 
 def decode_request(body: Any) -> ModelRequest:
@@ -107,7 +120,30 @@ def _settings(fields: Fields) -> Settings:
         output=_output(fields),
         thinking=_thinking(fields),
         user=fields.text("user"),
+        **_kept(fields.rest),
     )
+
+
+def _kept(rest: Mapping[str, Any]) -> dict[str, Any]:
+    """Wishes that are read for other dialects; for this one they stay as they are."""
+    if _KEPT.isdisjoint(rest):
+        return {}
+    text, include, count = rest.get("text"), rest.get("include"), rest.get("top_logprobs")
+    said = {
+        "verbosity": text.get("verbosity") if type(text) is dict else None,
+        "service_tier": rest.get("service_tier"),
+        "cache_key": rest.get("prompt_cache_key"),
+        "cache_retention": rest.get("prompt_cache_retention"),
+        "safety_identifier": rest.get("safety_identifier"),
+    }
+    kept: dict[str, Any] = {name: value for name, value in said.items() if type(value) is str}
+    if type(metadata := rest.get("metadata")) is dict and metadata:
+        kept["metadata"] = metadata
+    if type(include) is list and LOGPROBS in include:
+        kept["logprobs"] = True
+    if type(count) is int:
+        kept["top_logprobs"] = count
+    return kept
 
 
 def _thinking(fields: Fields) -> Thinking | None:

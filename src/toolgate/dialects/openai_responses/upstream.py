@@ -10,14 +10,14 @@ from toolgate.conversation.errors import Garbled, InvalidRequest, UpstreamFault
 from toolgate.conversation.events import ModelResponse
 from toolgate.conversation.fold import fold
 from toolgate.conversation.message import Reasoning
-from toolgate.conversation.request import ModelRequest, OutputFormat, Settings, Thinking
+from toolgate.conversation.request import ModelRequest, OutputFormat, Settings, Thinking, effort_of, unspoken
 from toolgate.conversation.stock import names_of
 from toolgate.dialects.dialect import Decoder, Quirks, Relay, Reply
 from toolgate.dialects.openai_responses.history import InputWriter
 from toolgate.dialects.openai_responses.relay import ResponsesRelay, mend_response
 from toolgate.dialects.openai_responses.stream import ResponsesDecoder, usage_of
 from toolgate.dialects.openai_responses.tools import read_choice, write_choice, write_tools
-from toolgate.dialects.openai_responses.words import NAME
+from toolgate.dialects.openai_responses.words import LOGPROBS, NAME
 from toolgate.dialects.refusals import read_refusal
 
 __all__ = [
@@ -113,6 +113,8 @@ def _include(request: ModelRequest, own: Mapping[str, Any]) -> dict[str, Any]:
     wanted = [name for name in asked if name != _SEALED] if type(asked) is list else []
     if (type(asked) is list and _SEALED in asked) or _reasons(request):
         wanted.append(_SEALED)
+    if request.settings.logprobs and LOGPROBS not in wanted:
+        wanted.append(LOGPROBS)
     return {"include": wanted} if wanted else {}
 
 
@@ -148,12 +150,18 @@ def _settings(request: ModelRequest, own: Mapping[str, Any], quirks: Quirks, dro
         "max_output_tokens": _limit(settings, dropped),
         "temperature": settings.temperature,
         "top_p": settings.top_p,
-        "text": {**_text(settings.output, quirks, dropped), **own.get("text", {})} or None,
+        "text": {**_text(settings, quirks, dropped), **own.get("text", {})} or None,
         "reasoning": {**_reasoning(settings.thinking), **own.get("reasoning", {})} or None,
         "user": settings.user,
+        "service_tier": settings.service_tier,
+        "prompt_cache_key": settings.cache_key,
+        "prompt_cache_retention": settings.cache_retention,
+        "safety_identifier": settings.safety_identifier,
+        "metadata": settings.metadata,
+        "top_logprobs": settings.top_logprobs,
         **_penalties(request, dropped),
     }
-    dropped += [f"{name} has no place in the Responses API" for name in _UNSPOKEN if getattr(settings, name)]
+    dropped += unspoken(settings, _UNSPOKEN)
     return {name: value for name, value in fields.items() if value is not None}
 
 
@@ -171,21 +179,23 @@ def _penalties(request: ModelRequest, dropped: list[str]) -> dict[str, Any]:
     penalties = {"frequency_penalty": settings.frequency_penalty, "presence_penalty": settings.presence_penalty}
     if request.dialect == NAME:
         return penalties
-    dropped += [f"{name} has no place in the Responses API" for name, value in penalties.items() if value]
+    dropped += unspoken(settings, tuple(penalties))
     return {}
 
 
 def _reasoning(thinking: Thinking | None) -> dict[str, Any]:
     if thinking is None:
         return {}
-    effort, budget = thinking.effort, thinking.budget
-    if effort is None and budget is not None and thinking.enabled:
-        effort = "low" if budget <= 2048 else "medium" if budget <= 12288 else "high"
-    fields = {"effort": effort, "summary": thinking.summary}
+    fields = {"effort": effort_of(thinking), "summary": thinking.summary}
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _text(output: OutputFormat | None, quirks: Quirks, dropped: list[str]) -> dict[str, Any]:
+def _text(settings: Settings, quirks: Quirks, dropped: list[str]) -> dict[str, Any]:
+    form = _format(settings.output, quirks, dropped)
+    return form if settings.verbosity is None else {**form, "verbosity": settings.verbosity}
+
+
+def _format(output: OutputFormat | None, quirks: Quirks, dropped: list[str]) -> dict[str, Any]:
     if output is None:
         return {}
     if quirks.output_format == "none":

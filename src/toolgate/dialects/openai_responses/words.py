@@ -10,6 +10,7 @@ from toolgate.conversation.message import NO_EXTRA, Extra, Reasoning, Seal
 from toolgate.wire.fields import token_count
 
 NAME = "openai_responses"
+LOGPROBS = "message.output_text.logprobs"  # what asks for log probabilities in `include`
 SERVER_LABEL = "toolgate"  # the `server_label` of calls that were run here
 
 _PREFIXES = {
