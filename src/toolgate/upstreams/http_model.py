@@ -24,7 +24,8 @@ from toolgate.dialects.dialect import Dialect, Quirks, Relay
 from toolgate.dialects.dialect import Reply as Presentation
 from toolgate.engine.offload import LARGE, off_loop
 from toolgate.engine.ports import Answer
-from toolgate.upstreams.adapt import Adapted, Restorer, adapt
+from toolgate.upstreams.adapt import Restorer, adapt
+from toolgate.upstreams.substitutes import EventRewriter, in_turn, substitute
 from toolgate.upstreams.tokens import estimate
 from toolgate.upstreams.transport import Reply, Timeouts, Transport
 from toolgate.upstreams.wrappers.answers import noted
@@ -84,14 +85,14 @@ class HttpModel:
     async def _ask(self, request: ModelRequest) -> Answer:
         endpoint, half = self._endpoint, self._half
         if is_larger(request, LARGE):
-            adapted, body, dropped = await off_loop(self._encode, request)
+            encoded = await off_loop(self._encode, request)
         else:
-            adapted, body, dropped = self._encode(request)
+            encoded = self._encode(request)
+        asked, body, dropped, restorer = encoded
         headers = self._headers[request.stream]
         if request.headers and request.dialect == endpoint.dialect.name:
             headers = {**headers, **request.headers}
         url = endpoint.base_url + half.path(request)
-        restorer = Restorer(adapted.originals) if adapted.originals else None
         try:
             reply = await self._transport.post(url, headers, body, timeouts=endpoint.timeouts)
             try:
@@ -103,9 +104,9 @@ class HttpModel:
                         raise half.decode_error(reply.status, reply.headers, said)
                 answer: Answer
                 if request.stream:
-                    answer = await _opened(endpoint, adapted.request, reply, dropped, restorer)
+                    answer = await _opened(endpoint, asked, reply, dropped, restorer)
                 else:
-                    answer = await _read_whole(endpoint, adapted.request, await reply.read(), dropped, restorer)
+                    answer = await _read_whole(endpoint, asked, await reply.read(), dropped, restorer)
             except BaseException:
                 await reply.aclose()
                 raise
@@ -115,12 +116,17 @@ class HttpModel:
         self._note(endpoint.name, "ok")
         return answer
 
-    def _encode(self, request: ModelRequest) -> tuple[Adapted, bytes, tuple[str, ...]]:
-        """Return the request as the upstream can take it, its body, and what the body cannot say."""
-        adapted = adapt(request, self._endpoint.dialect.name, self._quirks)
-        body, dropped = self._half.encode_request(adapted.request, self._quirks)
+    def _encode(self, request: ModelRequest) -> tuple[ModelRequest, bytes, tuple[str, ...], EventRewriter | None]:
+        """Return the request as the upstream can take it, its body, what the body cannot say, and what undoes it all."""
+        dialect = self._endpoint.dialect.name
+        adapted = adapt(request, dialect, self._quirks)
+        changed = substitute(adapted.request, dialect, self._quirks)
+        body, dropped = self._half.encode_request(changed.request, self._quirks)
         body["model"] = self._model
-        return adapted, encode(body), dropped + adapted.dropped
+        rewriters = changed.rewriters
+        if adapted.originals:
+            rewriters = (*rewriters, Restorer(adapted.originals))
+        return changed.request, encode(body), dropped + adapted.dropped + changed.dropped, in_turn(rewriters)
 
 
 class WholeAnswer:
@@ -145,7 +151,7 @@ class WholeAnswer:
         request: ModelRequest,
         raw: bytes,
         warnings: tuple[str, ...],
-        restorer: Restorer | None,
+        restorer: EventRewriter | None,
     ) -> None:
         self.upstream = endpoint.name
         self.whole = True
@@ -223,7 +229,7 @@ def _names_otherwise(response: ModelResponse, request: ModelRequest) -> bool:
 
 
 async def _read_whole(
-    endpoint: Endpoint, request: ModelRequest, raw: bytes, warnings: tuple[str, ...], restorer: Restorer | None
+    endpoint: Endpoint, request: ModelRequest, raw: bytes, warnings: tuple[str, ...], restorer: EventRewriter | None
 ) -> WholeAnswer:
     """Decode a whole answer, beside the event loop if it is large."""
     if len(raw) > LARGE:
@@ -232,7 +238,7 @@ async def _read_whole(
 
 
 async def _opened(
-    endpoint: Endpoint, request: ModelRequest, reply: Reply, warnings: tuple[str, ...], restorer: Restorer | None
+    endpoint: Endpoint, request: ModelRequest, reply: Reply, warnings: tuple[str, ...], restorer: EventRewriter | None
 ) -> Answer:
     """The streamed answer once its first frames are here and tell of no failure.
 
@@ -272,7 +278,7 @@ class StreamedAnswer:
         request: ModelRequest,
         reply: Reply,
         warnings: tuple[str, ...],
-        restorer: Restorer | None,
+        restorer: EventRewriter | None,
     ) -> None:
         self.upstream = endpoint.name
         self.whole = False
@@ -332,6 +338,8 @@ class StreamedAnswer:
                 # Of a freeform call nothing is told until it is whole, so a batch may come out empty.
                 if told := restorer.restore(batch) if restorer else batch:
                     yield told
+                if restorer and restorer.done:
+                    return
 
     def retell(self, reply: Presentation) -> "RetoldStream":
         """The answer as frames for a client of the same dialect."""

@@ -1,0 +1,320 @@
+"""Settings that an upstream's API lacks, carried out here: stop texts, JSON answers and forced calls.
+
+Responses has no stop texts, so the answer is cut here. Messages has no JSON mode without a schema, so the answer is the
+input of a tool that must be called. Ollama cannot be told to call a tool, so its output format is that of a call. Each
+substitute changes the request before it is encoded and has a rewriter that turns the answer back, event by event.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from toolgate.conversation.events import Delta, PartEnd, PartStart, StepEnd, StepEvent
+from toolgate.conversation.fold import unfold_part
+from toolgate.conversation.ids import new_call_id
+from toolgate.conversation.message import Text, ToolCall
+from toolgate.conversation.request import ModelRequest, OutputFormat, ToolChoice, ToolDef, described
+from toolgate.dialects.dialect import Quirks
+
+_ANSWER_TOOL = "json_answer"
+_ANSWER_USE = "Give your whole answer to the user as the input of this tool, and say nothing else."
+_ANSWER_FIELD = "answer"  # holds an answer that is no object, which no tool takes as its input
+_ANY_OBJECT: Mapping[str, Any] = {"type": "object", "properties": {}, "additionalProperties": True}
+_DEFINITIONS = ("$defs", "definitions")
+
+
+class EventRewriter(Protocol):
+    """Changes the events of one answer on their way to the client."""
+
+    done: bool
+    """Whether the answer has ended here, though the upstream may go on."""
+
+    def restore(self, events: list[StepEvent]) -> list[StepEvent]:
+        """The events as the client should see them."""
+
+
+class _InTurn:
+    """Several rewriters, one behind the other."""
+
+    def __init__(self, rewriters: tuple[EventRewriter, ...]) -> None:
+        self.done = False
+        self._rewriters = rewriters
+
+    def restore(self, events: list[StepEvent]) -> list[StepEvent]:
+        for rewriter in self._rewriters:
+            events = rewriter.restore(events)
+            self.done = self.done or rewriter.done
+        return events
+
+
+def in_turn(rewriters: tuple[EventRewriter, ...]) -> EventRewriter | None:
+    """One rewriter for all of them, the first being next to the upstream."""
+    return None if not rewriters else rewriters[0] if len(rewriters) == 1 else _InTurn(rewriters)
+
+
+class Substituted(Struct, frozen=True):
+    """The request that the upstream gets instead, the rewriters of its answer, and what could not be carried out."""
+
+    request: ModelRequest
+    rewriters: tuple[EventRewriter, ...] = ()
+    dropped: tuple[str, ...] = ()
+
+
+def substitute(request: ModelRequest, dialect: str, quirks: Quirks) -> Substituted:
+    """Carry out here what this upstream cannot; a client of its own dialect asks for nothing of the kind."""
+    settings, choice = request.settings, request.tool_choice
+    if request.dialect == dialect:
+        return Substituted(request)
+    if dialect == "openai_responses" and settings.stop:
+        return _cut_here(request, settings.stop)
+    if dialect == "anthropic":
+        blank = tuple([text for text in settings.stop if not text.strip()])
+        cut = _cut_here(request, blank) if blank else Substituted(request)
+        output = settings.output
+        if output is None or (output.schema is not None and quirks.output_format == "schema"):
+            return cut
+        answer = _answer_by_tool(cut.request, output)
+        return replace(answer, rewriters=(*answer.rewriters, *cut.rewriters))
+    if dialect == "ollama" and request.tools and choice is not None and choice.mode == "required":
+        return _call_by_format(request, choice, quirks)
+    return Substituted(request)
+
+
+def _cut_here(request: ModelRequest, stops: tuple[str, ...]) -> Substituted:
+    left = tuple([text for text in request.settings.stop if text not in stops])
+    cutter = StopCutter(tuple([text for text in stops if text]))
+    return Substituted(replace(request, settings=replace(request.settings, stop=left)), (cutter,))
+
+
+class StopCutter:
+    """Ends an answer before the first stop text in it; the beginning of one is held back until it is certain."""
+
+    def __init__(self, stops: tuple[str, ...]) -> None:
+        self.done = False
+        self._stops = stops
+        self._beginnings = frozenset([text[:length] for text in stops for length in range(1, len(text))])
+        self._longest = max(map(len, stops), default=1) - 1
+        self._text: list[str] | None = None  # of the open text: the pieces that were passed on
+        self._held = ""
+        self._stop: str | None = None
+
+    def restore(self, events: list[StepEvent]) -> list[StepEvent]:
+        """The events up to the stop text."""
+        restored: list[StepEvent] = []
+        for event in events:
+            if self._stop is not None:
+                if isinstance(event, StepEnd):  # it came in the same batch, so its usage is known
+                    restored[-1] = replace(event, reason="stop", stop_sequence=self._stop)
+                continue
+            match event:
+                case PartStart(Text()):
+                    self._text, self._held = [], ""
+                    restored.append(event)
+                case Delta(text) if self._text is not None:
+                    restored += self._read(text)
+                case PartEnd(Text()) if self._text is not None:
+                    if self._held:
+                        restored.append(Delta(self._held))
+                    self._text = None
+                    restored.append(event)
+                case _:
+                    restored.append(event)
+        return restored
+
+    def _read(self, text: str) -> list[StepEvent]:
+        text, passed = self._held + text, self._text or []
+        found = [(place, stop) for stop in self._stops if (place := text.find(stop)) >= 0]
+        if found:
+            place, self._stop = min(found, key=lambda one: one[0])
+            passed.append(text[:place])
+            self.done = True
+            end: list[StepEvent] = [PartEnd(Text("".join(passed))), StepEnd("stop", stop_sequence=self._stop)]
+            return [Delta(text[:place]), *end] if place else end
+        held = next(
+            (length for length in range(min(self._longest, len(text)), 0, -1) if text[-length:] in self._beginnings), 0
+        )
+        sure, self._held = text[: len(text) - held], text[len(text) - held :]
+        self._text = passed
+        passed.append(sure)
+        return [Delta(sure)] if sure else []
+
+
+def _answer_by_tool(request: ModelRequest, output: OutputFormat) -> Substituted:
+    """Demand the answer as a tool's input; beside other tools any may be called, and a model that thinks is only asked."""
+    choice, settings = request.tool_choice, replace(request.settings, output=None)
+    if request.tools and choice is not None and choice.mode == "required":
+        lost = "the output format was left out: a tool call is demanded"
+        return Substituted(replace(request, settings=settings), dropped=(lost,))
+    tool, wrapped = _answer_tool(output, {tool.name for tool in request.tools})
+    free = request.tools and (choice is None or choice.mode == "auto")
+    parallel = choice.parallel if free and choice is not None else None if free else False
+    forced = ToolChoice("required", () if free else (tool.name,), parallel)
+    dropped: tuple[str, ...] = ()
+    if settings.thinking is not None and settings.thinking.enabled:
+        forced = ToolChoice("auto", (), choice.parallel if choice else None)
+        dropped = (
+            "the output format is asked for and not enforced: the upstream cannot demand it of a model that thinks",
+        )
+    changed = replace(request, tools=(*request.tools, tool), tool_choice=forced, settings=settings)
+    return Substituted(changed, (ToolAnswer(tool.name, wrapped),), dropped)
+
+
+def _answer_tool(output: OutputFormat, taken: set[str]) -> tuple[ToolDef, bool]:
+    name = _ANSWER_TOOL
+    while name in taken:
+        name += "_"
+    schema = described(output)
+    if schema is None:
+        return ToolDef(name, f"{_ANSWER_USE} It is one JSON object.", _ANY_OBJECT), False
+    if schema.get("type") == "object":
+        return ToolDef(name, _ANSWER_USE, schema), False
+    beside = {key: schema[key] for key in _DEFINITIONS if key in schema}
+    bare = {key: value for key, value in schema.items() if key not in _DEFINITIONS}
+    whole = {"type": "object", "properties": {_ANSWER_FIELD: bare}, "required": [_ANSWER_FIELD], **beside}
+    return ToolDef(name, _ANSWER_USE, whole), True
+
+
+class ToolAnswer:
+    """Turns the call of the answer tool back into text; text around it is no part of the answer."""
+
+    done = False
+
+    def __init__(self, name: str, wrapped: bool) -> None:
+        self._name = name
+        self._wrapped = wrapped
+        self._in_answer = False
+        self._in_text = False
+        self._texts: list[StepEvent] = []  # held until it is known whether the answer tool is called
+        self._called = False
+        self._answered = False
+
+    def restore(self, events: list[StepEvent]) -> list[StepEvent]:
+        """The events with the answer as text."""
+        restored: list[StepEvent] = []
+        for event in events:
+            match event:
+                case PartStart(Text()):
+                    self._in_text = True
+                case PartEnd(Text()):
+                    self._texts += unfold_part(event.part)
+                    self._in_text = False
+                case Delta() if self._in_text or (self._in_answer and self._wrapped):
+                    continue
+                case PartStart(ToolCall(name=name)) if name == self._name:
+                    self._texts, self._in_answer = [], True
+                    if not self._wrapped:
+                        restored.append(PartStart(Text("")))
+                case PartEnd(ToolCall(name=name) as call) if name == self._name:
+                    self._in_answer, self._answered = False, True
+                    restored += self._answer(call)
+                case PartStart(ToolCall()):
+                    self._called = True
+                    restored += [*self._take_texts(), event]
+                case StepEnd():
+                    restored += [*([] if self._answered else self._take_texts()), self._end(event)]
+                case _:
+                    restored.append(event)
+        return restored
+
+    def _take_texts(self) -> list[StepEvent]:
+        texts, self._texts = self._texts, []
+        return texts
+
+    def _answer(self, call: ToolCall) -> list[StepEvent]:
+        if not self._wrapped:
+            return [PartEnd(Text(call.arguments))]
+        try:
+            text = bytes(_decode_wrapped(call.arguments).answer).decode()
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            text = call.arguments
+        return unfold_part(Text(text))
+
+    def _end(self, event: StepEnd) -> StepEnd:
+        ended = self._answered and not self._called and event.reason == "tool_calls"
+        return replace(event, reason="stop") if ended else event
+
+
+class _Wrapped(Struct):
+    answer: msgspec.Raw
+
+
+class _Call(Struct):
+    name: str
+    arguments: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+_decode_wrapped = msgspec.json.Decoder(_Wrapped).decode
+_decode_call = msgspec.json.Decoder(_Call).decode
+
+
+def _call_by_format(request: ModelRequest, choice: ToolChoice, quirks: Quirks) -> Substituted:
+    """Demand a call by the output format; where the upstream takes no schema, the encoder warns of the choice."""
+    tools = [
+        tool for tool in request.tools if tool.kind == "function" and (not choice.names or tool.name in choice.names)
+    ]
+    if quirks.output_format != "schema" or not tools:
+        return Substituted(request)
+    dropped = ("the output format was left out: a tool call is demanded",) if request.settings.output else ()
+    settings = replace(request.settings, output=OutputFormat(_call_schema(tools)))
+    changed = replace(request, settings=settings, tool_choice=ToolChoice("auto", choice.names))
+    return Substituted(changed, (FormattedCall({tool.name for tool in tools}),), dropped)
+
+
+def _call_schema(tools: list[ToolDef]) -> dict[str, Any]:
+    """The schema of a call of one of the tools; definitions move to its root, where references look for them."""
+    definitions: dict[str, dict[str, Any]] = {}
+    calls = []
+    for tool in tools:
+        schema = dict(tool.input_schema or _ANY_OBJECT)
+        for key in _DEFINITIONS:
+            own, known = schema.pop(key, {}), definitions.get(key, {})
+            if any(known.get(name, value) != value for name, value in own.items()):
+                schema = {"type": "object"}  # two definitions of one name: the arguments stay free
+            elif own:
+                definitions[key] = {**known, **own}
+        properties = {"name": {"type": "string", "enum": [tool.name]}, "arguments": schema}
+        calls.append({"type": "object", "properties": properties, "required": ["name", "arguments"]})
+    return {**(calls[0] if len(calls) == 1 else {"anyOf": calls}), **definitions}
+
+
+class FormattedCall:
+    """Turns a text in the form of a call into that call; a call that the upstream makes itself passes."""
+
+    done = False
+
+    def __init__(self, names: set[str]) -> None:
+        self._names = names
+        self._in_text = False
+        self._called = False
+
+    def restore(self, events: list[StepEvent]) -> list[StepEvent]:
+        """The events with a call in place of the text."""
+        restored: list[StepEvent] = []
+        for event in events:
+            match event:
+                case PartStart(Text()):
+                    self._in_text = True
+                case Delta() if self._in_text:
+                    continue
+                case PartEnd(Text(text)):
+                    self._in_text = False
+                    restored += self._read(text) or unfold_part(event.part)
+                case StepEnd(reason="stop") if self._called:
+                    restored.append(replace(event, reason="tool_calls"))
+                case _:
+                    restored.append(event)
+        return restored
+
+    def _read(self, text: str) -> list[StepEvent]:
+        try:
+            call = _decode_call(text)
+            arguments = bytes(call.arguments).decode()
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            return []
+        if call.name not in self._names or not arguments.startswith("{"):
+            return []
+        self._called = True
+        return unfold_part(ToolCall(new_call_id(), call.name, arguments))
