@@ -116,7 +116,7 @@ class ArgumentStream:
     def __init__(self) -> None:
         self.pieces: list[str] = []
         self._pairing = Pairing()
-        self._held = ""
+        self._held: list[str] = []
         self._quoted = False
         self._started = False
 
@@ -139,7 +139,10 @@ class ArgumentStream:
         self.pieces.append(piece)
         if self._quoted:
             return ""
-        text = self._held + piece
+        if self._held and piece.isspace():
+            self._held.append(piece)  # joined once: some models write blanks without end
+            return ""
+        text = "".join([*self._held, piece])
         if not self._started:
             text = text.lstrip()
             if text.startswith('"'):
@@ -148,11 +151,11 @@ class ArgumentStream:
             if text.startswith(NO_ARGUMENTS):
                 rest = text[2:].lstrip()
                 if not rest:
-                    self._held = text
+                    self._held = [text]
                     return ""
                 text = rest if rest.startswith("{") else text
         certain = text.rstrip()
-        self._held = text[len(certain) :]
+        self._held = [text[len(certain) :]] if len(certain) < len(text) else []
         self._started = self._started or bool(certain)
         return certain
 

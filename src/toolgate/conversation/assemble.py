@@ -51,6 +51,8 @@ class _Call:
 
     __slots__ = (
         "arguments",
+        "checked",
+        "closed",
         "executor",
         "extra",
         "freeform",
@@ -58,6 +60,7 @@ class _Call:
         "id",
         "name",
         "over",
+        "size",
         "started",
         "waiting",
     )
@@ -69,12 +72,15 @@ class _Call:
         self.arguments = ArgumentStream()
         self.waiting: list[str] = []  # what is certain of the arguments and not told yet
         self.started = False
+        self.closed = False  # it was told as a whole
+        self.size = self.checked = 0  # characters of the arguments, now and when they were last found incomplete
         self.over = False  # nothing more belongs to it, though it may wait for its turn to be told
         self.freeform = freeform
         self.executor = executor
         self.extra = extra
 
     def feed(self, fragment: str) -> None:
+        self.size += len(fragment)
         if self.freeform:
             self.arguments.pieces.append(fragment)
         self.waiting.append(fragment if self.freeform else self.arguments.feed(fragment))
@@ -96,7 +102,24 @@ class _Call:
     def is_complete(self) -> bool:
         if self.over:
             return True
-        return self.started and not self.freeform and is_object(settled("".join(self.arguments.pieces) or "?"))
+        if not self.started or self.freeform:
+            return False
+        if _SHORT < self.size < self.checked + self.checked // 8:  # what is long is not read again for every piece
+            return False
+        self.checked = self.size
+        return is_object(settled("".join(self.arguments.pieces) or "?"))
+
+
+MAX_PARTS = 8192
+"""How many parts an answer may have: each takes time when a whole answer is written, and no model makes so many."""
+MAX_NAME = 1024
+_SHORT = 1024
+
+
+def check_name(name: str) -> None:
+    """Refuse the name of a tool that grows without end."""
+    if len(name) > MAX_NAME:
+        raise Garbled(f"The upstream called a tool whose name is longer than {MAX_NAME} characters.")
 
 
 _P = TypeVar("_P", bound="_Spoken | _Call | Part")
@@ -116,6 +139,7 @@ class Assembler:
         self._queue: deque[_Spoken | _Call | Part] = deque()
         self._calls: dict[Hashable, _Call] = {}
         self._used_ids: set[str] = set()
+        self._parts = 0
         self._started = False
 
     def take(self) -> list[StepEvent]:
@@ -239,6 +263,9 @@ class Assembler:
 
     def _append(self, part: _P) -> _P:
         self.start()
+        self._parts += 1
+        if self._parts > MAX_PARTS:
+            raise Garbled(f"The upstream's answer has more than {MAX_PARTS} texts, thoughts and calls.")
         self._queue.append(part)
         if len(self._queue) == 1:
             self._open_head()
@@ -249,10 +276,11 @@ class Assembler:
         if call.name in self._tools or name == call.name:
             return
         call.name += name
+        check_name(call.name)
 
     def _argue(self, call: _Call, fragment: str) -> None:
         first = bool(self._queue) and self._queue[0] is call
-        if not first and not any(waiting is call for waiting in self._queue):
+        if call.closed:
             self._refuse_afterthought(call, fragment)
             return
         call.feed(fragment)
@@ -334,3 +362,4 @@ class Assembler:
             call.waiting.append(call.arguments.end(cut))
         self._tell_arguments(call)
         self.events.append(PartEnd(call.whole(cut)))
+        call.closed = True

@@ -11,6 +11,7 @@ from typing import Any
 
 from toolgate.conversation import ids
 from toolgate.conversation.arguments import ArgumentStream, as_text
+from toolgate.conversation.assemble import MAX_PARTS, check_name
 from toolgate.conversation.errors import Garbled, ToolgateError
 from toolgate.conversation.events import FinishReason, ModelResponse, Usage
 from toolgate.conversation.message import Part, ToolCall
@@ -27,6 +28,7 @@ from toolgate.dialects.refusals import read_error_object
 from toolgate.wire.frames import Frame
 from toolgate.wire.jsontext import decode_event, encode
 
+_MAX_CHOICES = 128  # as many as a request may ask for
 _DONE = b"data: [DONE]\n\n"
 _REASONS = frozenset({"stop", "tool_calls", "length", "content_filter", "function_call"})
 
@@ -34,7 +36,7 @@ _REASONS = frozenset({"stop", "tool_calls", "length", "content_filter", "functio
 class _Call:
     """A call of which deltas come in; it is not passed on before its name is known."""
 
-    __slots__ = ("_names", "arguments", "field", "id", "name", "number", "unsent", "written")
+    __slots__ = ("_names", "arguments", "before", "field", "id", "name", "number", "unsent", "written")
 
     def __init__(self, number: int, field: str, names: CallNames) -> None:
         self._names = names
@@ -44,7 +46,8 @@ class _Call:
         self.name = ""
         self.written = ""  # the name as the upstream wrote it
         self.arguments = ArgumentStream()
-        self.unsent: dict[str, Any] = {}  # what was said of it before its name
+        self.unsent: dict[str, Any] = {}  # what was said of it before its name, but for
+        self.before: list[str] = []  # its arguments
 
     def mend(self, entry: dict[str, Any], taken: Collection[str]) -> dict[str, Any] | None:
         """The entry as clients can read it, None while there is nothing to pass on; `taken` ids belong to other calls."""
@@ -57,20 +60,24 @@ class _Call:
             if name and name not in (self.name, self.written):
                 function["name"] = name
                 self.name += name
+                check_name(self.name)
             entry.pop("id", None)
             entry.pop("type", None)
             return entry
-        earlier = self.unsent.get(self.field, {})
-        function[text] = earlier.get(text, "") + function[text]
-        self.unsent = {**self.unsent, **entry, self.field: {**earlier, **function}}
+        earlier = self.unsent.setdefault(self.field, {})
+        self.before.append(function.pop(text))
+        earlier.update(function)
+        del entry[self.field]
+        self.unsent.update(entry)
         if not name:
             return None
+        earlier[text] = "".join(self.before)
         given = as_text(self.unsent.get("id"))
         self.id = given if given and given not in taken else ids.new_call_id()
         self.written = as_text(name)
-        self.name = function["name"] = self._names.correct(self.written)
-        whole = {"index": self.number, "id": self.id, "type": self.field}
-        return {**self.unsent, **whole, self.field: {**earlier, **function}}
+        check_name(self.written)
+        self.name = earlier["name"] = self._names.correct(self.written)
+        return self.unsent | {"index": self.number, "id": self.id, "type": self.field}
 
     def end(self, cut: bool) -> str:
         """What is left of the arguments; with `cut`, half a call stays half a call."""
@@ -83,6 +90,7 @@ class _Choice:
     """What was said so far in one choice."""
 
     __slots__ = (
+        "_ids",
         "_names",
         "_numbered",
         "_patient",
@@ -110,6 +118,7 @@ class _Choice:
         self._numbered: dict[tuple[int, int], _Call] = {}
         self.calls: list[_Call] = []
         self.pairs: defaultdict[str, SurrogateJoiner] = defaultdict(SurrogateJoiner)  # by the field of the delta
+        self._ids: set[str] = set()
         self.opened = False
         self.has_calls = False
         self.unended = False  # a call was continued since the choice ended
@@ -171,11 +180,14 @@ class _Choice:
             place = source, self.correlators[source].place(entry)
             call = self._numbered.get(place)
             if call is None:
+                if len(self.calls) >= MAX_PARTS:
+                    raise Garbled(f"The upstream's answer has more than {MAX_PARTS} calls.")
                 field = "custom" if type(entry.get("custom")) is dict else "function"
                 call = self._numbered[place] = _Call(len(self.calls), field, self._names)
                 self.calls.append(call)
             entry["index"] = call.number
-            if passed := call.mend(entry, [other.id for other in self.calls] if not call.name else ()):
+            if passed := call.mend(entry, self._ids):
+                self._ids.add(call.id)
                 mended.append(passed)
                 function = passed[call.field]
                 text = function.get("arguments") or function.get("input") or ""
@@ -299,6 +311,8 @@ class ChatRelay:
             index = choice["index"] = choice.get("index") or 0
             known = self._choices.get(index)
             if known is None:
+                if len(self._choices) >= _MAX_CHOICES:
+                    raise Garbled(f"The upstream's answer has more than {_MAX_CHOICES} choices.")
                 known = self._choices[index] = _Choice(self._joined and not index, self.names)
             known.mend(choice)
             if known.rest:

@@ -1,0 +1,83 @@
+"""Decoders and relays of Chat streams take work that grows with what came, whatever order it comes in."""
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from tests.dialects.test_laws import DIALECTS, REPLY, question
+from toolgate.conversation.assemble import MAX_NAME, MAX_PARTS
+from toolgate.conversation.errors import Garbled
+from toolgate.wire.frames import Frame
+
+CHAT = DIALECTS["openai_chat"].upstream
+OPEN = [
+    {"index": number, "id": f"call_{number}", "function": {"name": "add", "arguments": '{"a":"'}} for number in (0, 1)
+]
+
+
+def listener(kind: str) -> Any:
+    request = question(DIALECTS["openai_chat"])
+    return CHAT.relay(request, REPLY) if kind == "relayed" else CHAT.decoder(request)
+
+
+def frames(*entries: dict[str, Any], count: int = 1) -> list[Frame]:
+    """So many frames for each of these pieces of calls."""
+    chunks = [{"choices": [{"index": 0, "delta": {"tool_calls": [entry]}}]} for entry in entries]
+    return [Frame(None, json.dumps(chunk).encode()) for chunk in chunks for _ in range(count)]
+
+
+def feed(one: Any, sent: list[Frame]) -> None:
+    for frame in sent:
+        one.feed(frame)
+
+
+ORDERS = {
+    "arguments before the name": lambda count: frames({"index": 0, "function": {"arguments": "x" * 300}}, count=count),
+    "blanks without end": lambda count: [
+        *frames({"index": 0, "id": "a", "function": {"name": "add", "arguments": "{"}}),
+        *frames({"index": 0, "function": {"arguments": " " * 300}}, count=count),
+    ],
+    "braces while another call waits": lambda count: [
+        *frames(*OPEN),
+        *frames({"index": 0, "function": {"arguments": "x" * 300 + "}"}}, count=count),
+    ],
+    "calls that stay open": lambda count: [
+        *frames(*({**OPEN[0], "index": number, "id": f"call_{number}"} for number in range(count // 4))),
+        *frames(*({"index": number % (count // 4), "function": {"arguments": "x"}} for number in range(count))),
+    ],
+}
+
+
+@pytest.mark.parametrize("kind", ["translated", "relayed"])
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_work_of_a_stream_grows_with_its_length(order: str, kind: str) -> None:
+    def worked(count: int) -> float:
+        sent, one = ORDERS[order](count), listener(kind)
+        began = time.thread_time()
+        feed(one, sent)
+        return time.thread_time() - began
+
+    assert min(worked(12_000) for _ in range(2)) < 8 * max(min(worked(3_000) for _ in range(2)), 0.005)
+
+
+@pytest.mark.parametrize("kind", ["translated", "relayed"])
+def test_an_answer_with_more_calls_than_any_model_makes_is_refused(kind: str) -> None:
+    one = listener(kind)
+    calls = [{**OPEN[0], "index": number, "id": f"call_{number}"} for number in range(MAX_PARTS + 1)]
+    with pytest.raises(Garbled, match=str(MAX_PARTS)):
+        feed(one, frames(*calls))
+
+
+@pytest.mark.parametrize("kind", ["translated", "relayed"])
+def test_a_name_that_grows_without_end_is_refused(kind: str) -> None:
+    names = [{"index": 0, "id": "a", "function": {"name": f"n{number}"}} for number in range(MAX_NAME)]
+    with pytest.raises(Garbled, match=str(MAX_NAME)):
+        feed(listener(kind), frames(*names))
+
+
+def test_an_answer_with_more_choices_than_can_be_asked_for_is_refused() -> None:
+    chunks = [{"choices": [{"index": number, "delta": {"content": "x"}}]} for number in range(129)]
+    with pytest.raises(Garbled, match="128 choices"):
+        feed(listener("relayed"), [Frame(None, json.dumps(chunk).encode()) for chunk in chunks])
