@@ -547,7 +547,7 @@ async def test_the_servers_own_tools_run_on_top_of_it(stream):
 
 scraps = st.lists(
     st.sampled_from(
-        ["Tool Call: ", "now", "({})", "(", "\n", "Result [SUCCESS]", "Result [", "---", "\n\n", "word ", "T"]
+        ["Tool Call: ", "now", "({})", "(", "\n", "Result [SUCCESS]", "Result [", "---", "\n\n", " \n", "word ", "T"]
     )
 )
 

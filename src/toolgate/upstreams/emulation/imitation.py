@@ -17,7 +17,8 @@ _TRAINED: tuple[tuple[str, frozenset[str]], ...] = (
 )
 """How results begin in what models of a syntax were trained on: some go on in that manner whatever the prompt says."""
 
-_LINES = re.compile(r"[^\n]*\n|[^\n]+")
+_LINES = re.compile(r"(?<=\n)(?:[^\S\n]*+\n)++|[^\n]*\n|[^\n]+")
+"""Lines, and runs of blank lines as one: a model may write hundreds of thousands of them."""
 _CALL = re.compile(rf"{re.escape(CALL_MARK)}([^\s(]+)\((.*)\)[ \t]*\n?", re.DOTALL)
 _BETWEEN = ("", "---")
 _LONGEST = 1 << 18

@@ -21,7 +21,6 @@ PIECES = {
     "calls": '<tool_call>{"name": "look", "arguments": {"at": 1}}</tool_call>\n',
 }
 VARIANTS = tuple(f"{kind}-{model}" for kind in PIECES for model in ("text", "promoted"))
-KNOWN = {"blank-text": "blanks are held back to the end and then searched for made-up results in one step"}
 TOOL = {
     "type": "function",
     "function": {"name": "look", "parameters": {"type": "object", "properties": {"at": {"type": "string"}}}},
