@@ -49,7 +49,7 @@ class Sample(Struct, frozen=True):
     """Seconds that a request which needs nothing took."""
 
 
-def configuration(storage: str, upstream: str, workers: int, place: Path) -> dict[str, Any]:
+def configuration(storage: str, upstream: str, workers: int, idle: float, place: Path) -> dict[str, Any]:
     """What is written into the server's file."""
     dialects = ("openai_chat", "openai_responses", "anthropic", "ollama")
     bases = dict.fromkeys(dialects, f"{upstream}/v1") | {"ollama": upstream}
@@ -63,7 +63,7 @@ def configuration(storage: str, upstream: str, workers: int, place: Path) -> dic
             "python": ["tools"],
             "builtin": {"roots": [str(place / "files")], "commands": True},
             "mcp": {"pipe": {"command": command, "trust": "always"}},
-            "workers": {"idle_seconds": 5},
+            "workers": {"idle_seconds": idle},
             "approvals": {
                 "default": "allow",
                 "open_world": "allow",
@@ -82,12 +82,12 @@ def configuration(storage: str, upstream: str, workers: int, place: Path) -> dic
 class Server:
     """The process."""
 
-    def __init__(self, place: Path, storage: str, upstream: str, workers: int = 1) -> None:
+    def __init__(self, place: Path, storage: str, upstream: str, workers: int, idle: float) -> None:
         for folder in ("tools", "files"):
             (place / folder).mkdir()
         (place / "tools" / "soaked.py").write_text(TOOLS)
         self._file = place / "toolgate.yaml"
-        self._file.write_text(json.dumps(configuration(storage, upstream, workers, place)))
+        self._file.write_text(json.dumps(configuration(storage, upstream, workers, idle, place)))
         self._log = (place / "log").open("ab")
         self._place = place
         self._workers = workers

@@ -10,29 +10,39 @@ from tests.soak.report import Soak
 from tests.soak.server import Sample, Server
 from tests.soak.traffic import Clients
 
-WARMUP_SECONDS = 3.0
 SETTLE_SECONDS = 60.0
 AT_ONCE = 24
 
 
 async def soak(
-    place: Path, storage: str, *, seconds: float, rate: float, workers: int = 1, seed: int = 1, every: float = 5.0
+    place: Path,
+    storage: str,
+    *,
+    seconds: float,
+    rate: float,
+    workers: int = 1,
+    seed: int = 1,
+    every: float = 5.0,
+    idle: float = 5.0,
 ) -> Soak:
-    """Serve, send `rate` requests a second for so long, wait until all is quiet, and say what came of it."""
+    """Serve, send `rate` requests a second for so long, wait until all is quiet, and say what came of it.
+
+    `every` so many seconds the server is looked at; after `idle` seconds without work it ends a worker of its tools.
+    """
     async with serving() as upstream:
-        server = Server(place, storage, upstream, workers)
+        server = Server(place, storage, upstream, workers, idle)
         await server.start()
         clients = Clients(server.url, seed)
         counts: Counter[str] = Counter()
         failures: list[str] = []
         samples: list[Sample] = []
         try:
-            await _drive(clients, Counter(), failures, rate, WARMUP_SECONDS)  # each kind loads what it needs
-            before = await _quiet(server, None)
+            await _drive(clients, Counter(), failures, rate, 0)  # each kind loads what it needs
+            before = await _quiet(server, idle)
             watching = asyncio.ensure_future(_watch(server, samples, every))
             await _drive(clients, counts, failures, rate, seconds)
             watching.cancel()
-            after = await _quiet(server, before)
+            after = await _quiet(server, idle, before)
         finally:
             await clients.aclose()
             code = await server.stop()
@@ -41,7 +51,7 @@ async def soak(
 
 
 async def _drive(clients: Clients, counts: Counter[str], failures: list[str], rate: float, seconds: float) -> None:
-    """Begin requests at this rate, every kind in turn, as many at once as are allowed."""
+    """Begin requests at this rate, every kind in turn and each at least once, as many at once as are allowed."""
     free = asyncio.Semaphore(AT_ONCE)
     end = time.monotonic() + seconds
     kinds = list(clients.kinds.items())
@@ -72,14 +82,14 @@ async def _watch(server: Server, samples: list[Sample], every: float) -> None:
         await asyncio.sleep(every)
 
 
-async def _quiet(server: Server, before: Sample | None) -> Sample:
+async def _quiet(server: Server, idle: float, before: Sample | None = None) -> Sample:
     """Look at the server once its idle workers have ended, or when it has had time enough for that."""
-    await asyncio.sleep(8)
+    await asyncio.sleep(1.6 * idle)
     sample = await server.sample()
     end = time.monotonic() + SETTLE_SECONDS
     while before is not None and time.monotonic() < end:
         if sample.descriptors <= before.descriptors and sample.children <= before.children:
             break
-        await asyncio.sleep(1)
+        await asyncio.sleep(min(idle, 1))
         sample = await server.sample()
     return sample
