@@ -242,6 +242,10 @@ class Tenants:
         items = (await self.ask("GET", f"/v1/conversations/{made}/items", who="ann")).json()["data"]
         hello = await self.ask("POST", "/mcp", rpc("initialize", **HELLO), "ann")
         running = (await self.ask("POST", "/v1/responses", _asks(background=True), "ann")).json()
+        async with asyncio.timeout(60):
+            while running["status"] == "queued":
+                await asyncio.sleep(0.02)
+                running = (await self.ask("GET", f"/v1/responses/{running['id']}", who="ann")).json()
         self.owned = {
             "response": kept["id"],
             "item": kept["output"][0]["id"],
