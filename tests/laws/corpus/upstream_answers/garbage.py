@@ -5,14 +5,14 @@ from tests.laws.gateway import Gateway, Served
 VARIANTS = ("blank", "html", "line", "brackets", "surrogates", "number", "error", "newlines", "returns", "braces")
 BODIES = {
     "blank": b" " * 8_000_000,
-    "html": b"<html>" + b"<p>" * 3_000_000,
+    "html": b"<html>" + b"<p>" * 1_000_000,
     "line": b"data: " + b"x" * 15_000_000,
     "brackets": b"[" * 8_000_000,
     "surrogates": b'{"choices":[{"message":{"content":"' + b"\\ud800" * 1_300_000 + b'"}}]}',
     "number": b'{"choices":[{"message":{"content":' + b"9" * 8_000_000 + b"}}]}",
     "error": b'{"error":{"message":"' + b"x" * 8_000_000 + b'"}}',
-    "newlines": b"\n" * 8_000_000,
-    "returns": b"\r\n\r" * 3_000_000,
+    "newlines": b"\n" * 2_000_000,
+    "returns": b"\r\n\r" * 1_000_000,
     "braces": b"{}" * 4_000_000,
 }
 
