@@ -12,7 +12,7 @@ LAYERS: dict[str, set[str]] = {
     "scheduling": set(),
     "dialects": {"conversation", "wire"},
     "text": {"conversation", "wire"},
-    "engine": {"conversation"},
+    "engine": {"conversation", "scheduling"},
     "processes": set(),
     "tools": {"conversation", "wire", "processes", "scheduling"},
     "storage": {"conversation", "scheduling"},

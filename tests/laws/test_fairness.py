@@ -20,6 +20,8 @@ from tests.stage import MEMORY, QUIET
 from tests.upstreams.faulty import Faulty, Peer
 from toolgate.config import BUILTIN, Config, Key, Model, Secret, Target, Upstream
 from toolgate.config.settings import Server
+from toolgate.engine.offload import off_loop
+from toolgate.scheduling import CALLER
 from toolgate.server.build import Toolgate
 from toolgate.server.edge.listen import listening
 
@@ -193,3 +195,23 @@ async def test_the_database_is_shared_among_callers(
             go.set()
         assert order.index("other") <= 2
         assert other.result() == flood[0].result() < 500
+
+
+async def test_the_thread_that_decodes_large_requests_is_shared_among_callers() -> None:
+    """The requests themselves would be decoded in the order in which their bodies come; what counts is who waits."""
+    go, order = threading.Event(), list[str]()
+
+    async def one(who: str) -> None:
+        CALLER.set(who)
+        await off_loop(order.append, who)
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(off_loop(go.wait, PATIENCE))
+        left = [tasks.create_task(one("flood")) for _ in range(FLOOD)]
+        await asyncio.sleep(0)
+        tasks.create_task(one("other"))
+        left[-1].cancel()
+        await asyncio.sleep(0)
+        go.set()
+    assert order.index("other") <= 1
+    assert len(order) == FLOOD

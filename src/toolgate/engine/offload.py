@@ -2,14 +2,18 @@
 
 One thread for all of it: two would take turns with the loop for the interpreter and finish no sooner.  A single call of a
 C library keeps the interpreter to itself even in a thread, so that whatever is decoded here is bounded first; see
-`toolgate.wire.jsontext.check_structure`.
+`toolgate.wire.jsontext.check_structure`. Callers take turns, so that one who sends many large requests delays another's by
+one of its own.
 """
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
-from typing import ParamSpec, TypeVar
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache, partial
+from threading import Lock
+from typing import Any, ParamSpec, TypeVar
+
+from toolgate.scheduling import CALLER, FairQueue
 
 LARGE = 64 * 1024
 """Bytes of JSON above which it is decoded in a thread: below, the worst that was found takes 15 ms, a usual body 0.2 ms."""
@@ -22,9 +26,38 @@ async def off_loop(
     function: Callable[_Arguments, _Result], *args: _Arguments.args, **kwargs: _Arguments.kwargs
 ) -> _Result:
     """Call the function in the thread; it must touch nothing that the loop changes meanwhile."""
-    return await asyncio.get_running_loop().run_in_executor(_thread(), lambda: function(*args, **kwargs))
+    return await asyncio.wrap_future(_thread().submit(CALLER.get(), partial(function, *args, **kwargs)))
+
+
+class _FairThread:
+    """One thread for the work of all callers."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="toolgate-json")
+        self._waiting: FairQueue[tuple[Future[Any], Callable[[], Any]]] = FairQueue()
+        self._lock = Lock()
+
+    def submit(self, caller: str, work: Callable[[], _Result]) -> "Future[_Result]":
+        """Have the work done when it is the caller's turn, unless the future is cancelled before."""
+        future: Future[_Result] = Future()
+        with self._lock:
+            self._waiting.put(caller, (future, work))
+        self._thread.submit(self._work_on)
+        return future
+
+    def _work_on(self) -> None:
+        with self._lock:
+            future, work = self._waiting.take()
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            result = work()
+        except BaseException as error:  # noqa: BLE001 - raised where the result is awaited
+            future.set_exception(error)
+        else:
+            future.set_result(result)
 
 
 @cache
-def _thread() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(1, thread_name_prefix="toolgate-json")
+def _thread() -> _FairThread:
+    return _FairThread()
