@@ -194,3 +194,36 @@ async def test_a_quirk_ends_the_same_for_every_client(place: Place, upstream: st
                 findings.append(f"{client}, {way}: {wrong}\n    {heard.status} {heard.body[-400:]!r}")
     findings += [f"{way}: failures differ: {said}" for way, said in failures.items() if len(said) > 1]
     assert not findings, f"{len(findings)} findings\n" + "\n".join(findings)
+
+
+def quirk_of(upstream: str, name: str) -> Quirk:
+    """A quirk by its name."""
+    return next(quirk for quirk in QUIRKS[upstream] if quirk.name == name)
+
+
+THOUGHTS = {
+    "openai_chat": "reasoning_content",
+    "openai_responses": "reasoning_summaries",
+    "anthropic": "a_thinking",
+    "ollama": "o_thinking",
+}
+
+
+@pytest.mark.parametrize("upstream", UPSTREAMS)
+async def test_a_client_that_wants_no_thinking_gets_none(place: Place, upstream: str) -> None:
+    quirk = quirk_of(upstream, THOUGHTS[upstream])
+    for way, stream, place.answer in answers(upstream, quirk.stream):
+        async with Caller(place.url) as caller:
+            await caller.post(PATHS["ollama"], {**asked("ollama", upstream, stream), "think": False})
+            found = outcome("ollama", stream, await caller.answer())
+        assert (found.text, found.reasoning) == (quirk.told and quirk.told.text, ""), way
+
+
+@pytest.mark.parametrize("upstream", ["openai_chat", "openai_responses", "ollama"])
+async def test_a_message_starts_with_a_count_of_its_input(place: Place, upstream: str) -> None:
+    plain = {"openai_chat": "one_write"}.get(upstream, "plain")
+    place.answer = chunked(quirk_of(upstream, plain).stream)
+    async with Caller(place.url) as caller:
+        await caller.post(PATHS["anthropic"], asked("anthropic", upstream, True))
+        first = (await caller.answer()).body.split(b"\n")[1]
+    assert json.loads(first.removeprefix(b"data: "))["message"]["usage"]["input_tokens"] > 0

@@ -2,10 +2,10 @@
 
 Mended are missing models, dates and messages, content that is not text or cut amid a character, arguments that are not
 objects, ids that two calls share, empty lists of calls, and a last line whose reason is missing or a word of another API.
-Everything else stays as it is. A decoder listens, so that a relayed answer fails exactly where a translated one would.
+Thoughts that the client does not want are left out. Everything else stays as it is. A decoder listens, so that a relayed
+answer fails exactly where a translated one would.
 """
 
-from collections.abc import Collection
 from typing import Any
 
 from toolgate.conversation import ids
@@ -14,9 +14,11 @@ from toolgate.conversation.errors import ToolgateError
 from toolgate.conversation.events import Delta, FinishReason, PartEnd, PartStart, StepEnd, StepEvent, Usage
 from toolgate.conversation.message import Part, Reasoning, ToolCall
 from toolgate.conversation.names import CallNames
+from toolgate.conversation.request import ModelRequest
+from toolgate.conversation.stock import names_of
 from toolgate.conversation.surrogates import SurrogateJoiner
 from toolgate.dialects.dialect import PassedText, Reply
-from toolgate.dialects.ollama.server import encode_stream_error
+from toolgate.dialects.ollama.server import encode_stream_error, shows_thinking
 from toolgate.dialects.ollama.stream import Line, OllamaDecoder, read_line
 from toolgate.dialects.ollama.words import encode_line, read_reason, write_arguments, write_date, write_reason
 from toolgate.wire.frames import Frame
@@ -25,16 +27,16 @@ from toolgate.wire.frames import Frame
 class OllamaRelay:
     """Passes the lines of one answer on."""
 
-    def __init__(self, decoder: OllamaDecoder, declared: Collection[str], reply: Reply) -> None:
+    def __init__(self, decoder: OllamaDecoder, request: ModelRequest, reply: Reply) -> None:
         self.done = False
-        self.names = CallNames(declared)
+        self.names = CallNames(names_of(request.tools))
         self.usage: Usage | None = None
         self.reason: FinishReason | None = None
         self.calls = 0
         self._decoder = decoder
         self._passed = PassedText()
         self._thinking = False
-        self._mender = Mender(reply)
+        self._mender = Mender(request, reply)
         self._held: dict[str, Any] | None = None  # the last line for want of usage
 
     @property
@@ -94,8 +96,9 @@ class OllamaRelay:
 class Mender:
     """Puts the lines of one answer right, of which a whole answer is the only one."""
 
-    def __init__(self, reply: Reply) -> None:
+    def __init__(self, request: ModelRequest, reply: Reply) -> None:
         self._reply = reply
+        self._thinks = shows_thinking(request)
         self._ids: set[str] = set()
         self._pairs = {"content": SurrogateJoiner(), "thinking": SurrogateJoiner()}
         self._has_messages = False
@@ -120,6 +123,8 @@ class Mender:
     def _mend_words(self, words: dict[str, Any], content: str, line: Line, last: bool) -> None:
         if type(words.get(content)) is not str:
             words[content] = ""
+        if not self._thinks:
+            words.pop("thinking", None)
         for name, pairs in zip((content, "thinking"), self._pairs.values(), strict=True):
             text = words.get(name)
             joined = (pairs.feed(text) if type(text) is str else "") + (pairs.end() if last else "")

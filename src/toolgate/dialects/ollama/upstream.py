@@ -95,7 +95,7 @@ def decoder(request: ModelRequest) -> Decoder:
 
 def relay(request: ModelRequest, reply: Reply) -> Relay:
     """A relay for the streamed answer to this request."""
-    return OllamaRelay(_decoder(request), names_of(request.tools), reply)
+    return OllamaRelay(_decoder(request), request, reply)
 
 
 def usage_of(body: Any) -> Usage | None:
@@ -110,7 +110,7 @@ def decode_response(body: Any, request: ModelRequest) -> ModelResponse:
 
 def relay_response(body: Any, response: ModelResponse, request: ModelRequest, reply: Reply) -> dict[str, Any]:
     """A whole answer as an Ollama client should see it."""
-    told = Mender(reply).mend(_whole(body))
+    told = Mender(request, reply).mend(_whole(body))
     if response.usage is not None and usage_of(body) is None:
         told |= {"prompt_eval_count": response.usage.input, "eval_count": response.usage.output}
     return told
