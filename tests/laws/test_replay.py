@@ -2,12 +2,15 @@
 
 Blocks, their order, their signatures and the ids of calls: whichever API the client speaks, whole or streamed. The official
 clients put streams together, as an agent would have them do. Ollama's API has no place for signatures and is left out.
+Answers in the words of real servers are in `test_replay_as_sent.py`.
 """
 
 from typing import Any
 
 import pytest
 from anthropic import Anthropic
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from openai import OpenAI
 
 from tests.stage import Stage
@@ -181,6 +184,44 @@ def test_an_answer_sent_back_as_received_reaches_its_upstream_identical(
     parts = ANSWERS[upstream][answer]
     model = stage.play(parts, "Done.")
     talk = CLIENTS[client](stage.url, upstream, stream)
+    talk.ask(talk.ask([{"role": "user", "content": "How is the weather?"}]))
+    turn = [part for message in model.requests[1].messages if message.role == "assistant" for part in message.parts]
+    assert [essence(part) for part in turn] == [essence(part) for part in parts]
+
+
+@st.composite
+def answers(draw: st.DrawFn, upstream: str, client: str) -> tuple[Part, ...]:
+    """Parts in any order, the last a call, so that the turn goes on.
+
+    Text never follows text, nor a call for a client of Chat, whose messages have one text and calls behind it: only
+    signed reasoning marks a place there.
+    """
+    before_text = (Text, ToolCall) if client == "chat" else Text
+    proof = signed if upstream == "anthropic" else item
+    kinds = draw(st.lists(st.sampled_from(["thinking", "redacted", "text", "call"]), max_size=6))
+    words = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=9).filter(str.strip)
+    parts: list[Part] = []
+    for number, kind in enumerate([*kinds, "call"]):
+        match kind:
+            case "thinking":
+                parts.append(proof(draw(words), str(number)))
+            case "redacted":
+                parts.append(redacted(str(number)) if upstream == "anthropic" else item("", str(number)))
+            case "call":
+                parts.append(call(number))
+            case _ if not parts or not isinstance(parts[-1], before_text):
+                parts.append(Text(draw(words)))
+    return tuple(parts)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_any_sequence_of_blocks_comes_back_in_its_order(stage_of_the_session: Stage, data: st.DataObject) -> None:
+    upstream = data.draw(st.sampled_from(list(ANSWERS)))
+    client, stream = data.draw(st.sampled_from(list(CLIENTS))), data.draw(st.booleans())
+    parts = data.draw(answers(upstream, client))
+    model = stage_of_the_session.play(parts, "Done.")
+    talk = CLIENTS[client](stage_of_the_session.url, upstream, stream)
     talk.ask(talk.ask([{"role": "user", "content": "How is the weather?"}]))
     turn = [part for message in model.requests[1].messages if message.role == "assistant" for part in message.parts]
     assert [essence(part) for part in turn] == [essence(part) for part in parts]

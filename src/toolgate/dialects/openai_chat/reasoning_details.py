@@ -57,8 +57,9 @@ def decode_details(details: Any, reasoning: str) -> list[SignedBlock]:
     """The blocks that the entries of `reasoning_details` hold, where they are ours; `reasoning` is the message's own."""
     if type(details) is not list:
         return []
-    blocks = [block for entry in details if type(entry) is dict and (block := _decode(entry))]
-    if blocks and not any(block.text for block in blocks):  # an older entry sealed the text beside it
+    entries = [entry for entry in details if type(entry) is dict]
+    blocks = [block for entry in entries if (block := _decode(entry))]
+    if blocks and all(entry.get("format") != _FORMAT for entry in entries):  # an older entry sealed the text beside it
         blocks[0] = SignedBlock(reasoning, blocks[0].seal)
     return blocks
 
