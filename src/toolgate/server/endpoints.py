@@ -384,13 +384,13 @@ async def _write(question: Question, chunk: bytes) -> None:
     if not question.dialect.one_event_a_write:
         await question.exchange.write(chunk)
         return
-    if chunk.find(b"\n\n") == len(chunk) - 2:
-        await question.exchange.write(chunk)
-        return
-    for number, event in enumerate(chunk.split(b"\n\n")[:-1], 1):
-        await question.exchange.write(event + b"\n\n")
-        if number % _MANY_EVENTS == 0 or len(event) > LARGE:
+    sent = number = 0
+    while (end := chunk.find(b"\n\n", sent) + 2) > 1:  # not split at once: the events may be large together
+        await question.exchange.write(chunk[sent:end])
+        number += 1
+        if end < len(chunk) and (number % _MANY_EVENTS == 0 or end - sent > LARGE):
             await asyncio.sleep(0)
+        sent = end
 
 
 async def _warn(question: Question, warnings: Sequence[str]) -> None:
