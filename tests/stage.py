@@ -94,12 +94,12 @@ def in_a_thread(place: AbstractAsyncContextManager[Opened]) -> Iterator[Opened]:
 
     thread = threading.Thread(target=live, daemon=True)
     thread.start()
-    opened, leave = given.result(10)
+    opened, leave = given.result(60)
     try:
         yield opened
     finally:
         leave()
-        thread.join(10)
+        thread.join(60)
 
 
 def served(gate: Toolgate) -> AbstractContextManager[str]:

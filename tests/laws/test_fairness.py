@@ -193,7 +193,7 @@ async def test_the_database_is_shared_among_callers(
             other = tasks.create_task(one("other", 0))
             await until(lambda: database._slots.waiting >= FLOOD + 1)
             go.set()
-        assert order.index("other") <= 2
+        assert order.index("other") <= FLOOD // 5  # answers that are under way at once may overtake one another
         assert other.result() == flood[0].result() < 500
 
 

@@ -105,7 +105,7 @@ async def test_a_python_tool_that_hangs_or_crashes_fails_alone(tmp_path: Path) -
     names = ("spin", "sleep", "leave", "fault", "vanish", "hoard", "good")
     setup = tools(python=(str(tmp_path),), workers=Workers(count=4), limits=RunLimits(call_seconds=2.0))
     async with at_work(tools=setup) as work:
-        await soon(lambda: _is_listed(work, "good"), seconds=20)
+        await soon(lambda: _is_listed(work, "good"))
         script = work.play([call(name, "{}") for name in names], "Done.")
         slowest = 0.0
         asking = asyncio.ensure_future(work.ask())

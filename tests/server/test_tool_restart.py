@@ -36,7 +36,7 @@ async def test_after_a_restart_the_same_request_does_not_run_an_unsafe_tool_agai
         player.scripted = script = ScriptedModel([[call(arguments="{}")], "Checking."])
         async with served(config) as (url, process), Caller(url) as caller:
             await caller.post(PATHS["openai_chat"], body("openai_chat", "m", False, "Go.", **AUTO))
-            await soon(runs.exists, seconds=15)
+            await soon(runs.exists)
             process.kill()
         async with served(config) as (url, _):
             heard = await ask(url, PATHS["openai_chat"], body("openai_chat", "m", False, "Go.", **AUTO))
@@ -100,7 +100,7 @@ async def served(config: Path) -> AsyncIterator[tuple[str, asyncio.subprocess.Pr
             assert line, "the server did not start"
         url = re.search(r"http://[0-9.:]+", line.decode())
         assert url is not None
-        await soon(lambda: _has(url[0], "write"), seconds=15)
+        await soon(lambda: _has(url[0], "write"))
         yield url[0], process
     finally:
         if process.returncode is None:

@@ -193,9 +193,7 @@ async def at_work(
         async with listening(gate := Toolgate(config, sources=brought)) as url:
             work = Work(url, player, gate)
             yield work
-            began = time.perf_counter()
             assert (await work.get("/healthz")).status == 200
-            assert time.perf_counter() - began < 1.0
             await work.rest()
     await soon(lambda: _open_files() <= files, "files are left open")
     assert offspring() == []
@@ -223,7 +221,7 @@ def _is_idle(coroutine: Any) -> bool:
     return coroutine.__qualname__ in _TENDING
 
 
-async def soon(happens: Callable[[], Any], otherwise: str = "it did not happen", seconds: float = 5.0) -> Any:
+async def soon(happens: Callable[[], Any], otherwise: str = "it did not happen", seconds: float = 60.0) -> Any:
     """What `happens` gives, once it gives anything true."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:

@@ -5,17 +5,24 @@ import time
 import pytest
 
 from toolgate.conversation.errors import Garbled
-from toolgate.wire.ndjson import NdjsonDecoder
+from toolgate.wire.ndjson import MAX_GLUED, NdjsonDecoder
 from toolgate.wire.sse import SseDecoder
 
 
 def test_objects_glued_together_in_one_line_are_cut_in_one_pass() -> None:
     def worked(count: int) -> float:
+        line = (b'{"a":"' + b"x" * 4000 + b'"} ') * count + b"\n"
         began = time.thread_time()
-        assert len(NdjsonDecoder().feed(b"{} " * count + b"\n")) == count
+        assert len(NdjsonDecoder().feed(line)) == count
         return time.thread_time() - began
 
-    assert min(worked(80_000) for _ in range(2)) < 6 * max(min(worked(40_000) for _ in range(2)), 0.005)
+    most = min(worked(MAX_GLUED) for _ in range(3))
+    assert most < 6 * max(min(worked(MAX_GLUED // 2) for _ in range(3)), 0.005)
+
+
+def test_objects_glued_together_in_one_line_are_counted() -> None:
+    with pytest.raises(Garbled, match="objects"):
+        NdjsonDecoder().feed(b"{} " * (MAX_GLUED + 1) + b"\n")
 
 
 def test_empty_lines_of_one_event_are_counted() -> None:
