@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help run test model check chaos soak fuzz bench lock clean
+.PHONY: help run test model check chaos soak fuzz laws bench lock clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,6 +28,10 @@ chaos: $(VENV)/.test ## kill -9 a server 216 times over SQLite and PostgreSQL an
 
 fuzz: $(VENV)/.test ## play over 100,000 connections of random requests, bytes and frames, and see each answered or closed
 	PYTHONPATH=$(CURDIR) TOOLGATE_ANSWER_CASES=$${TOOLGATE_ANSWER_CASES:-14000} $(BIN)/python -m pytest -q tests/laws/test_answers.py $(ARGS)
+
+laws: $(VENV)/.test ## hold all laws to all cases, of which make test plays a slice: every combination, 10,000 cancellations (over an hour)
+	PATH="$(CURDIR)/$(BIN):$$PATH" TOOLGATE_LAW_CASES=all TOOLGATE_ANSWER_CASES=14000 TEXT_LAWS=20 HYPOTHESIS_PROFILE=explore \
+		scripts/test tests/laws tests/text/test_laws.py tests/dialects/test_laws.py $(ARGS)
 
 soak: $(VENV)/.test ## mixed traffic against a server for 30 minutes: failures, leaks, memory (ARGS="--minutes 5 --write")
 	PYTHONPATH=$(CURDIR) $(BIN)/python -m tests.soak $(ARGS)

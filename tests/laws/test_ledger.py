@@ -5,7 +5,7 @@ and without server tools, wherever budgets are kept. All cases run through one g
 its own; when the gateway has stopped, what the database says that each key has spent is compared with what the upstream
 remembers to have reported.
 
-A sample of the cases runs by default, and all of them with `LEDGER_CASES=all`.
+A sample of the cases runs by default, and all of them with `TOOLGATE_LAW_CASES=all`.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ def every_case() -> list[Case]:
 
 def cases_of(count: int, seed: int) -> list[Case]:
     found = every_case()
-    if os.environ.get("LEDGER_CASES") == "all":
+    if os.environ.get("TOOLGATE_LAW_CASES") == "all":
         return found
     return random.Random(seed).sample(found, count)  # the same cases every time
 

@@ -41,7 +41,7 @@ BROKEN = ("keys: [", "nonsense: 1\n", "    auto_approve_urls: ['*.com']\n", "sto
 THEN = st.sampled_from(["reload", "restart", "crash"])
 Keyset: TypeAlias = Mapping[str, tuple[str, ...]]
 Meaning: TypeAlias = Keyset | str
-EXAMPLES = int(os.environ.get("TOOLGATE_LOCK_EXAMPLES", "15"))
+EXAMPLES = 300 if os.environ.get("TOOLGATE_LAW_CASES") == "all" else 15
 
 keysets = st.dictionaries(
     st.sampled_from(NAMES), st.lists(st.sampled_from(SCOPES), min_size=1, unique=True).map(tuple), min_size=1
