@@ -15,9 +15,13 @@ from toolgate.conversation.errors import Unavailable
 from toolgate.conversation.events import ModelResponse, Usage
 from toolgate.conversation.message import Text
 from toolgate.conversation.request import ModelRequest
+from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
 from toolgate.limits import Budget, KeyLimits, LocalCounters, Purse
+from toolgate.server.app import Call, Endpoint
+from toolgate.server.callers import auth
 from toolgate.server.callers.limits import Limits
 from toolgate.server.edge.answer import ANSWER as ANSWER_OF_THE_EDGE
+from toolgate.server.exchange import Exchange, Message
 from toolgate.telemetry.traced import RequestRecord
 
 CHAT = PATHS["openai_chat"]
@@ -226,3 +230,39 @@ async def test_admins_see_keys_with_limits_and_spending_but_never_a_key() -> Non
         assert b"-key" not in heard.body
         assert b"sha256" not in heard.body
         assert (await gate.get("/v1/keys", "ann")).status == 403
+
+
+async def test_tokens_of_a_run_of_many_steps_count_while_it_runs() -> None:
+    """A run with tools asks the model again and again: what it used is known before it is over."""
+    counters, limits = LocalCounters(), {"ann": KeyLimits(tokens_per_minute=10_000)}
+    left: list[int] = []
+
+    async def remaining() -> int:
+        seen = await counters.take("ann", limits["ann"], 0)
+        assert seen.hold is not None
+        assert seen.tokens is not None
+        counters.settle(seen.hold, 0)
+        return seen.tokens.remaining
+
+    async def handle(call: Call) -> None:
+        for _ in range(3):
+            call.record.tally.add(Usage(800, 200))
+            left.append(await remaining())
+        call.record.usage = call.record.tally.usage
+
+    kept = Limits(limits, counters, Purse(Notes()), lambda model: PRICE)
+    (limited,) = kept.around([Endpoint("POST", CHAT, handle, OPENAI_CHAT.server)])
+    exchange = Exchange({**SCOPE, "headers": [(b"content-length", b"0")]}, _nothing_sent, _nothing_taken)
+    exchange._peeked = b""
+    caller = auth.Caller("ann", frozenset({"chat"}))
+    await limited.handler(Call(exchange, caller, RequestRecord("r1")))
+    assert left == [9_000, 8_000, 7_000]
+    assert await remaining() == 7_000
+
+
+async def _nothing_sent() -> Message:
+    raise AssertionError("the body is there already")
+
+
+async def _nothing_taken(message: Message) -> None:
+    raise AssertionError("nothing is answered")

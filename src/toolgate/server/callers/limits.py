@@ -30,7 +30,17 @@ _SAID = {
 class Permit:
     """What one request has taken; it must be settled, whatever becomes of the request."""
 
-    __slots__ = ("_charged", "_counters", "_held", "_hold", "_parted", "_purse", "_used")
+    __slots__ = (
+        "_charged",
+        "_counted_tokens",
+        "_counters",
+        "_held",
+        "_hold",
+        "_parted",
+        "_purse",
+        "_used",
+        "_used_tokens",
+    )
 
     def __init__(self, counters: Counters, purse: Budgets, hold: Hold, held: Held | None) -> None:
         self._counters = counters
@@ -40,6 +50,8 @@ class Permit:
         self._parted = False
         self._used = 0.0
         self._charged = 0.0  # what was spent of it already
+        self._used_tokens = 0
+        self._counted_tokens = 0  # those that were counted already
 
     def part_with(self) -> Held | None:
         """What is held of a budget, for whoever makes the answer later; the request itself then costs nothing."""
@@ -59,11 +71,22 @@ class Permit:
             self._charged += beyond
             self._purse.spend(self._hold.key, beyond)
 
+    def count_tokens(self, tokens: int) -> None:
+        """A step of the request used so many tokens: those beyond what was taken at its start count at once."""
+        if self._parted:
+            return
+        self._used_tokens += tokens
+        beyond = self._used_tokens - self._hold.tokens - self._counted_tokens
+        if beyond > 0:
+            self._counted_tokens += beyond
+            self._counters.charge(self._hold.key, beyond)
+
     def settle(self, usage: Usage | None, cost: float) -> None:
         """The request is over: what it used is counted and the rest given back; a second time does nothing."""
         if self._hold.settled:
             return
-        self._counters.settle(self._hold, usage.input + usage.output if usage else 0)
+        tokens = usage.input + usage.output if usage else 0
+        self._counters.settle(self._hold, max(0, tokens - self._counted_tokens))
         if self._charged:
             self._purse.note(self._hold.key, cost)
         left = max(0.0, cost - self._charged)
@@ -153,8 +176,15 @@ class Limits:
         permit = await self.admit(call.caller.name, asked, call.exchange)
         record = call.record
         self._permits[record.request_id] = permit
-        if limits.budget:
-            record.tally.listen(lambda usage: permit.charge(self._price_of(record.model).of(usage)))
+
+        def count(usage: Usage) -> None:
+            if limits.tokens_per_minute:
+                permit.count_tokens(usage.input + usage.output)
+            if limits.budget:
+                permit.charge(self._price_of(record.model).of(usage))
+
+        if limits.tokens_per_minute or limits.budget:
+            record.tally.listen(count)
         try:
             await handler(call)
         finally:
