@@ -14,13 +14,20 @@ os.environ.setdefault("ENABLE_EMBEDDED_MODEL", "false")  # a server started by a
 settings.register_profile("project", deadline=None, derandomize=True, max_examples=100)
 settings.load_profile("project")
 
-PATIENT = ("runs", "chaos", "races")
+PATIENT = ("runs", "chaos", "races", "soak")
 """Folders whose tests wait for crashes and leases: begun first, they wait while others compute."""
+LONG = ("laws/test_loop.py", "text/test_laws.py", "upstreams/embedded/test_model.py")
+"""Files that take longest: each is run by one process, and the others must not wait for it in the end."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
-    items.sort(key=lambda item: item.path.relative_to(here).parts[0] not in PATIENT)
+
+    def place(item: pytest.Item) -> bool:
+        path = item.path.relative_to(here)
+        return path.parts[0] not in PATIENT and path.as_posix() not in LONG
+
+    items.sort(key=place)
 
 
 @pytest.fixture(scope="session")
