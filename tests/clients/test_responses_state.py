@@ -286,3 +286,8 @@ async def test_compaction_loses_no_call_that_waits_and_no_finished_sibling(
 async def test_there_must_be_something_to_compact(server: Stateful, client: AsyncOpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="nothing to compact"):
         await client.responses.compact(model="m")
+
+
+async def test_a_compaction_names_its_model(server: Stateful, client: AsyncOpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="Name the model"):
+        await client.post("/responses/compact", cast_to=object, body={"input": [{"role": "user", "content": "Hi"}]})

@@ -97,6 +97,8 @@ class Responses:
         """Make a conversation short; what comes of it can be sent as input, or continued by its id."""
         fields = Fields(await call.exchange.json())
         body, owner = dict(fields.rest), call.caller.name
+        if not body.get("model"):  # the API requires it here, and only a client knows for which model it compacts
+            raise InvalidRequest("Name the model that the conversation is compacted for.", param="model")
         items = await self._past.items(body, owner)
         if not items:
             raise InvalidRequest("There is nothing to compact: give input or previous_response_id.", param="input")
