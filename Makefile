@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help run test model check chaos soak fuzz laws bench lock clean
+.PHONY: help run test model check conformance chaos soak fuzz laws bench lock clean
 
 help: ## list the commands
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: $(VENV)/.run ## set up and serve on 127.0.0.1:8080 (ARGS="--port 9000" adds options)
 	$(BIN)/toolgate serve $(ARGS)
@@ -35,6 +35,9 @@ laws: $(VENV)/.test ## hold all laws to all cases, of which make test plays a sl
 
 soak: $(VENV)/.test ## mixed traffic against a server for 30 minutes: failures, leaks, memory (ARGS="--minutes 5 --write")
 	PYTHONPATH=$(CURDIR) $(BIN)/python -m tests.soak $(ARGS)
+
+conformance: $(VENV)/.test ## try every client API over every upstream API with real clients, and rewrite docs/conformance.md
+	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/conformance $(ARGS)
 
 bench: $(VENV)/.test ## measure beside nginx, LiteLLM and Portkey, and rewrite docs/performance.md
 	$(BIN)/python -m bench $(ARGS)

@@ -2,6 +2,7 @@
 
 import base64
 import itertools
+import os
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -16,7 +17,7 @@ from langchain_openai.chat_models import _client_utils
 from langchain_tests.integration_tests import ChatModelIntegrationTests
 
 from tests.clients.obliging import oblige
-from tests.stage import Stage
+from tests.stage import UPSTREAMS, Stage
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 PIXEL = base64.b64decode(
@@ -55,6 +56,7 @@ def vcr() -> None:
 class Standard(ChatModelIntegrationTests):
     """What the standard suite needs to know of any model behind the gateway."""
 
+    dialect: ClassVar[str]
     upstream: ClassVar[str]
     address: str = ""
 
@@ -63,44 +65,13 @@ class Standard(ChatModelIntegrationTests):
         type(self).address = stage.url
 
     @property
+    def model_override_value(self) -> str:
+        """Another model, of another API: an upstream of the same API says its own name."""
+        return next(name for name in UPSTREAMS if name not in (self.upstream, self.dialect))
+
+    @property
     def supports_image_inputs(self) -> bool:
         return True
-
-    @property
-    def supports_json_mode(self) -> bool:
-        return False
-
-
-class OpenAIStandard(Standard):
-    @property
-    def chat_model_class(self) -> type[BaseChatModel]:
-        return ChatOpenAI
-
-    @property
-    def chat_model_params(self) -> dict[str, Any]:
-        return {"model": self.upstream, "base_url": f"{self.address}/v1", "api_key": "unused", "stream_usage": True}
-
-    @property
-    def supports_image_tool_message(self) -> bool:
-        return True
-
-    @property
-    def supports_pdf_inputs(self) -> bool:
-        return True
-
-    @property
-    def supports_json_mode(self) -> bool:
-        return True
-
-
-class AnthropicStandard(Standard):
-    @property
-    def chat_model_class(self) -> type[BaseChatModel]:
-        return ChatAnthropic
-
-    @property
-    def chat_model_params(self) -> dict[str, Any]:
-        return {"model": self.upstream, "base_url": self.address, "api_key": "unused", "max_tokens": 500}
 
     @property
     def supports_image_tool_message(self) -> bool:
@@ -115,11 +86,70 @@ class AnthropicStandard(Standard):
         return True
 
     @property
-    def supports_anthropic_inputs(self) -> bool:
+    def supports_audio_inputs(self) -> bool:
+        return True
+
+    @property
+    def supports_json_mode(self) -> bool:
         return True
 
 
+class ChatStandard(Standard):
+    """ChatOpenAI by Chat Completions."""
+
+    dialect = "openai_chat"
+
+    @property
+    def chat_model_class(self) -> type[BaseChatModel]:
+        return ChatOpenAI
+
+    @property
+    def chat_model_params(self) -> dict[str, Any]:
+        return {"model": self.upstream, "base_url": f"{self.address}/v1", "api_key": "unused", "stream_usage": True}
+
+
+class ResponsesStandard(Standard):
+    """ChatOpenAI by Responses."""
+
+    dialect = "openai_responses"
+
+    @property
+    def chat_model_class(self) -> type[BaseChatModel]:
+        return ChatOpenAI
+
+    @property
+    def chat_model_params(self) -> dict[str, Any]:
+        base_url = f"{self.address}/v1"
+        return {"model": self.upstream, "base_url": base_url, "api_key": "unused", "use_responses_api": True}
+
+
+class MessagesStandard(Standard):
+    """ChatAnthropic, which takes no sound."""
+
+    dialect = "anthropic"
+
+    @property
+    def chat_model_class(self) -> type[BaseChatModel]:
+        return ChatAnthropic
+
+    @property
+    def chat_model_params(self) -> dict[str, Any]:
+        return {"model": self.upstream, "base_url": self.address, "api_key": "unused", "max_tokens": 500}
+
+    @property
+    def supports_anthropic_inputs(self) -> bool:
+        return True
+
+    @property
+    def supports_audio_inputs(self) -> bool:
+        return False
+
+
 class OllamaStandard(Standard):
+    """ChatOllama, which takes neither sound nor documents and drops a tool choice."""
+
+    dialect = "ollama"
+
     @property
     def chat_model_class(self) -> type[BaseChatModel]:
         return ChatOllama
@@ -130,28 +160,32 @@ class OllamaStandard(Standard):
 
     @property
     def has_tool_choice(self) -> bool:
-        return False  # Ollama's API has none
+        return False
+
+    @property
+    def supports_pdf_inputs(self) -> bool:
+        return False
+
+    @property
+    def supports_pdf_tool_message(self) -> bool:
+        return False
+
+    @property
+    def supports_audio_inputs(self) -> bool:
+        return False
 
 
-class TestOpenAIOverChat(OpenAIStandard):
-    upstream = "openai_chat"
-
-
-class TestOpenAIOverAnthropic(OpenAIStandard):
-    upstream = "anthropic"
-
-
-class TestAnthropicOverAnthropic(AnthropicStandard):
-    upstream = "anthropic"
-
-
-class TestAnthropicOverChat(AnthropicStandard):
-    upstream = "openai_chat"
-
-
-class TestOllamaOverOllama(OllamaStandard):
-    upstream = "ollama"
-
-
-class TestOllamaOverResponses(OllamaStandard):
-    upstream = "openai_responses"
+CLIENTS = {"Chat": ChatStandard, "Responses": ResponsesStandard, "Messages": MessagesStandard, "Ollama": OllamaStandard}
+DEFAULT = {
+    ("Chat", "openai_chat"),
+    ("Chat", "anthropic"),
+    ("Messages", "anthropic"),
+    ("Messages", "openai_chat"),
+    ("Ollama", "ollama"),
+    ("Ollama", "openai_responses"),
+}
+"""The pairs of the default suite; `make conformance` runs all sixteen."""
+for _client, _upstream in itertools.product(CLIENTS, UPSTREAMS):
+    if os.environ.get("TOOLGATE_CONFORMANCE") or (_client, _upstream) in DEFAULT:
+        _name = f"Test{_client}Over_{_upstream}"
+        globals()[_name] = type(_name, (CLIENTS[_client],), {"upstream": _upstream})

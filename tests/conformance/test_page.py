@@ -1,0 +1,22 @@
+"""docs/conformance.md has every row that the code knows, and the README has its totals; the results are not judged here."""
+
+import pytest
+
+from tests.conformance.features import FEATURES
+from tests.conformance.report import PAGE, README, TITLES
+from tests.conformance.suites import SUITES
+
+TEXT = PAGE.read_text("utf-8")
+
+
+@pytest.mark.parametrize("client", TITLES)
+def test_the_table_of_a_client_has_every_feature(client: str) -> None:
+    table = TEXT.partition(f"### {TITLES[client]}\n")[2].partition("\n#")[0]
+    missing = [feature.title for feature in FEATURES.values() if f"| {feature.title} |" not in table]
+    assert missing == [], "run `make conformance`"
+
+
+def test_page_and_readme_have_the_totals_of_every_suite() -> None:
+    for suite in SUITES.values():
+        assert f"| {suite.title} |" in TEXT, "run `make conformance`"
+        assert f"- {suite.title}: " in README.read_text("utf-8"), "run `make conformance`"
