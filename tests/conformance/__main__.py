@@ -1,4 +1,7 @@
-"""Run the suites and write docs/conformance.md: `python -m tests.conformance [--only features langchain …]`."""
+"""Run the suites and write docs/conformance.md: `python -m tests.conformance [--only features langchain …]`.
+
+`--again features langchain` runs these anew, takes the other suites as the last run left them, and writes the page.
+"""
 
 import argparse
 import os
@@ -18,12 +21,18 @@ MCP = "mcp-suite"
 
 def main() -> int:
     """Run what is asked for; 1 if anything failed."""
-    parser = argparse.ArgumentParser(prog="make conformance", description=__doc__)
+    parser = argparse.ArgumentParser(prog="make conformance")
     parser.add_argument("--only", nargs="+", choices=[*SUITES, MCP], help="run these suites and write nothing")
-    only = parser.parse_args().only
+    parser.add_argument("--again", nargs="+", choices=SUITES, help="run these, and take the others from the last run")
+    options = parser.parse_args()
+    only, again = options.only, options.again or list(SUITES)
     HOME.mkdir(exist_ok=True)
     node = _node()
-    cases = {name: run(name, suite, node) for name, suite in SUITES.items() if only is None or name in only}
+    cases = {
+        name: run(name, suite, node) if name in again else read(results_file(name))
+        for name, suite in SUITES.items()
+        if only is None or name in only
+    }
     runs = mcp_suite.run(node) if node is not None and (only is None or MCP in only) else []
     results = report.Results(cases, runs, node)
     for one in runs:
@@ -51,7 +60,7 @@ def _node() -> Node | None:
 def run(name: str, suite: Suite, node: Node | None) -> list[Case]:
     """Run a suite of tests in a process of its own."""
     print(f"{suite.title} …", flush=True)
-    written = HOME / f"{name}.xml"
+    written = results_file(name)
     command = [sys.executable, "-m", "pytest", "-q", "-n", str(suite.workers), f"--junitxml={written}", *suite.paths]
     with (HOME / f"{name}.log").open("w") as log:
         ran = subprocess.run(
@@ -65,6 +74,11 @@ def run(name: str, suite: Suite, node: Node | None) -> list[Case]:
 def _environment(node: Node | None) -> Mapping[str, str]:
     found = {"TOOLGATE_NODE": node.program, "TOOLGATE_NODE_MODULES": f"{node.modules}/"} if node else {}
     return {**os.environ, "TOOLGATE_CONFORMANCE": "1", **found}
+
+
+def results_file(name: str) -> Path:
+    """Where the results of a suite are."""
+    return HOME / f"{name}.xml"
 
 
 def read(written: Path) -> list[Case]:
