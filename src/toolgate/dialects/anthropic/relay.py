@@ -106,6 +106,8 @@ class MessagesRelay:
         if event is None:
             return b""
         match event["type"]:
+            case "content_block_delta" if not self._waiting:
+                return self._begin() + self._delta(event)
             case kind if kind in _OF_A_BLOCK:
                 return self._begin() + self._block_event(event)
             case "message_start":

@@ -100,7 +100,7 @@ class Mender:
         self._reply = reply
         self._thinks = shows_thinking(request)
         self._ids: set[str] = set()
-        self._pairs = {"content": SurrogateJoiner(), "thinking": SurrogateJoiner()}
+        self._content, self._thoughts = SurrogateJoiner(), SurrogateJoiner()
         self._has_messages = False
 
     def mend(self, line: Line) -> dict[str, Any]:
@@ -121,15 +121,16 @@ class Mender:
         return fields
 
     def _mend_words(self, words: dict[str, Any], content: str, line: Line, last: bool) -> None:
-        if type(words.get(content)) is not str:
-            words[content] = ""
+        text = words.get(content)
+        words[content] = self._content.feed(text) if type(text) is str else ""
         if not self._thinks:
             words.pop("thinking", None)
-        for name, pairs in zip((content, "thinking"), self._pairs.values(), strict=True):
-            text = words.get(name)
-            joined = (pairs.feed(text) if type(text) is str else "") + (pairs.end() if last else "")
-            if joined or type(text) is str:
-                words[name] = joined
+        elif type(thought := words.get("thinking")) is str:
+            words["thinking"] = self._thoughts.feed(thought)
+        if last:
+            words[content] += self._content.end()
+            if rest := self._thoughts.end():
+                words["thinking"] = (words.get("thinking") or "") + rest
         if line.calls:
             entries = zip(line.calls, line.arguments, strict=True)
             words["tool_calls"] = [self._mend_call(entry, text) for entry, text in entries]

@@ -94,7 +94,7 @@ class Correlator:
 
     def is_within(self, kind: str, event: dict[str, Any]) -> bool:
         """Whether an event is about an item, be it named or not."""
-        return kind in _TYPES or "item_id" in event or "output_index" in event
+        return "item_id" in event or "output_index" in event or kind in _TYPES
 
     def within(self, kind: str, event: dict[str, Any]) -> Item | None:
         """The item that any other event is about; None if its kind does not tell the item's type and nothing else does."""

@@ -173,18 +173,13 @@ class ResponsesRelay:
             if kind.startswith("response.output_text.d"):
                 event.setdefault("logprobs", [])
         before += self._content(kind, event, item)
-        if kind.endswith(".delta"):
-            return before + self._text_delta(kind, event, item)
+        if type(delta) is str and kind.endswith(".delta"):
+            item.last_delta = kind, event
+            event["delta"] = item.pairs.feed(delta)
+            return before + self._write(kind, event) if event["delta"] else before
         if kind.endswith(".done"):
             before += self._rest_of_text(item)
         return before + self._write(kind, event)
-
-    def _text_delta(self, kind: str, event: dict[str, Any], item: Item) -> bytes:
-        """A delta of text, without half a character that the next one may complete."""
-        if type(event.get("delta")) is str:
-            item.last_delta = kind, event
-            event["delta"] = item.pairs.feed(event["delta"])
-        return self._write(kind, event) if event.get("delta") else b""
 
     def _rest_of_text(self, item: Item) -> bytes:
         """Half a character that nothing completed."""
