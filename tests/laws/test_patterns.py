@@ -44,6 +44,7 @@ WORDS = "made of plain words alone"
 INSIDE: dict[str, tuple[str, str] | str] = {
     "conversation/ids.py:fitted": (r"[a-zA-Z0-9_-]{1,64}", "fullmatch"),
     "dialects/anthropic/turns.py:__init__": (r"[a-zA-Z0-9_-]+", "fullmatch"),
+    "dialects/refusals.py:without_refused_wishes": (r"\bservice_tier\b", "search"),
     "server/app.py:_pattern": (r"/v1/responses/([^/]+)/items/(.+)", "fullmatch"),
     "server/openapi.py:_operation": BY_STRANGERS_NEVER,
     "server/openapi.py:document": BY_STRANGERS_NEVER,
