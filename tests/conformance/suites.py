@@ -52,8 +52,8 @@ def _by_case(case: Case) -> tuple[str, str]:
 
 
 def _by_source(case: Case) -> tuple[str, str]:
-    source = case.name.partition("[")[2].partition("-")[0]
-    return EXAMPLES[source], _upstream(case.name) if "documented" in case.name else "refused"
+    source, _, rest = case.name.partition("[")[2].partition("-")
+    return EXAMPLES[source], COLUMNS[rest.partition("-")[0]] if "documented" in case.name else "refused"
 
 
 def _by_revision(case: Case) -> tuple[str, str]:
@@ -103,6 +103,7 @@ FILES = {
     "prompts": "templates",
     "docs": "the documented forms",
     "misbehaving_models": "models that misbehave",
+    "nothing_silent": "every field of the SDKs' requests arrives or is named in a warning",
     "replay": "answers sent back reach their upstream identical",
 }
 FEATURES_SUITE = "features"
@@ -137,7 +138,10 @@ SUITES: dict[str, Suite] = {
     ),
     "examples": Suite(
         title="documented curl examples",
-        about="The requests of the vendors' documentation, sent as curl sends them.",
+        about=(
+            "Requests as the vendors' documentation shows them, sent as curl sends them: Ollama's and OpenAI's are taken"
+            " from their documents, Anthropic's are written after its guides."
+        ),
         paths=("tests/conformance/test_examples.py",),
         place=_by_source,
     ),
@@ -177,9 +181,13 @@ SUITES: dict[str, Suite] = {
         place=_by_file,
     ),
     "laws": Suite(
-        title="replay and misbehaving models",
-        about="Answers that come back, and models that answer wrongly, through the HTTP edge in every API.",
-        paths=("tests/laws/test_replay.py", "tests/laws/test_misbehaving_models.py"),
+        title="laws of translation",
+        about="Answers that come back, models that answer wrongly, and every request field of the SDKs, in every API.",
+        paths=(
+            "tests/laws/test_replay.py",
+            "tests/laws/test_misbehaving_models.py",
+            "tests/laws/test_nothing_silent.py",
+        ),
         place=_by_file,
     ),
 }
