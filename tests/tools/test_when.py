@@ -134,9 +134,9 @@ def test_what_cannot_be_read_is_named_with_its_column(clause: str, column: int, 
 @pytest.mark.parametrize("pattern", ["(a+)+$", "(a|a)*$", "(.*a){20}$", "a*a*a*a*a*a*b"])
 def test_a_hostile_pattern_takes_no_longer_than_a_plain_one(pattern: str) -> None:
     clause = parse(f"text =~ /{pattern}/")
-    started = time.process_time()
+    started = time.thread_time()
     clause.holds({"text": "a" * 100_000 + "!"})
-    assert time.process_time() - started < 0.5
+    assert time.thread_time() - started < 0.5
 
 
 def test_half_a_character_is_matched_without_complaint() -> None:
@@ -144,9 +144,9 @@ def test_half_a_character_is_matched_without_complaint() -> None:
 
 
 def test_a_long_clause_is_read_in_no_time() -> None:
-    started = time.process_time()
+    started = time.thread_time()
     assert parse(" && ".join(["on"] * 600)).holds(CONTEXT)
-    assert time.process_time() - started < 0.5
+    assert time.thread_time() - started < 0.5
 
 
 Tree: TypeAlias = Any
