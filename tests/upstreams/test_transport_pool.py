@@ -14,6 +14,9 @@ import pytest
 from tests.upstreams.faulty import Faulty, Peer, answering, chunk, chunked, head, on_both_loops, whole
 from toolgate.conversation.errors import Garbled, TimedOut, Unavailable
 from toolgate.upstreams.transport import Timeouts, Transport, dial
+from toolgate.upstreams.transport.address import Origin
+from toolgate.upstreams.transport.connection import Connection
+from toolgate.upstreams.transport.pool import Pool
 
 OK = whole(b"ok")
 PATIENT = Timeouts()
@@ -435,3 +438,23 @@ def test_the_transport_imports_no_other_http_client() -> None:
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == ""
+
+
+@on_both_loops
+async def test_a_request_that_is_left_as_it_connects_leaves_no_connection_to_wait_for() -> None:
+    loop = asyncio.get_running_loop()
+
+    async def dialled(limit: float, make: Callable[[], Connection]) -> Connection:
+        def made() -> Connection:
+            loop.call_soon(loop.call_soon, asking.cancel)  # when the socket is there, and before that is known here
+            return make()
+
+        return await dial.dial(Origin("http", "127.0.0.1", upstream.port), None, None, limit, made)
+
+    async with Faulty(answering(OK)) as upstream:
+        pool = Pool(loop, "upstream", dialled, limit=1, keepalive=1)
+        asking = asyncio.ensure_future(pool.acquire(PATIENT))
+        await asyncio.wait({asking})
+        assert asking.cancelled()
+        await pool.aclose()
+        assert not pool.in_use

@@ -49,7 +49,7 @@ class Pool:
             connection = None if fresh else self._take_idle()
             if connection is None:
                 self._make_room()
-                connection = await self._dial(timeouts.connect, self._connection)
+                connection = await self._open(timeouts.connect)
                 self._refuse_if_closed(connection)
         except BaseException:
             self._pass_on()
@@ -136,8 +136,21 @@ class Pool:
         if self._idle and len(self._idle) + self._busy > self._limit:
             self._idle.popleft().close()
 
-    def _connection(self) -> Connection:
-        return Connection(self._loop, self.upstream, self)
+    async def _open(self, limit: float) -> Connection:
+        """Dial, and forget a connection whose dialling failed or was cancelled: uvloop never reports the loss of it."""
+        made: list[Connection] = []
+
+        def make() -> Connection:
+            made.append(Connection(self._loop, self.upstream, self))
+            return made[-1]
+
+        try:
+            return await self._dial(limit, make)
+        except BaseException:
+            for connection in made:
+                connection.close()
+                self.lost(connection)
+            raise
 
     def _refuse_if_closed(self, connection: Connection) -> None:
         if self._closed:
