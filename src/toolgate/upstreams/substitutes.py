@@ -19,6 +19,7 @@ from toolgate.conversation.message import Text, ToolCall
 from toolgate.conversation.request import ModelRequest, OutputFormat, ToolChoice, ToolDef, described
 from toolgate.dialects.dialect import Quirks
 
+LONGEST_STOP = 4096
 _ANSWER_TOOL = "json_answer"
 _ANSWER_USE = "Give your whole answer to the user as the input of this tool, and say nothing else."
 _ANSWER_FIELD = "answer"  # holds an answer that is no object, which no tool takes as its input
@@ -77,16 +78,19 @@ def substitute(request: ModelRequest, dialect: str, quirks: Quirks) -> Substitut
         if output is None or (output.schema is not None and quirks.output_format == "schema"):
             return cut
         answer = _answer_by_tool(cut.request, output)
-        return replace(answer, rewriters=(*answer.rewriters, *cut.rewriters))
+        return replace(answer, rewriters=(*answer.rewriters, *cut.rewriters), dropped=(*answer.dropped, *cut.dropped))
     if dialect == "ollama" and request.tools and choice is not None and choice.mode == "required":
         return _call_by_format(request, choice, quirks)
     return Substituted(request)
 
 
 def _cut_here(request: ModelRequest, stops: tuple[str, ...]) -> Substituted:
+    """A long beginning would have to be compared with every piece anew, so what no client needs is left out."""
     left = tuple([text for text in request.settings.stop if text not in stops])
-    cutter = StopCutter(tuple([text for text in stops if text]))
-    return Substituted(replace(request, settings=replace(request.settings, stop=left)), (cutter,))
+    cutter = StopCutter(tuple([text for text in stops if 0 < len(text) <= LONGEST_STOP]))
+    long = any(len(text) > LONGEST_STOP for text in stops)
+    dropped = (f"stop texts of more than {LONGEST_STOP} characters were left out",) if long else ()
+    return Substituted(replace(request, settings=replace(request.settings, stop=left)), (cutter,), dropped)
 
 
 class StopCutter:
@@ -95,8 +99,6 @@ class StopCutter:
     def __init__(self, stops: tuple[str, ...]) -> None:
         self.done = False
         self._stops = stops
-        self._beginnings = frozenset([text[:length] for text in stops for length in range(1, len(text))])
-        self._longest = max(map(len, stops), default=1) - 1
         self._text: list[str] | None = None  # of the open text: the pieces that were passed on
         self._held = ""
         self._stop: str | None = None
@@ -133,13 +135,23 @@ class StopCutter:
             self.done = True
             end: list[StepEvent] = [PartEnd(Text("".join(passed))), StepEnd("stop", stop_sequence=self._stop)]
             return [Delta(text[:place]), *end] if place else end
-        held = next(
-            (length for length in range(min(self._longest, len(text)), 0, -1) if text[-length:] in self._beginnings), 0
-        )
+        held = self._beginning(text)
         sure, self._held = text[: len(text) - held], text[len(text) - held :]
         self._text = passed
         passed.append(sure)
         return [Delta(sure)] if sure else []
+
+    def _beginning(self, text: str) -> int:
+        """How many of the last characters may be the beginning of a stop text."""
+        longest = 0
+        for stop in self._stops:
+            place = max(len(text) - len(stop) + 1, 0)
+            while (place := text.find(stop[0], place)) >= 0:
+                if stop.startswith(text[place:]):
+                    longest = max(longest, len(text) - place)
+                    break
+                place += 1
+        return longest
 
 
 def _answer_by_tool(request: ModelRequest, output: OutputFormat) -> Substituted:
