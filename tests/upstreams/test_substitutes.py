@@ -95,6 +95,12 @@ def test_the_beginning_of_a_stop_text_is_held_back_and_nothing_else() -> None:
     assert cutter.done
 
 
+def test_a_stop_text_that_is_too_long_to_be_looked_for_is_named(stage: Stage) -> None:
+    stage.play("One two.", "One two.")
+    assert "stop texts" in warnings(stage, model="openai_responses", stop=["x" * 5000, "two"])
+    assert warnings(stage, model="openai_responses", stop=["x" * 4096, "two"]) == ""
+
+
 def test_a_held_beginning_is_sent_when_the_text_ends() -> None:
     cutter = StopCutter(("END",))
     events = [StepStart(), *unfold_part(Text("the E")), StepEnd("stop", Usage(1, 2))]
@@ -278,3 +284,34 @@ def test_a_client_of_the_same_api_hears_what_was_refused(stage: Stage) -> None:
         f"{stage.url}/v1/chat/completions", json={"model": "openai_chat", "messages": HI, "prompt_cache_key": "k"}
     )
     assert response.status_code == 400
+
+
+LIKELY = [
+    {
+        "token": "Hi",
+        "logprob": -0.5,
+        "bytes": [72, 105],
+        "top_logprobs": [{"token": "Ho", "logprob": -2.0, "bytes": None}],
+    }
+]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("upstream", ["openai_chat", "openai_responses", "ollama"])
+def test_log_probabilities_of_an_answer_reach_clients_of_other_apis(stage: Stage, upstream: str, stream: bool) -> None:
+    said = ModelResponse((Text("Hi", logprobs=tuple(LIKELY)),), "stop", Usage(1, 1))
+    stage.play(said, said, said)
+    client = OpenAI(base_url=f"{stage.url}/v1", api_key="unused", max_retries=0)
+    if stream:
+        with client.chat.completions.stream(model=upstream, messages=HI, logprobs=True, top_logprobs=1) as events:
+            choice = events.get_final_completion().choices[0]
+        with client.responses.stream(model=upstream, input="Hi", include=["message.output_text.logprobs"]) as events:
+            response = events.get_final_response()
+    else:
+        choice = client.chat.completions.create(model=upstream, messages=HI, logprobs=True, top_logprobs=1).choices[0]
+        response = client.responses.create(model=upstream, input="Hi", include=["message.output_text.logprobs"])
+    assert [entry.model_dump() for entry in choice.logprobs.content] == LIKELY
+    assert [entry.model_dump() for entry in response.output[0].content[0].logprobs] == LIKELY
+    body = {"model": upstream, "messages": HI, "logprobs": True, "stream": stream}
+    lines = [json.loads(line) for line in httpx.post(f"{stage.url}/api/chat", json=body).text.splitlines()]
+    assert [entry for line in lines for entry in line.get("logprobs", [])] == LIKELY

@@ -10,8 +10,8 @@ when a later part waits for it to be complete.
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Hashable
-from typing import Literal, TypeVar
+from collections.abc import Callable, Collection, Hashable, Mapping
+from typing import Any, Literal, TypeVar
 
 from toolgate.conversation.arguments import ArgumentStream, is_object, settled
 from toolgate.conversation.errors import Garbled
@@ -26,7 +26,7 @@ SpokenKind = Literal["text", "reasoning", "refusal"]
 class _Spoken:
     """Text, reasoning or a refusal being written."""
 
-    __slots__ = ("extra", "fragments", "kind", "over", "pairs", "seal")
+    __slots__ = ("extra", "fragments", "kind", "logprobs", "over", "pairs", "seal")
 
     def __init__(self, kind: SpokenKind, seal: Seal | None = None) -> None:
         self.kind = kind
@@ -34,12 +34,13 @@ class _Spoken:
         self.pairs = SurrogateJoiner()
         self.seal = seal
         self.extra: Extra = NO_EXTRA
+        self.logprobs: list[Mapping[str, Any]] = []
         self.over = False  # nothing more belongs to it, though it waits for its turn to be told
 
     def part(self, text: str) -> Part:
         match self.kind:
             case "text":
-                return Text(text, self.extra)
+                return Text(text, self.extra, tuple(self.logprobs)) if self.logprobs else Text(text, self.extra)
             case "reasoning":
                 return Reasoning(text, self.seal, self.extra)
             case "refusal":
@@ -177,6 +178,17 @@ class Assembler:
         """What else the dialect said of the text or reasoning being written."""
         if self._queue and isinstance(last := self._queue[-1], _Spoken):
             last.extra = extra
+
+    def logprobs(self, entries: Any, whole: bool = False) -> None:
+        """The log probabilities of what was written last of a text; `whole` are those of all of it."""
+        last = self._queue[-1] if self._queue else None
+        if type(entries) is not list or not isinstance(last, _Spoken) or last.kind != "text":
+            return
+        given: list[Mapping[str, Any]] = [entry for entry in entries if type(entry) is dict]
+        if whole:
+            last.logprobs = given
+        else:
+            last.logprobs += given
 
     def end_part(self) -> None:
         """The part written last is over: what follows is another, even of the same kind."""

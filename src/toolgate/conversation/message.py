@@ -19,10 +19,11 @@ REASONING_LOST = "reasoning of earlier turns was left out: the upstream takes on
 
 
 class Text(Struct, frozen=True, tag=True):
-    """Words."""
+    """Words; `logprobs` are the log probabilities of their tokens, in the form that all dialects share."""
 
     text: str
     extra: Extra = NO_EXTRA
+    logprobs: tuple[Mapping[str, Any], ...] = ()
 
 
 class Media(Struct, frozen=True, tag=True):

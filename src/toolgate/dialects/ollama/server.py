@@ -108,6 +108,8 @@ class LineEncoder:
             case PartEnd(ToolCall() as call) if is_shown(call):
                 self._calls += 1
                 return self._line(self._said(tool_calls=[write_call(call, call.id, self._calls - 1)]))
+            case PartEnd(Text(logprobs=likely)) if likely:
+                return self._line({**self._said(), "logprobs": likely})
             case Finish():
                 return self._line(self._said(), ending(event, self._times()))
             case _:
@@ -153,6 +155,8 @@ def whole(response: ModelResponse, request: ModelRequest, reply: Reply, said: Sa
     if calls:
         more["tool_calls"] = [write_call(call, call.id, number) for number, call in enumerate(calls)]
     end = ending(response, reply.times())
+    if likely := [entry for part in parts if type(part) is Text for entry in part.logprobs]:
+        end["logprobs"] = likely
     return encode_line({**_head(reply), **said(text, **more), **tool_events(response, reply), **end})
 
 

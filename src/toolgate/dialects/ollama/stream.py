@@ -28,6 +28,7 @@ _UNDERSTOOD = frozenset(
         "done_reason",
         "prompt_eval_count",
         "eval_count",
+        "logprobs",
     }
 )
 
@@ -145,6 +146,8 @@ class OllamaDecoder:
         content = said.get("content" if said is not line.fields else "response")
         if type(content) is str:
             parts.text(content)
+            if "logprobs" in line.fields:
+                parts.logprobs(line.fields["logprobs"])
         for image in said.get("images") or ():
             if type(image) is str:
                 parts.whole(Media("image", image_mime(image), image))

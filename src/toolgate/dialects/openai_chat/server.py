@@ -129,6 +129,10 @@ class ChatEncoder:
         return self._chunk({"tool_calls": [start]})
 
     def _end(self, part: Part) -> bytes:
+        if type(part) is Text and part.logprobs:
+            return (
+                self._head + encode({"index": 0, "delta": {}, **_likely((part,)), "finish_reason": None}) + self._tail
+            )
         entry = self._details.encode(part)
         return self._chunk({"reasoning_details": [entry]}) if entry else b""
 
@@ -157,11 +161,17 @@ def encode_response(response: ModelResponse, request: ModelRequest, reply: Reply
         "object": "chat.completion",
         "created": reply.created,
         "model": reply.model,
-        "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": reason}],
+        "choices": [{"index": 0, "message": message, **_likely(response.parts), "finish_reason": reason}],
         "usage": write_usage(response.usage or Usage()),
         **tool_events(response, reply),
     }
     return encode(body)
+
+
+def _likely(parts: tuple[Part, ...]) -> dict[str, Any]:
+    """The log probabilities of an answer, if its upstream gave any."""
+    entries = [entry for part in parts if type(part) is Text for entry in part.logprobs]
+    return {"logprobs": {"content": entries, "refusal": None} if entries else None}
 
 
 def write_message(parts: tuple[Part, ...], legacy: bool = False) -> dict[str, Any]:

@@ -143,6 +143,8 @@ class ChatDecoder:
         delta = choice.get("delta")
         if type(delta) is dict:
             self._delta(delta)
+        if type(likely := choice.get("logprobs")) is dict:
+            self._parts.logprobs(likely.get("content"))
         reason = choice.get("finish_reason")
         if reason == "error":
             raise read_error_object(choice.get("error") or "The upstream failed while answering.")

@@ -103,7 +103,7 @@ def _plain_text(body: Any) -> ModelResponse | None:
     if "x_groq" in body:
         return None
     message, word = choices[0].get("message"), choices[0].get("finish_reason")
-    if type(message) is not dict or (word != "stop" and word != "length"):
+    if type(message) is not dict or (word != "stop" and word != "length") or choices[0].get("logprobs"):
         return None
     text = message.get("content")
     if type(text) is not str or not text or not text.isascii():

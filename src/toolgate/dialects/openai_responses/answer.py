@@ -203,7 +203,7 @@ def write_spoken(part: Text | Refusal) -> dict[str, Any]:
     own = _unmarked(part)
     if isinstance(part, Refusal):
         return {"type": "refusal", "refusal": part.text, **own}
-    return {"type": "output_text", "annotations": [], "logprobs": [], "text": part.text, **own}
+    return {"type": "output_text", "annotations": [], "logprobs": part.logprobs, "text": part.text, **own}
 
 
 def opened(item: Mapping[str, Any]) -> dict[str, Any]:

@@ -258,7 +258,8 @@ class ResponsesEncoder:
                 if isinstance(part, Refusal):
                     done = tell("response.refusal.done", b'%b,"refusal":%b' % (place, text))
                 else:
-                    done = tell("response.output_text.done", b'%b,"text":%b,"logprobs":[]' % (place, text))
+                    likely = encode(part.logprobs)
+                    done = tell("response.output_text.done", b'%b,"text":%b,"logprobs":%b' % (place, text, likely))
                 return done + tell("response.content_part.done", place + b',"part":' + encode(write_spoken(part)))
             case Reasoning() if item.told:
                 place, text = item.place + b',"summary_index":0', encode(part.text)

@@ -225,6 +225,7 @@ class ResponsesDecoder:
         own = {name: value for name, value in part.items() if name not in ("type", "text", "refusal")}
         about = {name: value for name, value in item.value.items() if name not in _MESSAGE_FIELDS and value is not None}
         mark = message_mark(about) if index == min(item.told) else {"continues": True}
+        self._parts.logprobs(own.get("logprobs"), whole=True)
         self._parts.annotate(said_extra({**own, **mark}))
 
     def _end_reasoning(self, item: Item, value: dict[str, Any]) -> None:
