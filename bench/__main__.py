@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     WORK.mkdir(exist_ok=True)
     if options.before:
         PEERS["before"] = Before(options.before)
-        _print_change(_run(["toolgate", "before"], _filter(options.cases), _pace(options), console), console)
+        print_change(_run(["toolgate", "before"], _filter(options.cases), _pace(options), console), console)
         return 0
     if options.render:
         results = figures.read(RESULTS)
@@ -125,13 +125,24 @@ def _line(topic: str, figure: Figure) -> str:
     return f"{topic:10} {PEERS[figure.peer].title:9} {figure.line:62} {value}{wrong}"
 
 
-def _print_change(results: Results, console: Console) -> None:
+def print_change(results: Results, console: Console) -> None:
+    """Prints each figure beside that of the commit before."""
     table = Table("", f"at {results.versions.get('before', '')}", "here", "here / before")
     for now in results.figures:
-        before = results.find(now.topic, now.line, "before") if now.peer == "toolgate" else None
-        if before is not None and now.samples:
-            table.add_row(now.line, amount(before), amount(now), f"{now.median / before.median:.2f}")
+        if now.peer != "toolgate":
+            continue
+        before = next((one for one in results.figures if _is_before(one, now)), None)
+        found = [amount(one) if one.samples else one.absent for one in (before, now) if one is not None]
+        if before is not None and before.samples and now.samples:
+            table.add_row(now.line, *found, f"{now.median / before.median:.2f}")
+        elif before is not None:
+            table.add_row(now.line, *found, "missing")
     console.print(table)
+    _print_absent(results, console)
+
+
+def _is_before(figure: Figure, now: Figure) -> bool:
+    return (figure.topic, figure.line, figure.peer) == (now.topic, now.line, "before")
 
 
 def _print_promises(results: Results, console: Console) -> int:
@@ -142,9 +153,13 @@ def _print_promises(results: Results, console: Console) -> int:
         table.add_row(verdict.id, verdict.promise, verdict.found, f"[{colour}]{verdict.word}[/{colour}]")
         missed |= verdict.kept is False
     console.print(table)
+    _print_absent(results, console)
+    return int(missed)
+
+
+def _print_absent(results: Results, console: Console) -> None:
     for name, reason in results.absent.items():
         console.print(f"{PEERS[name].title}: not measured: {reason}")
-    return int(missed)
 
 
 if __name__ == "__main__":

@@ -17,12 +17,14 @@ from msgspec import Struct
 from rich.console import Console
 from rich.table import Table
 
+from toolgate.app.runs import system_database
 from toolgate.conversation.message import Text, ToolResult
-from toolgate.runs.steps import Ended, Steps, write
-from toolgate.runs.workflows import Workflows
-from toolgate.server.runs import system_database
+from toolgate.runs.step_records import CallFinishedStep, RunSteps, encode_step
+from toolgate.runs.workflows import DbosExecutor
 
-STEP = write(Ended(ToolResult("call_0123456789abcdefghijklmn", (Text("sunny, 21 °C. " * 40),), False, "weather")))
+STEP = encode_step(
+    CallFinishedStep(ToolResult("call_0123456789abcdefghijklmn", (Text("sunny, 21 °C. " * 40),), False, "weather"))
+)
 WARM_UP = 20
 PROMISED = 5.0
 """Milliseconds on PostgreSQL."""
@@ -42,10 +44,10 @@ async def measure(storage: str, steps: int) -> Cost:
     assert url is not None
     over: asyncio.Future[Cost] = asyncio.get_running_loop().create_future()
 
-    async def work(id: str, run: Steps) -> None:
+    async def work(id: str, run: RunSteps) -> None:
         over.set_result(await _timed(run, steps))
 
-    workflows = Workflows(url, "bench", print)
+    workflows = DbosExecutor(url, "bench", print)
     await workflows.open(work)
     try:
         await workflows.begin("run")
@@ -54,7 +56,7 @@ async def measure(storage: str, steps: int) -> Cost:
         await workflows.aclose()
 
 
-async def _timed(run: Steps, steps: int) -> Cost:
+async def _timed(run: RunSteps, steps: int) -> Cost:
     for _ in range(WARM_UP):
         await run.keep("result", STEP)
     times, used = [], time.process_time()

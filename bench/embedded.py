@@ -17,12 +17,12 @@ from msgspec import Struct
 from toolgate.conversation.events import Delta, ModelResponse, StepEvent
 from toolgate.conversation.fold import fold
 from toolgate.conversation.message import Message, Text, ToolCall, ToolResult, plain_text
-from toolgate.conversation.request import ModelRequest, Settings, ToolDef
+from toolgate.conversation.request import ModelRequest, RequestSettings, ToolDef
 from toolgate.tools.builtin.calculator import SPEC as CALCULATOR
 from toolgate.tools.builtin.clock import SPEC as CLOCK
-from toolgate.upstreams.embedded.keeper import Options
-from toolgate.upstreams.embedded.model import EmbeddedModel
-from toolgate.upstreams.embedded.weights import DEFAULT
+from toolgate.upstreams.local.engine_supervisor import EngineOptions
+from toolgate.upstreams.local.model import LocalModel
+from toolgate.upstreams.local.weights_catalog import DEFAULT
 
 Right: TypeAlias = Callable[[Mapping[str, Any]], bool]
 
@@ -139,12 +139,12 @@ class Tally(Struct):
     asked: int = 0
     wrong: list[str] = []
 
-    def add(self, ok: bool, said: str) -> None:
+    def add(self, ok: bool, output: str) -> None:
         """One more answer."""
         self.right += ok
         self.asked += 1
         if not ok:
-            self.wrong.append(said)
+            self.wrong.append(output)
 
 
 class Timed(Struct, frozen=True):
@@ -157,10 +157,12 @@ class Timed(Struct, frozen=True):
 
 
 async def _ask(
-    model: EmbeddedModel, messages: Sequence[Message], tools: tuple[ToolDef, ...] = TOOLS, most: int = 80
+    model: LocalModel, messages: Sequence[Message], tools: tuple[ToolDef, ...] = TOOLS, most: int = 80
 ) -> Timed:
     began = time.perf_counter()
-    request = ModelRequest("local", tuple(messages), tools=tools, settings=Settings(max_tokens=most, temperature=0.0))
+    request = ModelRequest(
+        "local", tuple(messages), tools=tools, settings=RequestSettings(max_tokens=most, temperature=0.0)
+    )
     answer = await model.ask(request)
     first = time.perf_counter() - began
     events: list[StepEvent] = []
@@ -176,8 +178,8 @@ def _user(text: str) -> Message:
 
 def _called(question: str, name: str, arguments: str, result: str) -> list[Message]:
     call = ToolCall("call_bench", name, arguments)
-    told = ToolResult(call.id, (Text(result),))
-    return [_user(question), Message("assistant", (call,)), Message("tool", (told,))]
+    emitted = ToolResult(call.id, (Text(result),))
+    return [_user(question), Message("assistant", (call,)), Message("tool", (emitted,))]
 
 
 def _said(response: ModelResponse) -> str:
@@ -187,7 +189,7 @@ def _said(response: ModelResponse) -> str:
 
 async def _measure(name: str) -> dict[str, Any]:
     began = time.perf_counter()
-    model = EmbeddedModel(Options(model=name, wait=900.0))
+    model = LocalModel(EngineOptions(model=name, wait=900.0))
     try:
         await _ask(model, [_user("Hi")], (), 1)
         loaded = time.perf_counter() - began

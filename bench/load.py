@@ -12,7 +12,7 @@ import selectors
 import sys
 import time
 from collections import Counter
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from typing import cast
 
 import httptools
@@ -39,17 +39,26 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """How many answers were right, why the others were not, and the seconds each took."""
+    """How many answers were right, why the others were not, and the seconds each took.
+
+    `lost` says why there is no outcome: the load generator itself failed, which is no fault of the server.
+    """
 
     ok: int
     failures: dict[str, int]
     seconds: float
     latencies: list[float]
     first: list[float] = []  # until the first word
+    lost: str = ""
 
     def percentile(self, share: float) -> float:
         """The latency that `share` of the right answers did not exceed."""
         return percentile(self.latencies, share)
+
+
+def why_missing(outcomes: Iterable[Outcome]) -> str:
+    """Why there is no figure, of outcomes without a right answer."""
+    return next((outcome.lost for outcome in outcomes if outcome.lost), "no right answer")
 
 
 def percentile(values: Sequence[float], share: float) -> float:

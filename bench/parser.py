@@ -14,8 +14,8 @@ from rich.table import Table
 
 from toolgate.conversation.message import ToolCall
 from toolgate.conversation.request import ToolDef
-from toolgate.text.parser import Parser
-from toolgate.text.syntaxes import syntax
+from toolgate.text_tools.parsing.parser import TextParser
+from toolgate.text_tools.syntaxes import syntax
 
 TOOL = ToolDef(
     "write_file",
@@ -78,7 +78,7 @@ def seconds(case: Case, text: str, piece: int) -> float:
 
 
 def _once(case: Case, pieces: list[str]) -> float:
-    parser = Parser(syntax(case.syntax), [TOOL])
+    parser = TextParser(syntax(case.syntax), [TOOL])
     began = time.process_time()
     for piece in pieces:
         parser.feed(piece)

@@ -1,5 +1,6 @@
 """Starts and ends the processes of a measurement, and talks to the load generator; knows no dialect and no peer."""
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -84,12 +85,10 @@ def _await_port(process: subprocess.Popen[bytes], name: str, port: int, deadline
 
 
 def load(job: Job) -> Outcome:
-    """Runs the job in a load generator of its own."""
+    """Runs the job in a load generator of its own; one that fails is reported, and its outcome is `lost`."""
     with _generator() as generator:
         out, _ = generator.communicate(msgspec.json.encode(job) + b"\n")
-    if generator.returncode:
-        raise Failed(f"the load generator ended with {generator.returncode}")
-    return msgspec.json.decode(out, type=Outcome)
+    return _outcome(job, generator, out)
 
 
 def hold(job: Job, pid: int) -> tuple[int, Outcome]:
@@ -97,12 +96,23 @@ def hold(job: Job, pid: int) -> tuple[int, Outcome]:
     with _generator() as generator:
         assert generator.stdin is not None
         assert generator.stdout is not None
-        generator.stdin.write(msgspec.json.encode(job) + b"\n")
-        generator.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # it has ended, which its outcome says
+            generator.stdin.write(msgspec.json.encode(job) + b"\n")
+            generator.stdin.flush()
         generator.stdout.readline()
         resident = resident_bytes(pid)
         out, _ = generator.communicate()
-    return resident, msgspec.json.decode(out, type=Outcome)
+    return resident, _outcome(job, generator, out)
+
+
+def _outcome(job: Job, generator: subprocess.Popen[bytes], out: bytes) -> Outcome:
+    if not generator.returncode:
+        with contextlib.suppress(msgspec.MsgspecError):
+            return msgspec.json.decode(out, type=Outcome)
+    reason = f"the load generator ended with {generator.returncode} and no outcome"
+    sent = f"{job.requests} × {job.method} {job.path} on port {job.port}, {job.connections} connections"
+    print(f"not measured: {sent}: {reason}", file=sys.stderr)
+    return Outcome(0, {}, 0.0, [], lost=reason)
 
 
 def _generator() -> subprocess.Popen[bytes]:

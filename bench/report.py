@@ -98,5 +98,5 @@ def _lines(results: Results) -> Iterator[str]:
 def _wrong(results: Results) -> Iterator[str]:
     for figure in results.figures:
         for reason, count in figure.failures.items():
-            said = reason.replace("\n", " ").replace("`", "'")[:120]
-            yield f"- {PEERS[figure.peer].title}, {figure.line}: {count} × `{said}`, {figure.answers} right"
+            output = reason.replace("\n", " ").replace("`", "'")[:120]
+            yield f"- {PEERS[figure.peer].title}, {figure.line}: {count} × `{output}`, {figure.answers} right"

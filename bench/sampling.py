@@ -10,7 +10,7 @@ import msgspec
 from bench.answers import pause
 from bench.field import CONNECTIONS, Cost, Field, Pace, Standing, cost, warm
 from bench.figures import Figure
-from bench.load import Job
+from bench.load import Job, why_missing
 from bench.shapes import Route, Shape
 
 MOST_REQUESTS = 4000
@@ -79,6 +79,8 @@ def _fit(server: Standing, case: Case, pace: Pace) -> Entrant | Figure:
 
 def sized(job: Job, found: Cost, pace: Pace, most: int = MOST_REQUESTS) -> Job:
     """The job with as many requests as take the pace's CPU budget; of several bodies each is sent equally often."""
+    if not found.outcome.ok:
+        return job
     kinds = 1 + len(job.others)
     count = max(1, min(most, round(pace.cpu_budget / max(found.per_request, 1e-6))))
     count += -count % kinds
@@ -91,7 +93,7 @@ def _figure(case: Case, server: Standing, costs: list[Cost]) -> Figure:
         failures.update(found.outcome.failures)
     samples = tuple(found.per_request / case.units for found in costs if found.outcome.ok)
     answers = sum(found.outcome.ok for found in costs)
-    absent = "" if samples else "no right answer"
+    absent = "" if samples else why_missing(found.outcome for found in costs)
     name = server.peer.name
     return Figure(case.topic, case.line, name, "s", samples, answers, dict(failures), absent)
 

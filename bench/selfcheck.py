@@ -2,10 +2,11 @@
 
 import msgspec
 
+from bench import processes
 from bench.field import Standing
-from bench.load import Job
+from bench.load import Job, Outcome
 from bench.peers import Direct
-from bench.processes import Failed, load
+from bench.processes import Failed
 from bench.shapes import CHAT, Route, Shape
 
 RIGHT = (Shape("mock"), Shape("mock-tools", stream=True, tools=True), Shape("mock-chunks-1000", stream=True))
@@ -22,6 +23,14 @@ def check(upstream: int) -> None:
         _check_wrong(jobs[-1])
     _check_rounds(direct)
     _check_first_text(direct)
+
+
+def load(job: Job) -> Outcome:
+    """The outcome, without which nothing is proved."""
+    outcome = processes.load(job)
+    if outcome.lost:
+        raise Failed(outcome.lost)
+    return outcome
 
 
 def _check_wrong(job: Job) -> None:
@@ -48,6 +57,6 @@ def _check_first_text(direct: Standing) -> None:
     """Expects the first word of a stream that takes half a second long before its last."""
     job = direct.job(CHAT, Shape("mock-chunks-100-every-5", stream=True), 1)
     assert job is not None
-    heard = load(job)
-    if not heard.first or heard.first[0] > heard.latencies[0] / 2:
+    response = load(job)
+    if not response.first or response.first[0] > response.latencies[0] / 2:
         raise Failed("the load generator does not notice when the first word comes")

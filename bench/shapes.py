@@ -81,9 +81,11 @@ class Shape(NamedTuple):
 
 def _history(length: int, first: int = 0) -> list[dict[str, Any]]:
     """Alternating turns of some two hundred characters each, the user's last."""
-    said = "The ferry to the island leaves at nine and comes back at six, unless the wind is over seven Beaufort. " * 2
+    output = (
+        "The ferry to the island leaves at nine and comes back at six, unless the wind is over seven Beaufort. " * 2
+    )
     roles = ("user", "assistant")
-    return [{"role": roles[(length - 1 - at) % 2], "content": f"{first + at}: {said}"} for at in range(length)]
+    return [{"role": roles[(length - 1 - at) % 2], "content": f"{first + at}: {output}"} for at in range(length)]
 
 
 _SCHEMA = {
@@ -126,19 +128,19 @@ _CLOCK = {
 
 def _chat_round(model: str, at: int) -> list[dict[str, Any]]:
     """One call of the clock and its result, as a client that runs it sends them back."""
-    said = script(model, results=at)
-    assert said.call is not None
-    function = {"name": CLOCK, "arguments": said.call.arguments}
+    output = script(model, results=at)
+    assert output.call is not None
+    function = {"name": CLOCK, "arguments": output.call.arguments}
     call = {"id": f"call_{at}", "type": "function", "function": function}
     result = {"role": "tool", "tool_call_id": call["id"], "content": _time(at)}
-    return [{"role": "assistant", "content": text(said), "tool_calls": [call]}, result]
+    return [{"role": "assistant", "content": text(output), "tool_calls": [call]}, result]
 
 
 def _messages_round(model: str, at: int) -> list[dict[str, Any]]:
-    said = script(model, results=at)
-    assert said.call is not None
-    call = {"type": "tool_use", "id": f"call_{at}", "name": CLOCK, "input": json.loads(said.call.arguments)}
-    spoken = {"type": "text", "text": text(said)}
+    output = script(model, results=at)
+    assert output.call is not None
+    call = {"type": "tool_use", "id": f"call_{at}", "name": CLOCK, "input": json.loads(output.call.arguments)}
+    spoken = {"type": "text", "text": text(output)}
     result = {"type": "tool_result", "tool_use_id": call["id"], "content": _time(at)}
     return [{"role": "assistant", "content": [spoken, call]}, {"role": "user", "content": [result]}]
 

@@ -165,9 +165,9 @@ class Client:
     def ask(self, method: str, path: str, body: Any = None, **headers: str) -> httpx.Response:
         """The answer."""
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
-        heard = self._client.request(method, path, json=body, headers=sent)
-        heard.raise_for_status()
-        return heard
+        received = self._client.request(method, path, json=body, headers=sent)
+        received.raise_for_status()
+        return received
 
     def close(self) -> None:
         """Hang up."""

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import gettempdir
 
 import pytest
 from hypothesis import settings
@@ -11,12 +12,13 @@ from tests.databases import ENGINES, Postgres, running_postgres, storage_of
 from tests.stage import Stage, on_stage
 
 os.environ.setdefault("ENABLE_EMBEDDED_MODEL", "false")  # a server started by a test fetches no gigabyte
+os.environ["TOOLGATE_BRIDGE_TOKEN_FILE"] = str(Path(gettempdir()) / f"toolgate-tests-{os.getuid()}" / "bridge.token")
 settings.register_profile("project", deadline=None, derandomize=True, max_examples=100)
 settings.load_profile("project")
 
 PATIENT = ("runs", "chaos", "races", "soak")
 """Folders whose tests wait for crashes and leases: begun first, they wait while others compute."""
-LONG = ("laws/test_loop.py", "text/test_laws.py", "upstreams/embedded/test_model.py")
+LONG = ("laws/test_loop.py", "text_tools/test_laws.py", "upstreams/local/test_model.py")
 """Files that take longest: each is run by one process, and the others must not wait for it in the end."""
 
 

@@ -35,7 +35,7 @@ class Postgres:
         import psycopg  # not before a test needs it
 
         with psycopg.connect(self.address(), autocommit=True) as connection:
-            cursor = connection.execute(statement, values or None)  # type: ignore[call-overload]
+            cursor = connection.execute(statement, values or None)
             return cursor.fetchall() if cursor.description else []
 
     @contextmanager

@@ -13,17 +13,17 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from toolgate.config import BUILTIN, Config, Model, Secret, Target, Upstream
-from toolgate.config.settings import Log, Server
+from toolgate.app.asgi_app import Toolgate
+from toolgate.config import BUILTIN, Config, ModelConfig, Secret, TargetConfig, UpstreamConfig
+from toolgate.config.settings import LogSettings, ServerSettings
 from toolgate.conversation.request import ModelRequest
-from toolgate.engine.ports import Answer
-from toolgate.server.build import Toolgate
-from toolgate.server.edge.listen import listening
+from toolgate.engine.ports import ModelStream
+from toolgate.http.listener import listening
 from toolgate.testing import Entry, ScriptedModel
 from toolgate.tools.tool import ToolSource
 
 UPSTREAMS = ("openai_chat", "openai_responses", "anthropic", "ollama")
-QUIET = Log(level="error")
+QUIET = LogSettings(level="error")
 MEMORY = Secret("sqlite://")
 
 Opened = TypeVar("Opened")
@@ -35,7 +35,7 @@ class Player:
     def __init__(self) -> None:
         self.scripted = ScriptedModel([])
 
-    async def ask(self, request: ModelRequest) -> Answer:
+    async def ask(self, request: ModelRequest) -> ModelStream:
         """The script's next answer."""
         return await self.scripted.ask(request)
 
@@ -56,18 +56,19 @@ class Stage:
 
 def upstream_config() -> Config:
     """The server that plays all upstreams."""
-    played = Model(name="played", targets=(Target(upstream=BUILTIN, model="played"),))
-    return Config(server=Server(port=0), models=(played,), storage=MEMORY, log=QUIET)
+    played = ModelConfig(name="played", targets=(TargetConfig(upstream=BUILTIN, model="played"),))
+    return Config(server=ServerSettings(port=0), models=(played,), storage=MEMORY, log=QUIET)
 
 
 def gateway_config(upstream_url: str, **changes: Any) -> Config:
     """A gateway with one model for each dialect that its upstream may speak."""
     bases = dict.fromkeys(UPSTREAMS, f"{upstream_url}/v1") | {"ollama": upstream_url}
     return Config(
-        server=Server(port=0),
-        upstreams={name: Upstream(name=name, dialect=name, base_url=base) for name, base in bases.items()},  # type: ignore[arg-type]
+        server=ServerSettings(port=0),
+        upstreams={name: UpstreamConfig(name=name, dialect=name, base_url=base) for name, base in bases.items()},  # type: ignore[arg-type]
         models=tuple(
-            Model(name=name, targets=(Target(upstream=name, model="played"),), retries=0) for name in UPSTREAMS
+            ModelConfig(name=name, targets=(TargetConfig(upstream=name, model="played"),), retries=0)
+            for name in UPSTREAMS
         ),
         **{"storage": MEMORY, "log": QUIET, **changes},
     )

@@ -1,12 +1,16 @@
-"""docs/configuration.md names every setting, and none that does not exist (E3)."""
+"""docs/configuration.md names every setting, and none that does not exist (spec: E3)."""
 
+import ast
+import builtins
 import re
 from pathlib import Path
 
 import pytest
 
-from toolgate.config import load
-from toolgate.config.reference import QUIRKS, Setting, renewed, settings
+from toolgate.app.asgi_app import Toolgate
+from toolgate.cli.keys import SCOPES
+from toolgate.config import Config, Secret, load
+from toolgate.config.reference import QUIRKS, SettingReference, renewed, settings
 from toolgate.dialects.dialect import Quirks
 from toolgate.upstreams.catalog import catalog
 
@@ -22,7 +26,7 @@ def test_the_reference_is_what_the_tables_say() -> None:
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.path)
-def test_every_setting_has_help_that_is_a_sentence(setting: Setting) -> None:
+def test_every_setting_has_help_that_is_a_sentence(setting: SettingReference) -> None:
     assert re.fullmatch(r"[A-Z`].*[.…]", setting.help), f"{setting.path} is not documented"
 
 
@@ -62,3 +66,127 @@ def test_the_distribution_has_a_name_that_is_ours() -> None:
     assert len(pages) > 100
     named = re.compile(r"pip install[^\n`]*\btoolgate(?!-server|_server)\b(?!/)")
     assert [str(page) for page in pages if named.search(page.read_text("utf-8"))] == []
+
+
+DOCS = sorted([*(PAGE.parent).glob("*.md"), *PAGE.parent.parent.glob("*.md")])
+OLDER = ("CHANGELOG", "CONTRIBUTING", "architecture", "conformance", "performance")
+_FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub gives to the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", _FENCE.sub("", page.read_text("utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.replace("`", "").lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", DOCS, ids=lambda page: page.name)
+def test_every_link_leads_to_a_page_and_a_heading(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", _FENCE.sub("", page.read_text("utf-8"))):
+        if "://" in target or target.startswith("mailto:"):
+            continue
+        name, _, anchor = target.partition("#")
+        found = (page.parent / name).resolve() if name else page
+        assert found.exists(), f"{page.name} links to {target}"
+        if anchor:
+            assert anchor in anchors(found), f"{page.name} links to {target}"
+
+
+def test_the_index_names_every_page() -> None:
+    index = (PAGE.parent / "README.md").read_text("utf-8")
+    assert [
+        page.name for page in PAGE.parent.glob("*.md") if f"({page.name}" not in index and page.name != "README.md"
+    ] == []
+
+
+def test_retention_is_reported_as_it_is() -> None:
+    days = {one.path.removeprefix("records.days."): one.default.strip("`") for one in SETTINGS if ".days." in one.path}
+    records, storage = [(PAGE.parent / name).read_text("utf-8") for name in ("records.md", "storage.md")]
+    (shown,) = re.findall(r"days: \{(.*?)\}", records)
+    assert dict(pair.split(": ") for pair in shown.split(", ")) == days
+    emitted = re.findall(r"(\d+) days \(`records\.days\.(\w+)`\)", storage)
+    assert len(emitted) >= 2
+    assert [(number, name) for number, name in emitted if days[name] != number] == []
+
+
+PROGRAMS = [
+    pytest.param(code, id=f"{page.name}-{number}")
+    for page in DOCS
+    for number, code in enumerate(re.findall(r"^```python\n(.*?)^```$", page.read_text("utf-8"), re.M | re.S))
+]
+
+
+@pytest.mark.parametrize("code", PROGRAMS)
+def test_every_program_can_be_compiled_and_sets_what_it_uses(code: str) -> None:
+    """tests/test_readme.py runs those that need a server."""
+    nodes = list(ast.walk(ast.parse(code)))
+    names = [node for node in nodes if isinstance(node, ast.Name)]
+    imports = [one for node in nodes if isinstance(node, ast.Import | ast.ImportFrom) for one in node.names]
+    definitions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)]
+    known = {name.id for name in names if isinstance(name.ctx, ast.Store)} | set(dir(builtins))
+    known |= {one.asname or one.name.split(".")[0] for one in imports} | {one.name for one in definitions}
+    known |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+    used = {name.id for name in names if isinstance(name.ctx, ast.Load)}
+    assert sorted(used - known) == []
+
+
+VAGUE = re.compile(r"\b(who|no|some|any|every)(ever|body)\b", re.IGNORECASE)
+"""Words that leave open who does a thing: a page names the client, the key, the operator or the server."""
+
+
+@pytest.mark.parametrize("page", [page for page in DOCS if page.stem not in OLDER], ids=lambda page: page.name)
+def test_a_page_says_who_does_a_thing(page: Path) -> None:
+    lines = _FENCE.sub("", page.read_text("utf-8")).splitlines()
+    assert [line for line in lines if VAGUE.search(line)] == []
+
+
+def test_help_texts_and_error_messages_say_who_does_a_thing() -> None:
+    output = [one.help for one in SETTINGS]
+    for path in sorted(PAGE.parent.parent.glob("src/**/*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            match node:
+                case ast.Raise(exc=ast.Call(args=[ast.Constant(value=str()) | ast.JoinedStr() as text, *_])):
+                    output.append(ast.unparse(text))
+                case ast.keyword(arg="help", value=ast.Constant(value=str(help))):
+                    output.append(help)
+    assert len(output) > 800
+    assert [text for text in output if VAGUE.search(text)] == []
+
+
+OURS = [page for page in DOCS if page.stem not in OLDER]
+ROUTES = re.compile(r"`((?:GET|POST|DELETE)(?:`?, `?(?:GET|POST|DELETE))*) (/(?:v1|api)/[^`\s?]*)")
+
+
+def served() -> dict[tuple[str, str], str | None]:
+    """Every route of a server, and the scope that it needs."""
+    gate = Toolgate(Config(storage=Secret("sqlite://")), builtin={})
+    return {(one.method, one.path): one.scope for one in gate.endpoints}
+
+
+def test_every_route_that_a_page_names_is_served() -> None:
+    routes = served()
+    named = {
+        (page.name, method, re.sub(r"\{\w+\}", "{}", path))
+        for page in OURS
+        for methods, path in ROUTES.findall(page.read_text("utf-8"))
+        for method in re.findall(r"[A-Z]+", methods)
+    }
+    assert len(named) > 40
+    assert sorted(one for one in named if one[1:] not in routes and "…" not in one[2]) == []
+
+
+def test_the_scopes_are_reported_as_they_are() -> None:
+    routes = served()
+    text = (PAGE.parent / "keys.md").read_text("utf-8")
+    rows = {scope: row for scope, row in re.findall(r"^\| `(\w+)` \| (.+) \|$", text, re.MULTILINE) if scope in SCOPES}
+    assert set(rows) == set(SCOPES)
+    emitted = {
+        ("POST", "/v1/tools"): "registering and accepting tools",
+        ("POST", "/v1/tools/{}/accept"): "registering and accepting tools",
+        ("GET", "/v1/keys"): "managing keys",
+        ("GET", "/metrics"): "metrics",
+        ("GET", "/v1/tools"): "the list of server tools",
+        ("POST", "/mcp"): "the MCP server at `/mcp`",
+        ("GET", "/v1/approvals"): "approvals of its own calls",
+        ("GET", "/v1/usage"): "its own usage",
+    }
+    assert [route for route, words in emitted.items() if words not in rows[routes[route] or ""]] == []

@@ -12,19 +12,20 @@ import pytest
 
 from tests.readme import README, ROOT, Shown, blocks, commands, programs
 from tests.stage import MEMORY, QUIET, served
+from toolgate.app.asgi_app import Toolgate
 from toolgate.config import Config
-from toolgate.config.settings import Server
-from toolgate.server.build import Toolgate
+from toolgate.config.settings import ServerSettings, ToolSettings
 from toolgate.tools.sources.python import PythonSource
 
-PAGES = [README, ROOT / "docs" / "server-tools.md"]
+DOCS = ROOT / "docs"
+PAGES = [README, DOCS / "server-tools.md", DOCS / "responses.md", DOCS / "durability.md", DOCS / "records.md"]
 CURLS = [one for one in commands(PAGES) if not one.asks_local]
 PROGRAMS = [one for one in programs(PAGES) if not one.asks_local]
 
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with served(Toolgate(Config(server=Server(port=0), storage=MEMORY, log=QUIET))) as url:
+    with served(Toolgate(Config(server=ServerSettings(port=0), storage=MEMORY, log=QUIET))) as url:
         yield url
 
 
@@ -42,7 +43,7 @@ async def test_the_tool_shown_can_be_loaded(tmp_path: Path) -> None:
     source = PythonSource(["."], tmp_path)
     await source.open(lambda: None)
     try:
-        assert (source.trouble, [tool.spec.name for tool in source.tools]) == (None, ["in_stock"])
+        assert (source.problem, [tool.spec.name for tool in source.tools]) == (None, ["in_stock"])
     finally:
         await source.aclose()
 
@@ -52,3 +53,14 @@ def test_a_program_prints_what_is_shown(url: str, program: Shown) -> None:
     asked = [sys.executable, "-c", program.at(url)]
     ran = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=False)
     assert (ran.returncode, ran.stdout) == (0, program.output), ran.stderr
+
+
+def test_the_first_tool_of_the_guide_answers_at_once(tmp_path: Path) -> None:
+    guide = DOCS / "tools.md"
+    (tmp_path / "shop.py").write_text(next(text for kind, text in blocks(guide) if kind == "python"))
+    [command] = commands([guide])
+    tools = ToolSettings(python=(str(tmp_path),))
+    config = Config(server=ServerSettings(port=0), storage=MEMORY, log=QUIET, tools=tools)
+    with served(Toolgate(config)) as url:
+        answer = subprocess.run(command.words(url), capture_output=True, text=True, timeout=60, check=True)
+    assert "price returned: 0.8" in answer.stdout

@@ -51,8 +51,8 @@ class Nginx:
 
     def version(self) -> str:
         """What `nginx -v` says."""
-        said = subprocess.run([_program() or "nginx", "-v"], capture_output=True, text=True, check=True)
-        return said.stderr.strip().rpartition("/")[2]
+        output = subprocess.run([_program() or "nginx", "-v"], capture_output=True, text=True, check=True)
+        return output.stderr.strip().rpartition("/")[2]
 
     def start(self, folder: Path, port: int, upstream: int) -> Start:
         """Writes the configuration."""

@@ -39,10 +39,12 @@ class Toolgate:
         """Writes the configuration."""
         folder.mkdir(parents=True, exist_ok=True)
         settings = _config(upstream)
+        # Of its own and by version: a database that a newer one has used is refused by an older.
+        settings["storage"] = f"sqlite:///{folder / f'toolgate-{self.version()}.db'}"
         if self.services:
             for name, document in self.services.items():
                 (folder / f"{name}.json").write_text(json.dumps(document))
-            settings |= _tools(self.services, folder, upstream)
+            settings |= _tools(self.services, upstream)
         config = folder / "toolgate.yaml"
         config.write_text(json.dumps(settings, indent=1))
         command = [str(PROGRAM), "serve", "--config", str(config), "--host", "127.0.0.1", "--port", str(port)]
@@ -66,10 +68,10 @@ def _config(upstream: int) -> dict[str, object]:
     return {"keys": keys, "upstreams": upstreams, "models": models, "log": {"level": "warning"}}
 
 
-def _tools(services: Mapping[str, object], folder: Path, upstream: int) -> dict[str, object]:
+def _tools(services: Mapping[str, object], upstream: int) -> dict[str, object]:
     root = f"http://127.0.0.1:{upstream}"
     http = {name: {"openapi": f"./{name}.json", "base_url": root} for name in services}
     # What is read from elsewhere is asked about by default, and nobody is here to answer.
     tools = {"http": http, "reach": ["127.0.0.1"], "approvals": {"open_world": "allow"}}
     keys = [{"name": "bench", "key": KEY, "scopes": ["chat", "tools"]}]
-    return {"keys": keys, "tools": tools, "storage": f"sqlite:///{folder / 'toolgate.db'}"}
+    return {"keys": keys, "tools": tools}

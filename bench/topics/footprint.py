@@ -10,7 +10,7 @@ import msgspec
 
 from bench.field import Field, Standing
 from bench.figures import Figure
-from bench.load import Outcome
+from bench.load import Outcome, why_missing
 from bench.measure import resident_bytes
 from bench.peers import Peer
 from bench.processes import WORK, Failed, free_port, hold, launched
@@ -49,8 +49,11 @@ def measure(field: Field) -> Iterator[Figure]:
             continue
         yield Figure(NAME, START, peer.name, "s", found.seconds, len(found.seconds))
         yield Figure(NAME, IDLE, peer.name, "bytes", found.idle, len(found.idle))
-        outcome, resident = found.outcome, float(found.resident)
-        yield Figure(NAME, OPEN, peer.name, "bytes", (resident,), outcome.ok, outcome.failures)
+        outcome = found.outcome
+        if outcome.ok:
+            yield Figure(NAME, OPEN, peer.name, "bytes", (float(found.resident),), outcome.ok, outcome.failures)
+        else:
+            yield Figure(NAME, OPEN, peer.name, "bytes", failures=outcome.failures, absent=why_missing([outcome]))
 
 
 def _starts(field: Field, peer: Peer) -> Starts:

@@ -8,7 +8,7 @@ import msgspec
 
 from bench.field import Field, Standing, cost
 from bench.figures import Figure
-from bench.load import Job, Outcome
+from bench.load import Job, Outcome, why_missing
 from bench.peers import Direct
 from bench.processes import load
 from bench.shapes import CHAT, MESSAGES_OVER_CHAT, Route, Shape
@@ -79,7 +79,7 @@ def _figure(server: Standing, label: str, share: float, pairs: list[Pair]) -> Fi
     failures: Counter[str] = Counter()
     for pair in pairs:
         failures.update(pair.through.failures)
-    samples = tuple(pair.added(share) for pair in pairs if pair.through.ok)
+    samples = tuple(pair.added(share) for pair in pairs if pair.through.ok and pair.past.ok)
     answers = sum(pair.through.ok for pair in pairs)
-    absent = "" if samples else "no right answer"
+    absent = "" if samples else why_missing(outcome for pair in pairs for outcome in pair)
     return Figure(NAME, label, server.peer.name, "s", samples, answers, dict(failures), absent)

@@ -4,12 +4,11 @@ Two workers can only serve more where there are processors for them: the load ge
 machine with fewer than four cores shows what they cost, not what they bring.
 """
 
-import math
 from collections.abc import Iterator
 
 from bench.field import Field, Standing, cost, standing, warm
 from bench.figures import Figure
-from bench.load import Job
+from bench.load import Job, Outcome, why_missing
 from bench.peers.toolgate import Toolgate
 from bench.shapes import MESSAGES_OVER_CHAT, Shape
 
@@ -53,15 +52,19 @@ def measure(field: Field) -> Iterator[Figure]:
 def _figures(field: Field, server: Standing, job: Job, count: int) -> Iterator[Figure]:
     walls: list[float] = []
     costs: list[float] = []
+    outcomes: list[Outcome] = []
     answers, failures = 0, dict[str, int]()
     for _ in range(field.pace.repeats):
         found = cost(server, job)
         answers += found.outcome.ok
         failures |= found.outcome.failures
-        walls.append(found.outcome.seconds / found.outcome.ok if found.outcome.ok else math.nan)
-        costs.append(found.per_request)
-    yield Figure(NAME, wall(count), US, "s", tuple(walls), answers, failures)
-    yield Figure(NAME, spent(count), US, "s", tuple(costs), answers, failures)
+        outcomes.append(found.outcome)
+        if found.outcome.ok:
+            walls.append(found.outcome.seconds / found.outcome.ok)
+            costs.append(found.per_request)
+    absent = "" if costs else why_missing(outcomes)
+    yield Figure(NAME, wall(count), US, "s", tuple(walls), answers, failures, absent)
+    yield Figure(NAME, spent(count), US, "s", tuple(costs), answers, failures, absent)
 
 
 def _named(workers: int) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 from toolgate import lm
 
 FOLDER = Path("notes")
+"""In the folder in which the server was started; `Path(__file__).parent / "notes"` would be beside this file."""
 
 
 @dataclass

@@ -1,14 +1,15 @@
-"""The public Python API for authors of tools, shaped like the editor's `vscode.lm` in Python's spelling.
+"""The public Python API for authors of tools, modelled on the editor's `vscode.lm` in Python's spelling.
 
-A tool is a function with `@tool`, or an object with `invoke(options, token)` given to `register_tool`.
-What is registered belongs to the registry of the current context: the one that is loading the file, otherwise a default.
+A tool is a function with `@tool`, or an object with `invoke(options, token)` that is passed to `register_tool`.
+Tools are added to the registry of the current context: the one that is loading the file, otherwise a default.
 """
 
 from typing import Any, Unpack
 
 from toolgate.tools.authoring.cancellation import CancellationToken, CancellationTokenSource, Disposable
-from toolgate.tools.authoring.definition import Fields, LanguageModelTool
-from toolgate.tools.authoring.parts import (
+from toolgate.tools.authoring.definition import LanguageModelTool, ToolDecoratorOptions
+from toolgate.tools.authoring.registry import Registry, current_registry, tool
+from toolgate.tools.authoring.result_parts import (
     ConfirmationMessages,
     LanguageModelDataPart,
     LanguageModelTextPart,
@@ -20,7 +21,6 @@ from toolgate.tools.authoring.parts import (
     Progress,
     ToolInvocationToken,
 )
-from toolgate.tools.authoring.registry import Registry, current_registry, tool
 from toolgate.tools.authoring.signature import BadTool
 from toolgate.tools.tool import Annotations, ToolFailure
 
@@ -52,20 +52,20 @@ __all__ = [
 tools: list[LanguageModelToolInformation]
 
 
-def register_tool(name: str, tool: LanguageModelTool, **fields: Unpack[Fields]) -> Disposable:
-    """Add a tool in class form to the current registry; dispose of what is returned to take it away again."""
+def register_tool(name: str, tool: LanguageModelTool, **fields: Unpack[ToolDecoratorOptions]) -> Disposable:
+    """Add a tool in class form to the current registry; dispose of the returned object to remove it."""
     return current_registry().register_tool(name, tool, **fields)
 
 
 async def invoke_tool(
     name: str, options: LanguageModelToolInvocationOptions[Any], token: CancellationToken | None = None
 ) -> LanguageModelToolResult:
-    """Run a tool of the current registry by its name; ToolFailure says why it could not run."""
+    """Run a tool of the current registry by its name; ToolFailure says why it failed."""
     return await current_registry().invoke_tool(name, options, token)
 
 
 def __getattr__(name: str) -> Any:
-    """`lm.tools` is read afresh every time, as in the editor."""
+    """Return `lm.tools`, the present tools of the current registry."""
     if name == "tools":
         return current_registry().tools
     raise AttributeError(f"module 'toolgate.lm' has no attribute {name!r}")

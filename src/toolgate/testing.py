@@ -1,8 +1,8 @@
-"""Fakes for those who test against Toolgate: authors of tools, of clients and of Toolgate itself.
+"""Fakes for tests against Toolgate, for authors of tools, of clients and of Toolgate itself.
 
     model = ScriptedModel(["Hello there.", [ToolCall("call_1", "get_time", "{}")], Unavailable("out of order")])
 
-gives three answers, one to each request, and keeps the requests for looking at afterwards.
+gives three answers, one to each request, and keeps the requests in `model.requests`.
 
     tools = FakeSource(FakeTool("add", lambda arguments: str(arguments["a"] + arguments["b"])))
 
@@ -11,14 +11,14 @@ brings a tool and keeps its calls. Nothing here opens a socket.
 
 import inspect
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from toolgate.conversation.events import Delta, ModelResponse, StepEvent
 from toolgate.conversation.fold import unfold
 from toolgate.conversation.message import Part, Text, ToolCall
 from toolgate.conversation.request import ModelRequest
-from toolgate.tools.tool import Annotations, Invocation, OnChange, Output, Preparation, ToolSpec
+from toolgate.tools.tool import Annotations, CallPreview, Invocation, OnChange, ToolOutput, ToolSpec
 
 Said: TypeAlias = ModelResponse | Sequence[Part | Exception] | str | Exception
 Entry: TypeAlias = Said | Callable[[ModelRequest], "Said | Awaitable[Said]"]
@@ -28,7 +28,11 @@ _WORDS = re.compile(r"\s*\S{1,12}|\s+")
 
 
 class ScriptedAnswer:
-    """Events told one at a time, `pace` awaited between them; an exception among them is raised in its place."""
+    """A model's stream that yields these events one at a time; an exception among them is raised in its place.
+
+    `pace` is awaited between two events. `read_events` keeps the events that were read, `complete` says that all were, and
+    `closed` that the reader closed the stream.
+    """
 
     dialect: str | None = None
     warnings: tuple[str, ...] = ()
@@ -38,44 +42,44 @@ class ScriptedAnswer:
         self, events: Iterable[StepEvent | Exception], upstream: str = "script", pace: Pace | None = None
     ) -> None:
         self.upstream = upstream
-        self.told: list[StepEvent] = []
+        self.read_events: list[StepEvent] = []
         self.complete = False
         self.closed = False
         self._events = iter(events)
         self._pace = pace
 
-    async def events(self) -> AsyncIterator[list[StepEvent]]:
-        """Each event in a batch of its own."""
+    async def events(self) -> AsyncGenerator[list[StepEvent], None]:
+        """Yield each event in a batch of its own."""
         for event in self._events:
-            if self.told and self._pace is not None:
+            if self.read_events and self._pace is not None:
                 await self._pace()
             if self.closed:
                 return
             if isinstance(event, Exception):
                 raise event
-            self.told.append(event)
+            self.read_events.append(event)
             yield [event]
         self.complete = True
 
     async def aclose(self) -> None:
-        """Stop telling."""
+        """End the stream."""
         self.closed = True
 
 
 def scripted_answer(
     events: Iterable[StepEvent | Exception], upstream: str = "script", pace: Pace | None = None
 ) -> ScriptedAnswer:
-    """An answer that tells these events; `told`, `complete` and `closed` show afterwards what became of it."""
+    """Make a stream of these events; its `read_events`, `complete` and `closed` show afterwards how far it was read."""
     return ScriptedAnswer(events, upstream, pace)
 
 
 class ScriptedModel:
-    """A model that answers by script, one entry for each request, word by word; long words come in pieces.
+    """A model that answers by a script, one entry for each request, word by word; long words come in pieces.
 
     An entry is a `ModelResponse`; a list of parts, which an exception breaks off; a plain string; an
-    exception, raised before the first piece; or a function of the request, perhaps async, that gives any of these.
+    exception, raised before the first piece; or a function of the request, perhaps async, that returns any of these.
     `pace` is awaited between two events: `event.wait` stops the answer after its first event until the event is set,
-    `queue.get` tells it step by step. `requests` and `answers` keep what was asked and given.
+    `queue.get` sends it event by event. `requests` and `answers` keep what was received and sent.
     """
 
     def __init__(self, script: Iterable[Entry], *, upstream: str = "script", pace: Pace | None = None) -> None:
@@ -86,45 +90,34 @@ class ScriptedModel:
         self._pace = pace
 
     async def ask(self, request: ModelRequest) -> ScriptedAnswer:
-        """The next answer of the script."""
+        """Answer with the next entry of the script."""
         self.requests.append(request)
-        said = await self._next(request)
-        if isinstance(said, Exception):
-            raise said
-        answer = scripted_answer(_told(said), self.upstream, self._pace)
-        self.answers.append(answer)
-        return answer
-
-    async def _next(self, request: ModelRequest) -> Said:
         try:
             entry = next(self._script)
         except StopIteration:
             raise AssertionError(f"The script has no answer for request {len(self.requests)}.") from None
-        if not callable(entry):
-            return entry
-        said = entry(request)
-        return await said if inspect.isawaitable(said) else said
+        given = entry(request) if callable(entry) else entry
+        answer = await given if inspect.isawaitable(given) else given
+        if isinstance(answer, Exception):
+            raise answer
+        stream = scripted_answer(_events(answer), self.upstream, self._pace)
+        self.answers.append(stream)
+        return stream
 
 
-def _told(said: ModelResponse | Sequence[Part | Exception] | str) -> Iterator[StepEvent | Exception]:
-    match said:
-        case ModelResponse():
-            yield from _word_by_word(unfold(said))
-        case str():
-            yield from _told((Text(said),))
-        case _:
-            yield from _told_parts(said)
-
-
-def _told_parts(said: Sequence[Part | Exception]) -> Iterator[StepEvent | Exception]:
+def _events(answer: ModelResponse | Sequence[Part | Exception] | str) -> Iterator[StepEvent | Exception]:
+    """Unfold an answer; an exception among its parts takes the place of the end."""
+    if isinstance(answer, ModelResponse):
+        yield from _word_by_word(answer)
+        return
     parts: list[Part] = []
-    for part in said:
+    for part in (Text(answer),) if isinstance(answer, str) else answer:
         if isinstance(part, Exception):
-            yield from list(_word_by_word(unfold(_response(parts))))[:-1]
+            yield from list(_word_by_word(_response(parts)))[:-1]
             yield part
             return
         parts.append(part)
-    yield from _word_by_word(unfold(_response(parts)))
+    yield from _word_by_word(_response(parts))
 
 
 def _response(parts: Sequence[Part]) -> ModelResponse:
@@ -132,45 +125,45 @@ def _response(parts: Sequence[Part]) -> ModelResponse:
     return ModelResponse(tuple(parts), "tool_calls" if calls else "stop")
 
 
-def _word_by_word(events: Iterable[StepEvent]) -> Iterator[StepEvent]:
-    for event in events:
+def _word_by_word(response: ModelResponse) -> Iterator[StepEvent]:
+    for event in unfold(response):
         if isinstance(event, Delta):
             yield from [Delta(word) for word in _WORDS.findall(event.text)]
         else:
             yield event
 
 
-Made: TypeAlias = Output | str
+Made: TypeAlias = ToolOutput | str
 HARMLESS = Annotations(read_only=True, destructive=False, idempotent=True, open_world=False)
 
 
 class FakeTool:
-    """A tool that gives what a function of its arguments gives, perhaps async, or fails as that fails.
+    """A tool that returns what a function of its arguments returns, perhaps async, and fails as that fails.
 
-    `calls` keeps every invocation. It takes any arguments and is harmless, unless the spec is told otherwise.
+    `calls` keeps every invocation. It takes any arguments and is harmless, unless fields of the `spec` say otherwise.
     """
 
     def __init__(self, name: str, give: Callable[[Mapping[str, Any]], Made | Awaitable[Made]], **spec: Any) -> None:
-        told: dict[str, Any] = {
+        defaults: dict[str, Any] = {
             "description": f"The tool {name}.",
             "source": "python",
             "input_schema": {"type": "object"},
             "annotations": HARMLESS,
         }
-        self.spec = ToolSpec(name=name, **{**told, **spec})
+        self.spec = ToolSpec(name=name, **{**defaults, **spec})
         self.calls: list[Invocation] = []
         self._give = give
 
-    async def prepare(self, invocation: Invocation) -> Preparation:
-        """Nothing needs to be said before."""
-        return Preparation()
+    async def prepare(self, invocation: Invocation) -> CallPreview:
+        """Describe nothing."""
+        return CallPreview()
 
-    async def invoke(self, invocation: Invocation) -> Output:
-        """What the function gives."""
+    async def invoke(self, invocation: Invocation) -> ToolOutput:
+        """Call the function."""
         self.calls.append(invocation)
         given = self._give(invocation.arguments)
         made = await given if inspect.isawaitable(given) else given
-        return Output((Text(made),)) if isinstance(made, str) else made
+        return ToolOutput((Text(made),)) if isinstance(made, str) else made
 
 
 class FakeSource:
@@ -179,12 +172,21 @@ class FakeSource:
     def __init__(self, *tools: FakeTool, name: str = "python") -> None:
         self.name = name
         self.tools: Sequence[FakeTool] = tools
-        self.trouble: str | None = None
+        self.problem: str | None = None
         self.changed: OnChange = lambda: None
 
+    @property
+    def trouble(self) -> str | None:
+        """The former name of `problem`."""
+        return self.problem
+
+    @trouble.setter
+    def trouble(self, problem: str | None) -> None:
+        self.problem = problem
+
     async def open(self, on_change: OnChange) -> None:
-        """Remember whom to tell of changes."""
+        """Keep `on_change` as `changed`."""
         self.changed = on_change
 
     async def aclose(self) -> None:
-        """Nothing was opened."""
+        """Close nothing."""

@@ -20,7 +20,7 @@ from tests.databases import ENGINES, running_postgres
 
 
 async def ordeal(
-    database: str, server: Server, planner: Planner, points: list[str], seed: int, told: bool = False
+    database: str, server: Server, planner: Planner, points: list[str], seed: int, emitted: bool = False
 ) -> tuple[list[Round], list[Violation]]:
     """One crash at each of the points, in their order, over one storage."""
     it = Ordeal(database, server, planner, seed)
@@ -29,7 +29,7 @@ async def ordeal(
         await it.begin()
         for point in points:
             rounds.append(await it.round(point))
-            if told:
+            if emitted:
                 _tell(rounds[-1], it.server.last_words)
         return rounds, await it.end()
     finally:
@@ -69,7 +69,7 @@ async def _all(
                     storage = stack.enter_context(stack.enter_context(running_postgres()).database())
                 points = shuffled(-(-rounds // len(databases)), seed, names)
                 server = Server(place, storage, upstream)
-                tasks.append(group.create_task(ordeal(database, server, planner, points, seed, told=True)))
+                tasks.append(group.create_task(ordeal(database, server, planner, points, seed, emitted=True)))
     for task in tasks:
         found += task.result()[0]
         late += task.result()[1]

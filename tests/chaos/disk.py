@@ -88,7 +88,7 @@ def count(path: Path, query: str, *values: str) -> int:
     """What a query counts, after the whole file was found to be in order, as a server would open it."""
     with closing(SqliteEngine(path, 5.0)) as engine:
         assert engine.check() == []
-        return int(engine.do(lambda db: db.execute(query, values).fetchone()[0]))
+        return int(engine.read(lambda db: db.execute(query, values).fetchone()[0]))
 
 
 class _Range(ctypes.Structure):
@@ -101,12 +101,12 @@ class _Cached(ctypes.Structure):
 
 def unsynced(path: Path) -> int | None:
     """How many pages of a file only the memory has; None where the kernel cannot say."""
-    system, told = ctypes.CDLL(None, use_errno=True), _Cached()
+    system, emitted = ctypes.CDLL(None, use_errno=True), _Cached()
     descriptor = os.open(path, os.O_RDONLY)
     try:
         asked = ctypes.byref(_Range(0, 0))
-        if system.syscall(_CACHESTAT, descriptor, asked, ctypes.byref(told), 0) != 0:
+        if system.syscall(_CACHESTAT, descriptor, asked, ctypes.byref(emitted), 0) != 0:
             return None
-        return int(told.dirty + told.under_way)
+        return int(emitted.dirty + emitted.under_way)
     finally:
         os.close(descriptor)

@@ -13,11 +13,11 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from tests.stage import upstream_config
+from toolgate.app.asgi_app import Toolgate
 from toolgate.conversation.events import FinishReason, ModelResponse, Usage
 from toolgate.conversation.message import Message, Part, Text, ToolCall, ToolResult, plain_text
 from toolgate.conversation.request import ModelRequest
-from toolgate.server.build import Toolgate
-from toolgate.server.edge.listen import listening
+from toolgate.http.listener import listening
 from toolgate.testing import ScriptedAnswer, ScriptedModel
 
 USAGE = Usage(input=1000, output=1000)

@@ -1,13 +1,13 @@
-"""Where a server can be killed: named points of its own code, wrapped from outside and in this process alone.
+"""Kill points of the server: functions of its own code, wrapped from outside and in this process alone.
 
-A release knows nothing of them. A point that no longer exists is an error, so that none is lost by a rename.
+A release knows nothing of them. They are named by reference, so that none is lost by a rename.
 """
 
 import functools
-import importlib
 import inspect
 import os
 import signal
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -16,39 +16,54 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from toolgate.api.chat import ChatHandler
+from toolgate.api.responses.save import ResponseRecorder
+from toolgate.runs.journal import StepJournal
+from toolgate.storage.approvals import ApprovalStore
+from toolgate.storage.conversations import ConversationStore
+from toolgate.storage.database import Database
+from toolgate.storage.hidden_turns import HiddenTurnStore
+from toolgate.storage.idempotency import IdempotencyStore
+from toolgate.storage.responses import ResponseStore
+from toolgate.storage.runs import RunStore
+from toolgate.storage.streams import StreamStore
+from toolgate.tools.execution.stored_turns import StoredRunJournal
+from toolgate.tools.runner import ToolRunner
+from toolgate.upstreams.transport.response_reader import ResponseReader
+
 
 class Point(Struct, frozen=True):
     """Just `when` a function is called, or has returned; `fault` is the kill point that it stands for."""
 
     name: str
     fault: str
-    at: str
+    at: Callable[..., Any]
     when: Literal["before", "after"] = "after"
 
 
 POINTS = (
-    Point("accepted", "K0", "toolgate.server.endpoints:Conversations.question", "before"),
-    Point("response-kept", "K1", "toolgate.storage.responses:ResponseStore.save"),
-    Point("claimed", "K1", "toolgate.storage.runs:RunStore.claim"),
-    Point("items-kept", "K1", "toolgate.storage.conversations:ConversationStore.append"),
-    Point("streaming", "K2", "toolgate.upstreams.transport.incoming:Incoming.feed"),
-    Point("frames-kept", "K2", "toolgate.storage.streams:StreamStore.append"),
-    Point("calls-kept", "K3", "toolgate.server.workshop.journal:RunJournal.progressed"),
-    Point("round-kept", "K3", "toolgate.runs.journal:StepJournal.answered"),
-    Point("asked", "K4", "toolgate.storage.approvals:ApprovalStore.claim"),
-    Point("decided", "K5", "toolgate.storage.approvals:ApprovalStore.answer"),
-    Point("intended", "K6", "toolgate.server.workshop.journal:RunJournal.starting"),
-    Point("step-intended", "K6", "toolgate.runs.journal:StepJournal.starting"),
-    Point("done", "K7", "toolgate.tools.runner:Runner._once"),
-    Point("result-kept", "K8", "toolgate.storage.rounds:RoundStore.keep"),
-    Point("step-ended", "K8", "toolgate.runs.journal:StepJournal.ended"),
-    Point("turn-kept", "K9", "toolgate.server.workshop.journal:RunJournal.finished"),
-    Point("answer-kept", "K9", "toolgate.server.responses.keeper:Keeper.keep"),
-    Point("key-claimed", "K10", "toolgate.storage.idempotency:IdempotencyStore.claim"),
-    Point("keeping-answer", "K10", "toolgate.storage.idempotency:IdempotencyStore.keep", "before"),
-    Point("key-answered", "K10", "toolgate.storage.idempotency:IdempotencyStore.keep"),
-    Point("writing", "K", "toolgate.storage.database:Database.change", "before"),
-    Point("written", "K", "toolgate.storage.database:Database.change"),
+    Point("accepted", "K0", ChatHandler.prepare, "before"),
+    Point("response-kept", "K1", ResponseStore.save),
+    Point("claimed", "K1", RunStore.claim),
+    Point("items-kept", "K1", ConversationStore.append),
+    Point("streaming", "K2", ResponseReader.feed),
+    Point("frames-kept", "K2", StreamStore.append),
+    Point("calls-kept", "K3", StoredRunJournal.progressed),
+    Point("round-kept", "K3", StepJournal.answered),
+    Point("asked", "K4", ApprovalStore.claim),
+    Point("decided", "K5", ApprovalStore.answer),
+    Point("intended", "K6", StoredRunJournal.starting),
+    Point("step-intended", "K6", StepJournal.starting),
+    Point("done", "K7", ToolRunner._output),
+    Point("result-kept", "K8", HiddenTurnStore.keep),
+    Point("step-ended", "K8", StepJournal.ended),
+    Point("turn-kept", "K9", StoredRunJournal.finished),
+    Point("answer-kept", "K9", ResponseRecorder.save),
+    Point("key-claimed", "K10", IdempotencyStore.claim),
+    Point("keeping-answer", "K10", IdempotencyStore.keep, "before"),
+    Point("key-answered", "K10", IdempotencyStore.keep),
+    Point("writing", "K", Database.change, "before"),
+    Point("written", "K", Database.change),
 )
 NAMES = tuple([point.name for point in POINTS])
 
@@ -93,14 +108,14 @@ def install(fuse: Fuse) -> None:
 
 
 def found(point: Point) -> tuple[Any, str]:
-    """The class and the name of its method; AttributeError if it is there no more."""
-    module, _, path = point.at.partition(":")
-    owner: Any = importlib.import_module(module)
-    *outer, name = path.split(".")
+    """Return the owner of the function and its name there; AttributeError if it is not where it was defined."""
+    owner: Any = sys.modules[point.at.__module__]
+    *outer, name = point.at.__qualname__.split(".")
     for one in outer:
-        owner = getattr(owner, one)
-    if name not in vars(owner):
-        raise AttributeError(f"{point.at} is gone: the kill point {point.name!r} must move")
+        owner = getattr(owner, one, None)
+    # Two points may be at one function: what wraps it for the first is looked through.
+    if owner is None or name not in vars(owner) or inspect.unwrap(vars(owner)[name]) is not point.at:
+        raise AttributeError(f"{point.at.__qualname__} is gone: the kill point {point.name!r} must move")
     return owner, name
 
 

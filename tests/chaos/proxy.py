@@ -13,6 +13,7 @@ class FaultProxy:
         self.port = 0
         self.delay = 0.0
         self.refusing = False
+        self._refusals = asyncio.Semaphore(0)
         self.cut_after: int | None = None
         """Bytes towards the client after which each connection is cut."""
         self.lost = asyncio.Event()
@@ -41,9 +42,15 @@ class FaultProxy:
         self._losing = words
         self.lost.clear()
 
+    async def refused(self, count: int) -> None:
+        """Wait until so many connections were refused."""
+        for _ in range(count):
+            await self._refusals.acquire()
+
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Relay one connection."""
         if self.refusing:
+            self._refusals.release()
             writer.transport.abort()
             return
         if isinstance(self._target, str):
@@ -51,8 +58,8 @@ class FaultProxy:
         else:
             there, back = await asyncio.open_connection(*self._target)
         self._writers |= {writer, back}
-        told = asyncio.Event()
-        both = [self._carry(reader, back, told, True), self._carry(there, writer, told, False)]
+        emitted = asyncio.Event()
+        both = [self._carry(reader, back, emitted, True), self._carry(there, writer, emitted, False)]
         tasks = {asyncio.create_task(one) for one in both}
         self._tasks |= tasks
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -64,13 +71,14 @@ class FaultProxy:
 
     async def aclose(self) -> None:
         """Cut everything and wait for the end of it."""
-        self.flow()
         self.cut()
+        for task in self._tasks:
+            task.cancel()  # it may sleep for an hour
         if self._tasks:
             await asyncio.wait(self._tasks)
 
     async def _carry(
-        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, told: asyncio.Event, asking: bool
+        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, emitted: asyncio.Event, asking: bool
     ) -> None:
         carried = 0
         with suppress(OSError):
@@ -79,8 +87,8 @@ class FaultProxy:
                 await self._flowing.wait()
                 if asking and self._losing is not None and self._losing in piece:
                     self._losing = None
-                    told.set()
-                elif not asking and told.is_set():  # it was done there
+                    emitted.set()
+                elif not asking and emitted.is_set():  # it was done there
                     self.lost.set()
                     return
                 carried += len(piece)

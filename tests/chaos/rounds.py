@@ -13,7 +13,7 @@ from tests.chaos.oracle import Oracle
 from tests.chaos.server import Server
 from tests.chaos.sessions import KINDS, Session
 from tests.chaos.world import Violation, World
-from toolgate.limits.purse import EVER
+from toolgate.limits.local_budgets import EVER
 from toolgate.storage.database import Database
 from toolgate.storage.spending import SpendingStore
 

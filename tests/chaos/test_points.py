@@ -14,7 +14,7 @@ from tests.chaos.server import ROOT, Server
 
 
 @pytest.mark.parametrize("point", POINTS, ids=NAMES)
-def test_every_point_is_where_it_is_said_to_be(point: Point) -> None:
+def test_every_point_is_where_it_is_reported_to_be(point: Point) -> None:
     """fault: K-A: a function that is renamed takes no kill point with it unnoticed."""
     owner, name = found(point)
     assert callable(getattr(owner, name))
@@ -25,8 +25,11 @@ def test_every_kill_point_of_the_catalogue_is_there() -> None:
 
 
 def test_a_point_that_does_not_exist_is_an_error() -> None:
+    async def gone() -> None:
+        """Nowhere to be found."""
+
     with pytest.raises(AttributeError, match="must move"):
-        found(Point("gone", "K0", "toolgate.storage.database:Database.no_such_method"))
+        found(Point("gone", "K0", gone))
     with pytest.raises(ValueError, match="no point"):
         Fuse().set("gone:1")
 
@@ -53,4 +56,4 @@ def test_a_release_can_be_killed_from_outside_alone(tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         assert [name for name in archive.namelist() if "tests" in Path(name).parts or "chaos" in name] == []
         assert [name for name in archive.namelist() if b"FAULT_KILL_AT" in archive.read(name)] == []
-        assert any(name.endswith("server/build.py") for name in archive.namelist())
+        assert any(name.endswith("app/asgi_app.py") for name in archive.namelist())

@@ -15,18 +15,18 @@ from sqlalchemy import text
 from tests.chaos.disk import Image, count, image, log_of, ruins, unsynced
 from tests.runs.processes import WANTS, Server, calling, server, until
 from tests.storage.test_approvals import approved, question
-from toolgate.runs.sqlite import StepsFile
-from toolgate.runs.steps import Steps
-from toolgate.runs.workflows import Workflows
+from toolgate.approvals.record import Approval, ToolGrant
+from toolgate.runs.sqlite_steps import DbosSqliteEngine
+from toolgate.runs.step_records import RunSteps
+from toolgate.runs.workflows import DbosExecutor
 from toolgate.storage.approvals import ApprovalStore
 from toolgate.storage.conversations import ConversationStore, StoredConversation
 from toolgate.storage.database import Database
-from toolgate.storage.idempotency import IdempotencyStore, KeptAnswer
+from toolgate.storage.hidden_turns import HiddenTurnStore
+from toolgate.storage.idempotency import IdempotencyStore, StoredAnswer
 from toolgate.storage.keys import KeyStore, StoredKey
 from toolgate.storage.responses import ResponseStore, StoredResponse
-from toolgate.storage.rounds import RoundStore
 from toolgate.storage.runs import RunStore
-from toolgate.tools.approvals.record import Approval, Grant
 
 ALLOWED = {"approvals": {"default": "allow"}, "python": ["tools"]}
 STEPS = "SELECT count(*) FROM operation_outputs WHERE workflow_uuid = ?"
@@ -46,8 +46,8 @@ def telling(tmp_path: Path) -> None:
 
 async def deeds(database: Database) -> AsyncIterator[tuple[str, str]]:
     """Writes of every kind that somebody relies on; each is told once it is acknowledged, as what can be counted."""
-    conversations, approvals = ConversationStore(database), ApprovalStore(database, Approval, Grant)
-    idempotency, rounds = IdempotencyStore(database), RoundStore(database)
+    conversations, approvals = ConversationStore(database), ApprovalStore(database, Approval, ToolGrant)
+    idempotency, rounds = IdempotencyStore(database), HiddenTurnStore(database)
     await conversations.create(StoredConversation("c", "ann", 1, {}), [])
     yield "SELECT count(*) FROM conversations WHERE id = ?", "c"
     await conversations.append("ann", "c", [{"id": "item", "text": "x" * 5000}])
@@ -61,9 +61,9 @@ async def deeds(database: Database) -> AsyncIterator[tuple[str, str]]:
     yield "SELECT count(*) FROM approvals WHERE state = 'approved' AND id = ?", "asked"
     assert await KeyStore(database).create(StoredKey("key", "k", "ann", "d", "s", "{}", 1))
     yield "SELECT count(*) FROM api_keys WHERE id = ?", "key"
-    await idempotency.claim("ann", "claimed", b"d", "n")
+    await idempotency.claim("ann", "claimed", b"d", "n", b"s")
     yield "SELECT count(*) FROM idempotency WHERE key = ?", "claimed"
-    await idempotency.keep("ann", "claimed", "n", KeptAnswer(200, [], b"x" * 9000))
+    await idempotency.keep("ann", "claimed", "n", StoredAnswer(200, [], b"x" * 9000), b"s")
     yield "SELECT count(*) FROM idempotency WHERE answer IS NOT NULL AND key = ?", "claimed"
     await rounds.keep("ann", ["round"], [])
     await rounds.start("ann", "round", "call_1")
@@ -89,61 +89,61 @@ async def test_a_step_of_a_run_is_on_the_disk_when_it_is_kept(tmp_path: Path, te
     path, done = tmp_path / "steps.db", asyncio.Event()
     left: list[int | None] = []
 
-    async def work(id: str, steps: Steps) -> None:
+    async def work(id: str, steps: RunSteps) -> None:
         for number in range(5):
             await steps.keep("step", f"{number}" * 3000)
             left.append(unsynced(log_of(path)))
         done.set()
 
-    workflows = Workflows(f"sqlite:///{path}", "n", print)
+    workflows = DbosExecutor(f"sqlite:///{path}", "n", print)
     await workflows.open(work)
     await workflows.begin("run")
-    await asyncio.wait_for(done.wait(), 10)
+    await asyncio.wait_for(done.wait(), 30)
     await workflows.aclose()
     assert left == [0] * 5
 
 
 def test_steps_are_written_as_ours_are_whatever_sqlite_was_built_to_do(tmp_path: Path) -> None:
     """fault: K-J"""
-    steps = StepsFile(f"sqlite:///{tmp_path / 'steps.db'}")
-    steps.prepared()
+    steps = DbosSqliteEngine(f"sqlite:///{tmp_path / 'steps.db'}")
+    steps.mark_ready()
     with steps.engine.connect() as connection:
-        said = [connection.execute(text(f"PRAGMA {name}")).scalar() for name in ("synchronous", "journal_mode")]
+        output = [connection.execute(text(f"PRAGMA {name}")).scalar() for name in ("synchronous", "journal_mode")]
     steps.close()
-    assert said == [2, "wal"]
+    assert output == [2, "wal"]
 
 
 async def test_our_connection_syncs_every_commit(tmp_path: Path) -> None:
     """fault: K-J"""
     database = Database(tmp_path / "t.db")
-    said = [
-        await database.do(lambda db, name=name: db.execute(f"PRAGMA {name}").fetchone()[0])  # type: ignore[misc]
+    output = [
+        await database.read(lambda db, name=name: db.execute(f"PRAGMA {name}").fetchone()[0])  # type: ignore[misc]
         for name in ("synchronous", "journal_mode")
     ]
     await database.aclose()
-    assert said == [2, "wal"]
+    assert output == [2, "wal"]
 
 
 async def test_a_cut_after_any_acknowledgement_leaves_all_that_was_acknowledged(tmp_path: Path) -> None:
     """fault: K-J: with a log that ends in rubbish and a file into which the log was half copied, too."""
     path, chance = tmp_path / "t.db", random.Random(1)
     database = Database(path)
-    told: list[tuple[str, str]] = []
+    emitted: list[tuple[str, str]] = []
     shots: list[tuple[int, Image]] = []
     async for deed in deeds(database):
-        told.append(deed)
-        shots.append((len(told), image(path)))
+        emitted.append(deed)
+        shots.append((len(emitted), image(path)))
     await database.aclose()
     for known, shot in shots:
         for left in ruins(shot, chance):
-            are_there(left.lay(tmp_path / "left"), told[:known])
+            are_there(left.lay(tmp_path / "left"), emitted[:known])
 
 
 async def test_a_cut_in_the_middle_of_the_next_write_leaves_all_that_was_acknowledged(tmp_path: Path) -> None:
     """fault: K-J: the log is cut behind every frame that was written since."""
     path = tmp_path / "t.db"
     database = Database(path)
-    told = [deed async for deed in deeds(database)]
+    emitted = [deed async for deed in deeds(database)]
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("PRAGMA cache_size = 2")  # so that it writes to the log before it commits
         other.execute("BEGIN IMMEDIATE")
@@ -156,12 +156,12 @@ async def test_a_cut_in_the_middle_of_the_next_write_leaves_all_that_was_acknowl
     assert len(ruined) > 15
     for left in ruined:
         where = left.lay(tmp_path / "left")
-        are_there(where, told)
+        are_there(where, emitted)
         assert count(where, "SELECT count(*) FROM conversation_items WHERE id LIKE ?", "late%") == 0
 
 
-def are_there(path: Path, told: Sequence[tuple[str, str]]) -> None:
-    for query, value in told:
+def are_there(path: Path, emitted: Sequence[tuple[str, str]]) -> None:
+    for query, value in emitted:
         assert count(path, query, value) == 1, query
 
 
@@ -175,7 +175,7 @@ def test_a_server_goes_on_from_what_a_cut_has_left(tmp_path: Path) -> None:
         cut.start()
         with cut.client() as client:
             id = client.responses.create(model="m", input="Go.", background=True, extra_body=WANTS).id
-            said = client.conversations.create(items=[{"type": "message", "role": "user", "content": "Kept."}])
+            output = client.conversations.create(items=[{"type": "message", "role": "user", "content": "Kept."}])
         until(lambda: cut.ran == ["look_up", "book"])
         after.mkdir()
         cut_off(cut, after, steps_of=id)
@@ -184,7 +184,7 @@ def test_a_server_goes_on_from_what_a_cut_has_left(tmp_path: Path) -> None:
             left.start()
             response = left.ended(id)
             with left.client() as client:
-                [item] = client.conversations.items.list(said.id).data
+                [item] = client.conversations.items.list(output.id).data
     assert left.ran == ["look_up", "book"], "neither is run again"
     assert response.status == "completed"
     assert "Paris is sunny" in response.output_text

@@ -35,30 +35,30 @@ class World:
         """One request; None if nobody knows what became of it."""
         await self.up.wait()
         try:
-            heard = await self.client.request(method, path, json=body, headers=headers)
+            response = await self.client.request(method, path, json=body, headers=headers)
         except httpx.TransportError:
-            heard = None
-        if heard is None or heard.status_code in UNKNOWN:
+            response = None
+        if response is None or response.status_code in UNKNOWN:
             await self._pause()
             return None
-        return heard
+        return response
 
     async def insist(self, method: str, path: str, body: Any = None, **headers: str) -> httpx.Response:
         """The same request until it is answered, for those that may be repeated."""
         while True:
-            heard = await self.ask(method, path, body, **headers)
-            if heard is not None and heard.status_code != 409:
-                return heard
+            response = await self.ask(method, path, body, **headers)
+            if response is not None and response.status_code != 409:
+                return response
             await self._pause()
 
     async def events(self, method: str, path: str, body: Any = None) -> AsyncIterator[dict[str, Any]]:
         """The events of a stream, until it ends or breaks."""
         await self.up.wait()
         try:
-            async with self.client.stream(method, path, json=body) as heard:
-                if heard.status_code != 200:
+            async with self.client.stream(method, path, json=body) as response:
+                if response.status_code != 200:
                     return
-                async for line in heard.aiter_lines():
+                async for line in response.aiter_lines():
                     if line.startswith("data: {"):
                         yield json.loads(line[6:])
         except httpx.TransportError:

@@ -49,10 +49,10 @@ def test_a_role_that_may_make_no_tables_hears_so(tmp_path: Path, postgres: Postg
         name = address.partition("?")[0].rpartition("/")[2]
         postgres.run("CREATE ROLE low LOGIN")
         postgres.run(f"REVOKE ALL ON DATABASE {name} FROM public; GRANT CONNECT ON DATABASE {name} TO low")
-        told = Db(tmp_path, address.replace("postgres:", "low:", 1))("migrate")
+        emitted = Db(tmp_path, address.replace("postgres:", "low:", 1))("migrate")
     postgres.run("DROP ROLE low")
-    assert told.exit_code == 1
-    assert "the role lacks a right. (permission denied for schema public" in told.output
+    assert emitted.exit_code == 1
+    assert "the role lacks a right. (permission denied for schema public" in emitted.output
 
 
 def test_looking_at_a_file_that_is_not_there_makes_none(tmp_path: Path) -> None:
@@ -61,23 +61,23 @@ def test_looking_at_a_file_that_is_not_there_makes_none(tmp_path: Path) -> None:
     assert not (tmp_path / "none.db").exists()
 
 
-def test_what_the_database_says_is_told_once(tmp_path: Path) -> None:
+def test_what_the_database_says_is_reported_once(tmp_path: Path) -> None:
     assert Db(tmp_path, f"sqlite:///{tmp_path}")("check").output.count("Is a directory") == 1
 
 
 def test_a_database_that_cannot_be_reached_is_named_without_its_password(tmp_path: Path) -> None:
-    told = Db(tmp_path, "postgresql://ann:canary-pw@127.0.0.1:1/base?connect_timeout=2")("migrate")
-    assert told.exit_code == 1
-    assert told.output.startswith(
+    emitted = Db(tmp_path, "postgresql://ann:canary-pw@127.0.0.1:1/base?connect_timeout=2")("migrate")
+    assert emitted.exit_code == 1
+    assert emitted.output.startswith(
         "postgresql://127.0.0.1:1/base: The storage is not available: it cannot be reached. ("
     )
-    assert "canary" not in told.output
+    assert "canary" not in emitted.output
 
 
 @pytest.mark.parametrize("task", ["status", "migrate", "check"])
-def test_a_damaged_file_is_told(tmp_path: Path, task: str) -> None:
+def test_a_damaged_file_is_reported(tmp_path: Path, task: str) -> None:
     """fault: K-I"""
     (tmp_path / "a.db").write_bytes(b"not a database " * 1000)
-    told = Db(tmp_path, f"sqlite:///{tmp_path}/a.db")(task)
-    assert told.exit_code == 1
-    assert "restore a backup" in told.output
+    emitted = Db(tmp_path, f"sqlite:///{tmp_path}/a.db")(task)
+    assert emitted.exit_code == 1
+    assert "restore a backup" in emitted.output

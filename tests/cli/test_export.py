@@ -1,4 +1,4 @@
-"""`toolgate export` and `toolgate forget` work on the database of a running server (D2, E2)."""
+"""`toolgate export` and `toolgate forget` work on the database of a running server (spec: D2, E2)."""
 
 import json
 import subprocess
@@ -10,8 +10,8 @@ import pytest
 from openai import OpenAI
 from typer.testing import CliRunner, Result
 
+from tests.api.records.record_server import RecordServer, record_server
 from tests.clients.scenes import HELLO
-from tests.server.records.keeping import Keeping, keeping
 from toolgate.cli.commands import app
 from toolgate.config import Secret
 from toolgate.storage.exports import KINDS
@@ -27,30 +27,32 @@ def lines(result: Result) -> list[dict[str, Any]]:
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-def talk(kept: Keeping, who: str) -> None:
+def talk(kept: RecordServer, who: str) -> None:
     kept.play(HELLO, HELLO)
     with OpenAI(base_url=f"{kept.url}/v1", api_key=f"{who}-key", max_retries=0) as client:
         client.chat.completions.create(model="openai_chat", messages=[{"role": "user", "content": "Hi"}])
         conversation = client.conversations.create()
         client.responses.create(model="openai_chat", input="Hi", conversation=conversation.id)
-    kept.listed("/v1/usage", who)  # whoever reads has what waits written down
+    for path in ("/v1/usage", "/v1/requests"):  # what waits is written before it is read
+        kept.listed(path, who)
 
 
 def test_what_is_kept_is_printed_while_the_server_runs(tmp_path: Path) -> None:
-    with keeping(storage=Secret(f"sqlite:///{tmp_path}/toolgate.db")) as kept:
+    with record_server(storage=Secret(f"sqlite:///{tmp_path}/toolgate.db")) as kept:
         for who in ("ann", "bob"):
             talk(kept, who)
         everything = run(tmp_path, "export")
-        told = lines(everything)
-        kinds = [one["kind"] for one in told]
+        emitted = lines(everything)
+        kinds = [one["kind"] for one in emitted]
         assert {kind: kinds.count(kind) for kind in set(kinds)} == {
             "conversation": 2,
             "response": 2,
             "chat": 2,
             "usage": 2,
+            "request": 6,
         }
-        assert "2 conversations, 2 responses, 2 chats, 0 invocations, 2 usage, 0 approvals" in everything.stderr
-        assert len(told[0]["items"]) == 2
+        assert "2 conversations, 2 responses, 2 chats, 0 invocations, 6 requests, 0 runs, 2 usage" in everything.stderr
+        assert len(emitted[0]["items"]) == 2
         assert "ann-key" not in everything.stdout
         chats = lines(run(tmp_path, "export", "chats", "--owner", "ann"))
         assert [[message["content"] for message in chat["messages"]] for chat in chats] == [
@@ -60,20 +62,23 @@ def test_what_is_kept_is_printed_while_the_server_runs(tmp_path: Path) -> None:
 
 
 def test_what_a_key_has_is_forgotten(tmp_path: Path) -> None:
-    with keeping(storage=Secret(f"sqlite:///{tmp_path}/toolgate.db")) as kept:
+    with record_server(storage=Secret(f"sqlite:///{tmp_path}/toolgate.db")) as kept:
         for who in ("ann", "bob"):
             talk(kept, who)
         assert run(tmp_path, "forget", "ann", input="n\n").exit_code == 1
-        assert len(lines(run(tmp_path, "export", "--owner", "ann"))) == 4
+        assert len(lines(run(tmp_path, "export", "--owner", "ann"))) == 7
         gone = run(tmp_path, "forget", "ann", "--yes")
-        assert "1 responses, 1 conversations, 1 chats" in gone.stderr
+        assert (
+            gone.stderr
+            == "Deleted of ann: 1 response, 1 conversation, 1 chat, 3 request records, 1 daily usage total.\n"
+        )
         assert lines(run(tmp_path, "export", "--owner", "ann")) == []
-        assert len(lines(run(tmp_path, "export", "--owner", "bob"))) == 4
+        assert len(lines(run(tmp_path, "export", "--owner", "bob"))) == 7
         assert "no records of ann" in run(tmp_path, "forget", "ann", "--yes").stderr
 
 
 @pytest.mark.parametrize("arguments", [["secrets"], ["chats", "--since", "yesterday"]])
-def test_a_question_that_makes_no_sense_is_refused(tmp_path: Path, arguments: list[str]) -> None:
+def test_a_malformed_query_is_refused(tmp_path: Path, arguments: list[str]) -> None:
     result = run(tmp_path, "export", *arguments)
     assert result.exit_code == 1
     assert result.stdout == ""
@@ -82,12 +87,12 @@ def test_a_question_that_makes_no_sense_is_refused(tmp_path: Path, arguments: li
 @pytest.mark.parametrize("command", [["export"], ["forget", "ann", "--yes"]])
 def test_a_file_that_is_not_there_is_named_and_not_made(tmp_path: Path, command: list[str]) -> None:
     result = run(tmp_path, *command)
-    assert (result.exit_code, result.stderr) == (1, f"sqlite:///{tmp_path}/toolgate.db: there is no such file\n")
+    assert (result.exit_code, result.stderr) == (1, f"sqlite:///{tmp_path}/toolgate.db: there is no such file.\n")
     assert not (tmp_path / "toolgate.db").exists()
 
 
-def test_a_disk_without_room_is_told_in_a_sentence(tmp_path: Path) -> None:
-    with keeping(storage=Secret(f"sqlite:///{tmp_path}/toolgate.db")) as kept:
+def test_a_disk_without_room_is_reported_in_a_sentence(tmp_path: Path) -> None:
+    with record_server(storage=Secret(f"sqlite:///{tmp_path}/toolgate.db")) as kept:
         talk(kept, "ann")
         run(tmp_path, "db", "status")
         command = [sys.executable, "-c", "from toolgate.cli import main; main()", "export", "--config", "toolgate.yaml"]
@@ -96,7 +101,7 @@ def test_a_disk_without_room_is_told_in_a_sentence(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (1, "The records cannot be written: No space left on device.\n")
 
 
-def test_a_database_that_cannot_be_opened_is_said_in_words(tmp_path: Path) -> None:
+def test_a_database_that_cannot_be_opened_is_reported_in_words(tmp_path: Path) -> None:
     (tmp_path / "toolgate.db").write_text("This is no database, but a text that somebody has put here." * 20)
     result = run(tmp_path, "export", *KINDS)
     assert result.exit_code == 1

@@ -1,23 +1,24 @@
-"""`toolgate keys` (E2, E5)."""
+"""`toolgate keys` (spec: E2, E5)."""
 
 import asyncio
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from typer.testing import CliRunner, Result
 
-from tests.server.limited import ANSWER, open_gate
-from tests.server.talk import PATHS, body
-from tests.server.tenants import Tenants, tenants
-from toolgate.cli.keys import app
+from tests.api.http_client import PATHS, body
+from tests.auth.tenants import Tenants, tenants
+from tests.limits.limited_server import ANSWER, limited_server
+from toolgate.auth.authenticator import Authenticator
+from toolgate.cli.keys import SCOPES, app
 from toolgate.config import load
-from toolgate.limits import Budget, KeyLimits
-from toolgate.server.callers.auth import Keys
+from toolgate.config.settings import Scope
+from toolgate.limits import KeyBudget, KeyLimits
 
-LIMITS = {"ann": KeyLimits(requests_per_minute=5, concurrency=2, budget=Budget(10.0, "total"))}
+LIMITS = {"ann": KeyLimits(requests_per_minute=5, concurrency=2, budget=KeyBudget(10.0, "total"))}
 
 
 def run(*arguments: str, **options: Any) -> Result:
@@ -33,7 +34,7 @@ def test_a_new_key_opens_the_server_whose_configuration_has_its_line(tmp_path: P
     assert key not in result.stderr
     config = tmp_path / "toolgate.yaml"
     config.write_text(f"keys:\n{line}\n")
-    caller = Keys(load(config, {}).keys).authenticate([(b"x-api-key", key.encode())])
+    caller = Authenticator(load(config, {}).keys).authenticate([(b"x-api-key", key.encode())])
     assert (caller.name, set(caller.scopes)) == ("ann@home", {"chat", "admin"})
 
 
@@ -59,7 +60,7 @@ def test_the_digest_of_a_key_is_printed_and_the_key_is_not_an_argument() -> None
 
 @pytest.mark.parametrize("who", ["root", "ann"])
 async def test_keys_are_listed_with_limits_and_spending_for_admins_only(who: str) -> None:
-    async with open_gate([ANSWER], LIMITS) as gate:
+    async with limited_server([ANSWER], LIMITS) as gate:
         await gate.ask(PATHS["openai_chat"], body("openai_chat", "m", False))
         environment = {"COLUMNS": "200", "TOOLGATE_URL": gate.url, "TOOLGATE_KEY": f"{who}-key"}
         result = await asyncio.to_thread(run, "list", env=environment)
@@ -79,7 +80,7 @@ async def on(served: Tenants, *arguments: str, who: str = "root") -> Result:
 
 
 async def test_a_key_of_the_database_is_made_listed_rotated_and_revoked(tmp_path: Path) -> None:
-    """E5"""
+    """spec: E5"""
     async with tenants(tmp_path) as served:
 
         async def status(key: str) -> int:
@@ -90,6 +91,7 @@ async def test_a_key_of_the_database_is_made_listed_rotated_and_revoked(tmp_path
         key = made.stdout.strip()
         assert re.fullmatch(r"tg-[\w-]{43}", key)
         assert key not in made.stderr
+        assert "tools.approvals.self_approval: true" in made.stderr
         assert await status(key) == 200
         listed = await on(served, "list")
         for words in ("carl", "until 2", "chat, tools", "2 at a time, 5 a day", "configured"):
@@ -98,7 +100,7 @@ async def test_a_key_of_the_database_is_made_listed_rotated_and_revoked(tmp_path
         assert (await status(key), await status(rotated)) == (401, 200)
         again = await on(served, "rotate", "carl", "--grace", "1h")
         key, rotated = rotated, again.stdout.strip()
-        assert "stays good until 2" in again.stderr
+        assert "stays valid until 2" in again.stderr
         assert (await status(key), await status(rotated)) == (200, 200)
         revoked = await on(served, "revoke", "carl")
         assert "carl is revoked" in revoked.stderr
@@ -119,10 +121,17 @@ async def test_a_key_of_the_database_is_made_listed_rotated_and_revoked(tmp_path
         (("rotate", "carl", "--grace", "long"), "such as 30m"),
     ],
 )
-async def test_what_cannot_be_done_is_said_and_nothing_is_printed(
+async def test_what_cannot_be_done_is_reported_and_nothing_is_printed(
     tmp_path: Path, arguments: tuple[str, ...], words: str
 ) -> None:
     async with tenants(tmp_path) as served:
         result = await on(served, *arguments)
     assert (result.exit_code, result.stdout) == (1, "")
     assert words in result.stderr
+
+
+def test_the_command_line_knows_every_scope() -> None:
+    assert get_args(Scope) == SCOPES
+    made = CliRunner().invoke(app, ["new", "editor", "--scopes", ",".join(SCOPES)])
+    assert made.exit_code == 0
+    assert "scopes: [chat, tools, admin, bridge]" in made.stderr

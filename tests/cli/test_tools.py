@@ -1,12 +1,14 @@
-"""`toolgate tools` (E2)."""
+"""`toolgate tools` (spec: E2)."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 
 import pytest
 from typer.testing import CliRunner, Result
 
-from tests.server.toolserver import tool_server_in_a_thread
+from tests.stage import in_a_thread
+from tests.tools.execution.toolserver import tool_server, tool_server_in_a_thread
 from toolgate.cli.tools import app
 
 
@@ -64,6 +66,18 @@ def test_a_tool_that_is_not_there_is_an_error_in_the_servers_words(url: str, arg
     assert "There is no tool" in result.stderr
 
 
-def test_a_refused_key_is_said(url: str) -> None:
+@asynccontextmanager
+async def server_with_a_broken_source() -> AsyncIterator[str]:
+    async with tool_server() as server:
+        server.configured.bring(problem="a.py: no\x1b[2J tools\nb.py: no file")
+        yield server.url
+
+
+def test_each_problem_of_a_source_is_a_line_of_its_own() -> None:
+    with in_a_thread(server_with_a_broken_source()) as url:
+        assert run(url).stderr == "python: a.py: no\ufffd[2J tools\npython: b.py: no file\n"
+
+
+def test_a_refused_key_is_reported(url: str) -> None:
     assert run(url, key="talker-key").exit_code == 1
     assert "lacks the scope tools" in run(url, key="talker-key").stderr

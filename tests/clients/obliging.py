@@ -18,8 +18,8 @@ def oblige(request: ModelRequest) -> ModelResponse:
     """The answer that a helpful model would give."""
     usage = Usage(30, 12)
     output = request.settings.output
-    if " as a json" in (said := _said(request).lower()):
-        keys = re.findall(r"'(\w+)'", said)
+    if " as a json" in (text := _said(request).lower()):
+        keys = re.findall(r"'(\w+)'", text)
         return ModelResponse((Text(json.dumps(dict.fromkeys(keys, "x"))),), "stop", usage)
     if output is not None:
         filled = fill(output.schema or {"type": "object"}, request)
@@ -41,12 +41,12 @@ def _wanted(request: ModelRequest) -> ToolDef | None:
         names = choice.names or (request.tools[0].name,)
         return next(tool for tool in request.tools if tool.name == names[0])
     last = request.messages[-1]
-    said = plain_text(last.parts).lower() if last.role == "user" else ""
-    asked = [tool for tool in request.tools if tool.name.lower() in said]
+    text = plain_text(last.parts).lower() if last.role == "user" else ""
+    asked = [tool for tool in request.tools if tool.name.lower() in text]
     if asked:
         return asked[-1]
     return (
-        request.tools[0] if last.role == "user" and re.search(r"weather|joke|tool|greet|value|customer", said) else None
+        request.tools[0] if last.role == "user" and re.search(r"weather|joke|tool|greet|value|customer", text) else None
     )
 
 

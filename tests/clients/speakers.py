@@ -71,9 +71,9 @@ class Chat:
         options = {"model": self._model, "messages": self._messages, "extra_body": self._wants, **self._options}
         if self._stream:
             with self._client.chat.completions.stream(**options) as stream:
-                said = "".join([event.delta for event in stream if event.type == "content.delta"])
+                stated = "".join([event.delta for event in stream if event.type == "content.delta"])
                 final = stream.get_final_completion()
-            assert said == (final.choices[0].message.content or "")
+            assert stated == (final.choices[0].message.content or "")
         else:
             final = self._client.chat.completions.create(**options)
         message = final.choices[0].message
@@ -118,9 +118,9 @@ class Responses:
             options["previous_response_id"] = self._previous
         if self._stream:
             with self._client.responses.stream(**options) as stream:
-                said = "".join([event.delta for event in stream if event.type == "response.output_text.delta"])
+                stated = "".join([event.delta for event in stream if event.type == "response.output_text.delta"])
                 final: Any = stream.get_final_response()
-            assert said == final.output_text
+            assert stated == final.output_text
         else:
             final = self._client.responses.create(**options)
         self._previous = final.id
@@ -175,9 +175,9 @@ class PlainMessages:
         }
         if self._stream:
             with self._client.messages.stream(**options) as stream:
-                said = "".join(stream.text_stream)
+                stated = "".join(stream.text_stream)
                 final: Any = stream.get_final_message()
-            assert said == "".join([block.text for block in final.content if block.type == "text"])
+            assert stated == "".join([block.text for block in final.content if block.type == "text"])
         else:
             final = self._client.messages.create(**options)
         content = [block.model_dump(exclude_none=True) for block in final.content]
@@ -234,10 +234,10 @@ class Ollama:
         else:
             whole = self._client.chat(**options)
             text, found, reason = whole.message.content or "", list(whole.message.tool_calls or ()), whole.done_reason
-        told: dict[str, Any] = {"role": "assistant", "content": text}
+        emitted: dict[str, Any] = {"role": "assistant", "content": text}
         if found:
-            told["tool_calls"] = [call.model_dump() for call in found]
-        self._messages.append(told)
+            emitted["tool_calls"] = [call.model_dump() for call in found]
+        self._messages.append(emitted)
         return Turn(text, {call.function.name: call.function.name for call in found}, reason, [], [])
 
 
@@ -247,11 +247,11 @@ def _headers(wants: dict[str, Any]) -> dict[str, str]:
         "use_server_tools": "X-Toolgate-Tools",
         "max_tool_rounds": "X-Toolgate-Max-Tool-Rounds",
     }
-    said = {
+    stated = {
         name: value if isinstance(value, str) else ",".join(value) if isinstance(value, list) else json.dumps(value)
         for name, value in wants.items()
     }
-    return {names[name]: value for name, value in said.items()}
+    return {names[name]: value for name, value in stated.items()}
 
 
 SPEAKERS: dict[str, Any] = {

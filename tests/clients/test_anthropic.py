@@ -20,7 +20,7 @@ from tests.clients.scenes import (
     weather,
 )
 from tests.stage import UPSTREAMS, Stage
-from toolgate.conversation.errors import Unavailable
+from toolgate.conversation.errors import UpstreamUnavailable
 from toolgate.conversation.message import Text
 
 TOOLS: Any = [{"name": "get_weather", "description": "Tells the weather.", "input_schema": WEATHER_SCHEMA}]
@@ -139,7 +139,7 @@ def test_an_answer_cut_off_at_its_limit(stage: Stage, client: Anthropic, model: 
 
 @over_every_upstream
 def test_a_failure_before_the_first_byte_is_a_typed_error(stage: Stage, client: Anthropic, model: str) -> None:
-    stage.play(Unavailable("The model is out of order.", status=503))
+    stage.play(UpstreamUnavailable("The model is out of order.", status=503))
     with pytest.raises(anthropic.APIStatusError) as caught:
         client.messages.create(model=model, max_tokens=100, messages=ASK)
     assert caught.value.status_code == 503
@@ -149,7 +149,7 @@ def test_a_failure_before_the_first_byte_is_a_typed_error(stage: Stage, client: 
 @over_every_upstream
 def test_a_failure_in_the_middle_of_a_stream_is_raised(stage: Stage, client: Anthropic, model: str) -> None:
     """field: A27"""
-    stage.play([Text("Half an"), Unavailable("The model is out of order.")])
+    stage.play([Text("Half an"), UpstreamUnavailable("The model is out of order.")])
     with (
         pytest.raises(anthropic.APIError, match="out of order"),
         client.messages.stream(model=model, max_tokens=100, messages=ASK) as stream,

@@ -56,7 +56,7 @@ def test_a_background_stream_is_resumed_where_it_was_left(stage: Stage, client: 
     assert events[-1].response.output_text.endswith("It is noon.")
 
 
-def test_a_conversation_holds_what_was_said_and_done(stage: Stage, client: OpenAI) -> None:
+def test_a_conversation_holds_messages_and_calls(stage: Stage, client: OpenAI) -> None:
     stage.play([CALL], "It is noon.", "You asked for the time.")
     conversation = client.conversations.create()
     client.responses.create(model="openai_chat", input="Time?", conversation=conversation.id, extra_body=WANTS)

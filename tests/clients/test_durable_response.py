@@ -10,7 +10,7 @@ from toolgate.storage.streams import StreamStore
 
 
 def test_a_killed_server_goes_on_with_a_response_and_the_client_resumes_it(tmp_path: Path, storage_url: str) -> None:
-    """requirement D3; fault: K-A, K-D; field: E28"""
+    """spec: D3; fault: K-A, K-D"""
     with server(tmp_path, storage_url) as killed:
         script = killed.play(calling("look_up", "book"))
         killed.start()
@@ -47,13 +47,13 @@ def test_a_killed_server_goes_on_with_a_response_and_the_client_resumes_it(tmp_p
     assert ends == [0, 1, 2, 3, 4]
 
 
-def test_what_was_told_of_a_cut_answer_is_withdrawn_and_told_anew(tmp_path: Path, storage_url: str) -> None:
+def test_what_was_sent_of_a_cut_answer_is_withdrawn_and_sent_anew(tmp_path: Path, storage_url: str) -> None:
     """fault: K-E"""
     with server(tmp_path, storage_url) as killed:
         frozen = [True]
 
         async def in_the_middle() -> None:
-            if frozen and len(script.requests) == 2 and len(script.answers[1].told) == 3:
+            if frozen and len(script.requests) == 2 and len(script.answers[1].read_events) == 3:
                 await asyncio.Event().wait()
 
         script = killed.play(calling("look_up"), pace=in_the_middle)

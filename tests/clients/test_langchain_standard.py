@@ -45,12 +45,13 @@ def clients_of_this_loop() -> None:
 
 @pytest.fixture
 def benchmark() -> None:
-    """The one test that measures time is skipped without recorded answers, but asks for this first."""
+    """The one test that measures time does so with recorded answers alone, but asks for this first."""
 
 
 @pytest.fixture
-def vcr() -> None:
-    """As above."""
+def vcr() -> SimpleNamespace:
+    """A recorder without recordings: the test that would replay them reads a stream of the gateway, unmeasured."""
+    return SimpleNamespace(responses=[])
 
 
 class Standard(ChatModelIntegrationTests):
@@ -93,6 +94,14 @@ class Standard(ChatModelIntegrationTests):
     def supports_json_mode(self) -> bool:
         return True
 
+    @property
+    def supports_anthropic_inputs(self) -> bool:
+        return True
+
+    @property
+    def enable_vcr_tests(self) -> bool:
+        return True
+
 
 class ChatStandard(Standard):
     """ChatOpenAI by Chat Completions."""
@@ -124,7 +133,7 @@ class ResponsesStandard(Standard):
 
 
 class MessagesStandard(Standard):
-    """ChatAnthropic, which takes no sound."""
+    """ChatAnthropic, which refuses sound by itself."""
 
     dialect = "anthropic"
 
@@ -137,16 +146,12 @@ class MessagesStandard(Standard):
         return {"model": self.upstream, "base_url": self.address, "api_key": "unused", "max_tokens": 500}
 
     @property
-    def supports_anthropic_inputs(self) -> bool:
-        return True
-
-    @property
     def supports_audio_inputs(self) -> bool:
         return False
 
 
 class OllamaStandard(Standard):
-    """ChatOllama, which takes neither sound nor documents and drops a tool choice."""
+    """ChatOllama, which drops a tool choice, and refuses sound, documents and Anthropic's blocks by itself."""
 
     dialect = "ollama"
 
@@ -160,6 +165,10 @@ class OllamaStandard(Standard):
 
     @property
     def has_tool_choice(self) -> bool:
+        return False
+
+    @property
+    def supports_anthropic_inputs(self) -> bool:
         return False
 
     @property

@@ -8,7 +8,7 @@ import pytest
 
 from tests.clients.scenes import HELLO, LOOK_UP, LOOK_UP_TWICE, SUNNY, WEATHER_SCHEMA, results_heard, weather
 from tests.stage import UPSTREAMS, Stage
-from toolgate.conversation.errors import Unavailable
+from toolgate.conversation.errors import UpstreamUnavailable
 from toolgate.conversation.message import Text
 
 TOOLS: Any = [
@@ -45,9 +45,11 @@ def test_a_streamed_text_turn(stage: Stage, client: ollama.Client, model: str) -
 @pytest.mark.parametrize("stream", [True, False])
 def test_generate(stage: Stage, client: ollama.Client, model: str, stream: bool) -> None:
     stage.play(HELLO)
-    answer = client.generate(model=model, prompt="Hi", stream=stream)
-    said = "".join(chunk.response for chunk in answer) if stream else answer.response  # type: ignore[union-attr]
-    assert said == "Hello from the model."
+    if stream:
+        output = "".join(chunk.response or "" for chunk in client.generate(model=model, prompt="Hi", stream=True))
+    else:
+        output = client.generate(model=model, prompt="Hi").response or ""
+    assert output == "Hello from the model."
 
 
 def run_tools(client: ollama.Client, model: str, stream: bool) -> str:
@@ -88,11 +90,11 @@ def test_parallel_calls(stage: Stage, client: ollama.Client, model: str, stream:
 
 @over_every_upstream
 def test_failures_are_typed_errors_before_and_in_the_stream(stage: Stage, client: ollama.Client, model: str) -> None:
-    stage.play(Unavailable("The model is out of order.", status=503))
+    stage.play(UpstreamUnavailable("The model is out of order.", status=503))
     with pytest.raises(ollama.ResponseError, match="out of order") as caught:
         client.chat(model=model, messages=ASK)
     assert caught.value.status_code == 503
-    stage.play([Text("Half an"), Unavailable("The model is out of order.")])
+    stage.play([Text("Half an"), UpstreamUnavailable("The model is out of order.")])
     with pytest.raises(ollama.ResponseError, match="out of order"):
         list(client.chat(model=model, messages=ASK, stream=True))
 

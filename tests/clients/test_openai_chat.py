@@ -24,7 +24,7 @@ from tests.clients.scenes import (
     weather,
 )
 from tests.stage import UPSTREAMS, Stage
-from toolgate.conversation.errors import Unavailable
+from toolgate.conversation.errors import UpstreamUnavailable
 from toolgate.conversation.message import Text
 
 TOOLS: Any = [{"type": "function", "function": {"name": "get_weather", "strict": True, "parameters": WEATHER_SCHEMA}}]
@@ -134,7 +134,7 @@ def test_an_image_reaches_the_model(stage: Stage, client: OpenAI, model: str) ->
 @over_every_upstream
 def test_a_failure_before_the_first_byte_is_a_typed_error(stage: Stage, client: OpenAI, model: str) -> None:
     for stream in (True, False):
-        stage.play(Unavailable("The model is out of order.", status=503))
+        stage.play(UpstreamUnavailable("The model is out of order.", status=503))
         with pytest.raises(openai.APIStatusError) as caught:
             client.chat.completions.create(model=model, messages=ASK, stream=stream)
         assert caught.value.status_code == 503
@@ -144,12 +144,12 @@ def test_a_failure_before_the_first_byte_is_a_typed_error(stage: Stage, client: 
 @over_every_upstream
 def test_a_failure_in_the_middle_of_a_stream_is_raised(stage: Stage, client: OpenAI, model: str) -> None:
     """field: A27, D5"""
-    stage.play([Text("Half an"), Unavailable("The model is out of order.")], pace=partial(asyncio.sleep, 0.01))
-    heard = []
+    stage.play([Text("Half an"), UpstreamUnavailable("The model is out of order.")], pace=partial(asyncio.sleep, 0.01))
+    response = []
     with pytest.raises(openai.APIError, match="out of order"):  # noqa: PT012  # the error comes while reading
         for chunk in client.chat.completions.create(model=model, messages=ASK, stream=True):
-            heard.append(chunk.choices[0].delta.content or "")
-    assert "".join(heard).strip() == "Half an"
+            response.append(chunk.choices[0].delta.content or "")
+    assert "".join(response).strip() == "Half an"
 
 
 def test_an_unknown_model_is_a_not_found_error(client: OpenAI) -> None:

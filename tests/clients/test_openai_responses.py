@@ -26,7 +26,7 @@ from tests.clients.scenes import (
     weather,
 )
 from tests.stage import UPSTREAMS, Stage
-from toolgate.conversation.errors import Unavailable
+from toolgate.conversation.errors import UpstreamUnavailable
 from toolgate.conversation.message import Part, Text, ToolCall, plain_text
 from toolgate.conversation.request import ModelRequest
 
@@ -123,7 +123,7 @@ def patch_once(request: ModelRequest) -> list[Part]:
 
 
 @over_every_upstream
-def test_a_freeform_call_streamed_in_pieces_is_heard_whole_and_answered(
+def test_a_freeform_call_streamed_in_pieces_is_noticed_whole_and_answered(
     stage: Stage, client: OpenAI, model: str
 ) -> None:
     scripted = stage.play(patch_once, SUNNY, pace=partial(asyncio.sleep, 0.002))
@@ -134,7 +134,7 @@ def test_a_freeform_call_streamed_in_pieces_is_heard_whole_and_answered(
     result = {"type": "custom_tool_call_output", "call_id": call.call_id, "output": "Done."}  # type: ignore[union-attr]
     history = [{"role": "user", "content": "Go"}, call.model_dump(exclude_none=True), result]
     assert client.responses.create(input=history, **options).output_text == "It is sunny."  # type: ignore[arg-type]
-    assert [said for _, said in results_heard(scripted)] == ["Done."]
+    assert [text for _, text in results_heard(scripted)] == ["Done."]
 
 
 @over_every_upstream
@@ -163,10 +163,10 @@ def test_an_answer_cut_off_at_its_limit_is_incomplete(stage: Stage, client: Open
 
 @over_every_upstream
 def test_failures_are_typed_errors_before_and_in_the_stream(stage: Stage, client: OpenAI, model: str) -> None:
-    stage.play(Unavailable("The model is out of order.", status=503))
+    stage.play(UpstreamUnavailable("The model is out of order.", status=503))
     with pytest.raises(openai.APIStatusError, match="out of order"):
         client.responses.create(model=model, input="Hi")
-    stage.play([Text("Half an"), Unavailable("The model is out of order.")], pace=partial(asyncio.sleep, 0.01))
+    stage.play([Text("Half an"), UpstreamUnavailable("The model is out of order.")], pace=partial(asyncio.sleep, 0.01))
     with pytest.raises(openai.APIError, match="out of order"):
         list(client.responses.create(model=model, input="Hi", stream=True))
 
@@ -176,8 +176,8 @@ def test_a_kept_response_can_be_read_continued_and_deleted(stage: Stage, client:
     first = client.responses.create(model="openai_chat", input="Hi", instructions="Be brief.")
     assert client.responses.retrieve(first.id).output_text == first.output_text
     client.responses.create(model="openai_chat", input="And?", previous_response_id=first.id)
-    heard = [(message.role, plain_text(message.parts)) for message in scripted.requests[1].messages]
-    assert heard == [("user", "Hi"), ("assistant", "Hello from the model."), ("user", "And?")]
+    received = [(message.role, plain_text(message.parts)) for message in scripted.requests[1].messages]
+    assert received == [("user", "Hi"), ("assistant", "Hello from the model."), ("user", "And?")]
     assert [item.type for item in client.responses.input_items.list(first.id)] == ["message"]
     client.responses.delete(first.id)
     with pytest.raises(openai.NotFoundError):
@@ -196,17 +196,17 @@ def test_a_response_that_was_not_kept_cannot_be_continued(stage: Stage, client: 
 def test_items_of_a_kept_response_may_be_named_by_their_ids(stage: Stage, client: OpenAI, model: str) -> None:
     """The AI SDK replays what the model said and thought this way."""
     scripted = stage.play(HELLO, SUNNY)
-    (said,) = client.responses.create(model=model, input="Hi").output
+    (text,) = client.responses.create(model=model, input="Hi").output
     hi, then = {"role": "user", "content": "Hi"}, {"role": "user", "content": "And?"}
-    references: Any = [hi, {"type": "item_reference", "id": said.id}, then]
+    references: Any = [hi, {"type": "item_reference", "id": text.id}, then]
     client.responses.create(model=model, input=references)
-    heard = [(message.role, plain_text(message.parts)) for message in scripted.requests[1].messages]
-    assert heard == [("user", "Hi"), ("assistant", "Hello from the model."), ("user", "And?")]
+    received = [(message.role, plain_text(message.parts)) for message in scripted.requests[1].messages]
+    assert received == [("user", "Hi"), ("assistant", "Hello from the model."), ("user", "And?")]
 
 
 def test_a_reference_to_an_item_that_was_not_kept_is_refused(stage: Stage, client: OpenAI) -> None:
     stage.play(HELLO)
-    (said,) = client.responses.create(model="openai_chat", input="Hi", store=False).output
+    (text,) = client.responses.create(model="openai_chat", input="Hi", store=False).output
     with pytest.raises(openai.BadRequestError, match="send the item itself") as caught:
-        client.responses.create(model="openai_chat", input=[{"type": "item_reference", "id": str(said.id)}])
+        client.responses.create(model="openai_chat", input=[{"type": "item_reference", "id": str(text.id)}])
     assert caught.value.code == "item_not_found"

@@ -1,4 +1,4 @@
-"""The official OpenAI client against the state of the Responses API: conversations, background, resumed streams (C3)."""
+"""The official OpenAI client against the state of Responses: conversations, background, resumed streams (spec: C3)."""
 
 import asyncio
 import sys
@@ -11,8 +11,8 @@ import pytest
 from openai import AsyncOpenAI
 from openai.types.conversations import Conversation, ConversationItem, Message
 
+from tests.api.responses.stateful import Stateful, stateful, until
 from tests.clients.scenes import LOOK_UP, SUNNY, WEATHER_SCHEMA, results_heard
-from tests.server.stateful import Stateful, stateful, until
 from toolgate.conversation.message import plain_text
 from toolgate.testing import ScriptedModel
 
@@ -42,7 +42,7 @@ def text_of(item: ConversationItem) -> str:
     return str(item.content[0].text)  # type: ignore[union-attr]
 
 
-def heard(scripted: ScriptedModel) -> list[tuple[str, str]]:
+def received(scripted: ScriptedModel) -> list[tuple[str, str]]:
     """Who said what in the last request to the model."""
     return [(message.role, plain_text(message.parts)) for message in scripted.requests[-1].messages]
 
@@ -91,12 +91,12 @@ async def test_responses_go_on_in_a_conversation(server: Stateful, client: Async
     options: Any = {"model": "m", "conversation": made.id}
     for question in ("Hi", "How many?"):
         if stream:
-            async with client.responses.stream(input=question, **options) as told:
-                answer: Any = await told.get_final_response()
+            async with client.responses.stream(input=question, **options) as emitted:
+                answer: Any = await emitted.get_final_response()
         else:
             answer = await client.responses.create(input=question, **options)
         assert answer.conversation.id == made.id
-    assert heard(scripted) == [
+    assert received(scripted) == [
         ("user", "I am Ann."),
         ("user", "Hi"),
         ("assistant", "Hello."),
@@ -188,11 +188,11 @@ async def test_what_a_response_answered_is_paged(server: Stateful, client: Async
 
 _SERVER = """
 import asyncio, pathlib, sys
-from tests.server.stateful import stateful
-from toolgate.server.responses import Terms
+from tests.api.responses.stateful import stateful
+from toolgate.api.responses import BackgroundOptions
 
 async def main():
-    async with stateful(pathlib.Path(sys.argv[1]), terms=Terms(flush_seconds=0.01)) as server:
+    async with stateful(pathlib.Path(sys.argv[1]), terms=BackgroundOptions(flush_seconds=0.01)) as server:
         server.play("Kept.", "One two three four five", pace=lambda: asyncio.sleep(0.02))
         print(server.url, flush=True)
         await asyncio.Event().wait()
@@ -201,7 +201,7 @@ asyncio.run(main())
 """
 
 
-async def test_nothing_that_was_told_is_lost_when_the_server_is_killed(tmp_path: Path) -> None:
+async def test_nothing_that_was_sent_is_lost_when_the_server_is_killed(tmp_path: Path) -> None:
     """field: D14"""
     path = tmp_path / "t.db"
     process = await asyncio.create_subprocess_exec(
@@ -247,10 +247,10 @@ def result(id: str, text: str) -> Any:
 async def test_a_conversation_is_compacted_and_goes_on(server: Stateful, client: AsyncOpenAI, chained: bool) -> None:
     """field: D12"""
     scripted = server.play("Ann wants tea; the kettle is on.", "Here it is.")
-    said: Any = {"type": "message", "role": "assistant", "content": "The kettle is on."}
-    history = [user("I am Ann."), call(CALL_A), result(CALL_A, "hot"), said, user("Tea, please.")]
+    stated: Any = {"type": "message", "role": "assistant", "content": "The kettle is on."}
+    history = [user("I am Ann."), call(CALL_A), result(CALL_A, "hot"), stated, user("Tea, please.")]
     short = await client.responses.compact(model="m", input=history)
-    assert heard(scripted)[0] == ("user", "I am Ann.")
+    assert received(scripted)[0] == ("user", "I am Ann.")
     assert short.object == "response.compaction"
     assert [item.type for item in short.output] == ["message", "message", "compaction"]
     assert short.usage.total_tokens >= 0
@@ -262,7 +262,7 @@ async def test_a_conversation_is_compacted_and_goes_on(server: Stateful, client:
     assert answer.output_text == "Here it is."
     summary = "Summary of the conversation so far:\n\nAnn wants tea; the kettle is on."
     words = [("user", "I am Ann."), ("user", "Tea, please."), ("assistant", summary), ("user", "And?")]
-    assert heard(scripted) == words
+    assert received(scripted) == words
 
 
 async def test_compaction_loses_no_call_that_waits_and_no_finished_sibling(

@@ -90,7 +90,7 @@ async def test_steering_fails_in_words_that_the_client_knows(stage: Stage, clien
             break
 
 
-async def test_lanes_are_told_apart_by_their_names(stage: Stage, client: AsyncOpenAI) -> None:
+async def test_lanes_are_distinguished_by_their_names(stage: Stage, client: AsyncOpenAI) -> None:
     stage.play(HELLO, SUNNY)
     async with client.responses.connect() as connection:
         for lane in ("main", "fork"):

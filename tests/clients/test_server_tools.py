@@ -13,7 +13,7 @@ from openai import APIStatusError
 
 from tests.clients.speakers import SPEAKERS, Messages, Responses, Speaker
 from tests.stage import UPSTREAMS, Stage, on_stage
-from toolgate.config.settings import Approvals, Tools
+from toolgate.config.settings import ApprovalSettings, ToolSettings
 from toolgate.conversation.message import Text, ToolCall, ToolResult, plain_text
 from toolgate.testing import FakeSource, FakeTool, ScriptedModel
 from toolgate.tools.tool import Annotations, ToolFailure
@@ -51,7 +51,7 @@ class Bench:
 @pytest.fixture(scope="module")
 def opened() -> Iterator[Bench]:
     bench = Bench()
-    with on_stage(bench.source, tools=Tools(approvals=Approvals(hold_seconds=10))) as stage:
+    with on_stage(bench.source, tools=ToolSettings(approvals=ApprovalSettings(hold_seconds=10))) as stage:
         bench.stage = stage
         yield bench
 
@@ -74,8 +74,8 @@ def dialect(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(params=[False, True], ids=["whole", "streamed"])
 def speak(request: pytest.FixtureRequest, bench: Bench, dialect: str) -> Speak:
     def speaker(own: tuple[str, ...] = (), model: str = "openai_chat", **wants: Any) -> Speaker:
-        said = {"tool_execution": "auto", "use_server_tools": True, **wants}
-        return SPEAKERS[dialect](bench.stage, model, request.param, own, **said)  # type: ignore[no-any-return]
+        output = {"tool_execution": "auto", "use_server_tools": True, **wants}
+        return SPEAKERS[dialect](bench.stage, model, request.param, own, **output)  # type: ignore[no-any-return]
 
     return speaker
 
@@ -272,8 +272,8 @@ def test_an_approval_is_answered_once(bench: Bench, speak: Speak, dialect: str, 
 def impatient() -> Iterator[Bench]:
     """A server that does not hold a stream for an answer, and whose questions stand for one second."""
     bench = Bench()
-    terms = Approvals(hold_seconds=0.05, expiry_seconds=1.0)
-    with on_stage(bench.source, tools=Tools(approvals=terms)) as stage:
+    terms = ApprovalSettings(hold_seconds=0.05, expiry_seconds=1.0)
+    with on_stage(bench.source, tools=ToolSettings(approvals=terms)) as stage:
         bench.stage = stage
         yield bench
 

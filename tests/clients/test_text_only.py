@@ -19,15 +19,15 @@ from tests.clients import test_openai_chat as chat
 from tests.clients import test_openai_responses as responses
 from tests.clients.scenes import WEATHER_SCHEMA
 from tests.stage import MEMORY, QUIET, Player, served
-from tests.text.reading import unmarked
-from toolgate.config import BUILTIN, Config, Model, Target
-from toolgate.config.settings import Server
+from tests.text_tools.parsed import without_result_marks
+from toolgate.app.asgi_app import Toolgate
+from toolgate.config import BUILTIN, Config, ModelConfig, TargetConfig
+from toolgate.config.settings import ServerSettings
 from toolgate.conversation.message import ToolCall, plain_text
 from toolgate.conversation.request import ToolDef
-from toolgate.server.build import Toolgate
 from toolgate.testing import Entry, ScriptedModel
-from toolgate.text.syntaxes import syntax
-from toolgate.upstreams.emulated import Emulated
+from toolgate.text_tools.emulation.model import EmulatedModel
+from toolgate.text_tools.syntaxes import syntax
 
 SYNTAXES = ("invoke", "hermes", "pythonic")
 WEATHER = {"get_weather": ToolDef("get_weather", None, WEATHER_SCHEMA)}
@@ -51,12 +51,14 @@ class Hall:
 def hall() -> Iterator[Hall]:
     player = Player()
     config = Config(
-        server=Server(port=0),
-        models=tuple([Model(name=name, targets=(Target(upstream=BUILTIN, model=name),)) for name in SYNTAXES]),
+        server=ServerSettings(port=0),
+        models=tuple(
+            [ModelConfig(name=name, targets=(TargetConfig(upstream=BUILTIN, model=name),)) for name in SYNTAXES]
+        ),
         storage=MEMORY,
         log=QUIET,
     )
-    with served(Toolgate(config, {name: Emulated(player, syntax=name) for name in SYNTAXES})) as url:
+    with served(Toolgate(config, {name: EmulatedModel(player, syntax=name) for name in SYNTAXES})) as url:
         yield Hall(url, player)
 
 
@@ -92,7 +94,7 @@ in_every_syntax = pytest.mark.parametrize("model", SYNTAXES)
 both_ways = pytest.mark.parametrize("stream", [True, False])
 
 
-def heard(model: ScriptedModel) -> list[tuple[str, str]]:
+def response(model: ScriptedModel) -> list[tuple[str, str]]:
     """The last conversation that the model saw: who said what."""
     return [(message.role, plain_text(message.parts)) for message in model.requests[-1].messages]
 
@@ -104,10 +106,10 @@ def test_a_tool_round_trip(hall: Hall, loop: Loop, model: str, stream: bool) -> 
     call = written(model, "Paris")
     scripted = hall.play(f"Let me look.\n{call}", NO_TOOL)
     assert loop(hall, model, stream) == NO_TOOL
-    asked, said, (role, result) = heard(scripted)
+    asked, output, (role, result) = response(scripted)
     assert asked[1].endswith("How is the weather?")
-    assert said == ("assistant", f"Let me look.\n{call}")
-    assert (role, unmarked(result)) == (
+    assert output == ("assistant", f"Let me look.\n{call}")
+    assert (role, without_result_marks(result)) == (
         "user",
         'Tool Call: get_weather({"city":"Paris"})\nResult [SUCCESS]\n22 degrees in Paris',
     )
@@ -119,9 +121,9 @@ def test_a_tool_round_trip(hall: Hall, loop: Loop, model: str, stream: bool) -> 
 def test_parallel_calls(hall: Hall, loop: Loop, stream: bool) -> None:
     scripted = hall.play(written("invoke", "Paris", "Rome"), NO_TOOL)
     assert loop(hall, "invoke", stream) == NO_TOOL
-    _, _, (_, results) = heard(scripted)
-    assert "22 degrees in Paris\n---\nTool Call: get_weather" in unmarked(results)
-    assert unmarked(results).endswith("22 degrees in Rome")
+    _, _, (_, results) = response(scripted)
+    assert "22 degrees in Paris\n---\nTool Call: get_weather" in without_result_marks(results)
+    assert without_result_marks(results).endswith("22 degrees in Rome")
 
 
 @in_every_loop
@@ -129,9 +131,9 @@ def test_parallel_calls(hall: Hall, loop: Loop, stream: bool) -> None:
 def test_a_chain_of_three_rounds(hall: Hall, loop: Loop, stream: bool) -> None:
     scripted = hall.play(*[written("invoke", city) for city in ("Paris", "Rome", "Oslo")], NO_TOOL)
     assert loop(hall, "invoke", stream) == NO_TOOL
-    roles = [role for role, _ in heard(scripted)]
+    roles = [role for role, _ in response(scripted)]
     assert roles == ["user", "assistant"] * 3 + ["user"]
-    assert "22 degrees in Oslo" in heard(scripted)[-1][1]
+    assert "22 degrees in Oslo" in response(scripted)[-1][1]
 
 
 class Pen:
@@ -186,13 +188,13 @@ def test_the_first_arguments_arrive_while_the_model_still_writes_the_call(
     city = "Paris " * 40
     pen = Pen(20)
     hall.play(written("invoke", city), NO_TOOL, pace=pen.pace)
-    heard = ""
+    response = ""
     for piece in arguments(hall):
-        heard += piece
-        if heard:
+        response += piece
+        if response:
             pen.go_on()
     assert not pen.late, "the arguments came only when the call was complete"
-    assert heard.count("Paris") == 40
+    assert response.count("Paris") == 40
 
 
 EDITOR = (
@@ -200,8 +202,8 @@ EDITOR = (
 )
 
 
-def test_an_editors_agent_gets_its_calls_and_its_errors_are_told_as_such(hall: Hall) -> None:
-    """V3, T1: as the editor sends it, with a picture in a message of its own and dozens of tools."""
+def test_an_editors_agent_gets_its_calls_and_its_errors_are_reported_as_such(hall: Hall) -> None:
+    """spec: V3, T1: as the editor sends it, with a picture in a message of its own and dozens of tools."""
     tools: Any = [
         {"type": "function", "function": {"name": f"tool_{n}", "description": "Does it.", "parameters": WEATHER_SCHEMA}}
         for n in range(43)
@@ -229,12 +231,12 @@ def test_an_editors_agent_gets_its_calls_and_its_errors_are_told_as_such(hall: H
     assert chunks[-1].usage is not None
     assert chunks[-1].usage.prompt_tokens > 1000
     assert "image content was left out" in answer.headers["x-toolgate-warning"]
-    (_, asked), _, (_, result) = heard(scripted)
+    (_, asked), _, (_, result) = response(scripted)
     assert asked.startswith("<system_context>\nYou are an agent.\n</system_context>")
     assert f"{EDITOR}\n\n[image (image/png) left out: this model reads text only]" in asked
     assert "## tool_42\n" in asked
     assert (
-        unmarked(result)
+        without_result_marks(result)
         == 'Tool Call: tool_7({"city":"Paris"})\nResult [ERROR]\nERROR while calling tool: no such file'
     )
 

@@ -23,9 +23,9 @@ from tests.conformance.clients import CLIENTS, Conversation, Responses, Tool, Wa
 from tests.conformance.sdks import SDK, PythonSDK, SDKError
 from tests.conformance.stage import COLUMNS, TEXT, as_text
 from tests.stage import Stage
-from toolgate.conversation.errors import Unavailable
+from toolgate.conversation.errors import UpstreamUnavailable
 from toolgate.conversation.events import ModelResponse, Usage
-from toolgate.conversation.message import Media, Reasoning, Seal, Text, ToolCall, ToolResult, plain_text
+from toolgate.conversation.message import Media, Reasoning, ReasoningSignature, Text, ToolCall, ToolResult, plain_text
 from toolgate.conversation.request import ModelRequest
 from toolgate.testing import Entry, ScriptedModel
 
@@ -70,7 +70,7 @@ class Scene(Struct, frozen=True):
         return self.upstream != TEXT
 
 
-def heard(model: ScriptedModel, step: int = -1) -> str:
+def received(model: ScriptedModel, step: int = -1) -> str:
     """All texts and results of a request that reached the model."""
     parts = [part for message in model.requests[step].messages for part in message.parts]
     texts = [part.text for part in parts if isinstance(part, Text)]
@@ -88,7 +88,7 @@ def system_prompt(scene: Scene) -> None:
     model = scene.play(HELLO)
     scene.talk(system="Speak like a pirate.").ask("Hi")
     request = model.requests[0]
-    assert "Speak like a pirate." in heard(model)
+    assert "Speak like a pirate." in received(model)
     assert any(message.role == "system" for message in request.messages)
 
 
@@ -106,7 +106,7 @@ def parallel_tools(scene: Scene) -> None:
     calls = talk.ask("How is the weather?").calls
     assert [call.arguments["city"] for call in calls] == ["Paris", "Rome"]
     assert talk.answer([(call, weather(**call.arguments)) for call in calls]).text == "It is sunny."
-    assert heard(model).index("22 degrees in Paris") < heard(model).index("22 degrees in Rome")
+    assert received(model).index("22 degrees in Paris") < received(model).index("22 degrees in Rome")
 
 
 def round_trip(scene: Scene) -> None:
@@ -114,7 +114,7 @@ def round_trip(scene: Scene) -> None:
     talk = scene.talk(tools=(WEATHER,))
     (call,) = talk.ask("How is the weather?").calls
     assert talk.answer([(call, weather(**call.arguments))]).text == "It is sunny."
-    assert "22 degrees in Paris" in heard(model)
+    assert "22 degrees in Paris" in received(model)
     results = [part for m in model.requests[1].messages for part in m.parts if isinstance(part, ToolResult)]
     assert [result.name for result in results] == (["get_weather"] if scene.native else [])
 
@@ -196,17 +196,19 @@ SEALS = {"anthropic": {"signature": "signature-1"}, "openai_responses": {"encryp
 
 
 def signatures(scene: Scene) -> None:
-    seal = Seal(scene.upstream, SEALS[scene.upstream])
-    model = scene.play((Reasoning("Let me think.", seal), ToolCall(ID1, "get_weather", '{"city":"Paris"}')), "Done.")
+    signature = ReasoningSignature(scene.upstream, SEALS[scene.upstream])
+    model = scene.play(
+        (Reasoning("Let me think.", signature), ToolCall(ID1, "get_weather", '{"city":"Paris"}')), "Done."
+    )
     talk = scene.talk(tools=(WEATHER,))
     (call,) = talk.ask("How is the weather?").calls
     talk.answer([(call, "sunny")])
     parts = [part for message in model.requests[1].messages for part in message.parts]
     (thought,) = [part for part in parts if isinstance(part, Reasoning)]
     assert thought.text == "Let me think."
-    assert thought.seal is not None
+    assert thought.signature is not None
     ((name, value),) = SEALS[scene.upstream].items()
-    assert (thought.seal.dialect, thought.seal.fields[name]) == (scene.upstream, value)
+    assert (thought.signature.dialect, thought.signature.fields[name]) == (scene.upstream, value)
 
 
 def stop_sequences(scene: Scene) -> None:
@@ -224,14 +226,16 @@ def usage(scene: Scene) -> None:
 
 
 def error_before(scene: Scene) -> None:
-    scene.play(Unavailable("The model is out of order.", status=503))
+    scene.play(UpstreamUnavailable("The model is out of order.", status=503))
     with pytest.raises(SDKError, match="out of order") as caught:
         scene.talk().ask("Hi")
     assert caught.value.status == 503
 
 
 def error_in_stream(scene: Scene) -> None:
-    scene.play([Text("Half an answer"), Unavailable("The model is out of order.")], pace=partial(asyncio.sleep, 0.01))
+    scene.play(
+        [Text("Half an answer"), UpstreamUnavailable("The model is out of order.")], pace=partial(asyncio.sleep, 0.01)
+    )
     with pytest.raises(SDKError, match="out of order"):
         scene.talk().ask("Hi")
 
@@ -265,7 +269,7 @@ def server_tools(scene: Scene) -> None:
     answer = scene.talk(server_tools=True).ask("What time is it?")
     assert answer.text.endswith("It is noon.")
     assert answer.calls == ()
-    assert "noon" in heard(model)
+    assert "noon" in received(model)
 
 
 def approvals(scene: Scene) -> None:
@@ -280,7 +284,7 @@ def approvals(scene: Scene) -> None:
             answer = talk.ask("Write.")
             approved.result(30)
     assert answer.text.endswith("It is written.")
-    assert "written" in heard(model)
+    assert "written" in received(model)
 
 
 def _approve(url: str) -> None:

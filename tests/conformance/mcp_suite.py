@@ -1,7 +1,7 @@
 """Run the official MCP conformance suite against the MCP server.
 
 What does not apply to a server that has tools and nothing else is named, with the reason, in
-tests/server/mcp/conformance*.yaml; all else must pass.
+tests/mcp/server/conformance*.yaml; all else must pass.
 """
 
 import asyncio
@@ -11,10 +11,10 @@ import subprocess
 from msgspec import Struct
 
 from tests.conformance.node import MCP_SUITES, ROOT, Node
-from tests.server.mcp.conformance import door
-from tests.server.mcp.doors import serving
+from tests.mcp.server.conformance import conformance_catalog
+from tests.mcp.server.fake_catalog import serving
 
-FOLDER = ROOT / "tests" / "server" / "mcp"
+FOLDER = ROOT / "tests" / "mcp" / "server"
 RUNS = (
     ("2025-11-25", "mcp-conformance-released", ("--suite", "active"), "conformance.yaml"),
     (
@@ -59,7 +59,7 @@ def run(node: Node) -> list[SuiteRun]:
     """Serve the tools that the suite looks for, and run it in every revision."""
 
     async def all_of_them() -> list[SuiteRun]:
-        async with serving(door(), seconds=None) as url:
+        async with serving(conformance_catalog(), seconds=None) as url:
             return [await asyncio.to_thread(_run, node, url, *one) for one in RUNS]
 
     return asyncio.run(all_of_them())

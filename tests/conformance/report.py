@@ -16,7 +16,7 @@ from tests.conformance.node import ROOT, SDKS, Node
 from tests.conformance.stage import COLUMNS
 from tests.conformance.suites import FEATURES_SUITE, SUITES, Case, Suite
 from tests.dialects import chat_quirks, openai_responses_cases
-from toolgate.text.syntaxes import syntaxes
+from toolgate.text_tools.syntaxes import syntaxes
 
 PAGE = ROOT / "docs" / "conformance.md"
 README = ROOT / "README.md"
@@ -186,7 +186,7 @@ def _official_mcp(runs: Sequence[SuiteRun]) -> list[str]:
     lines += _table(["run", "scenarios passed", "failed", "do not apply", "checks passed"], rows)
     lines += [
         "What does not apply to a server that has tools and nothing else is named, with the reason, in"
-        " `tests/server/mcp/conformance.yaml` and `conformance-2026-07-28.yaml`.",
+        " `tests/mcp/server/conformance.yaml` and `conformance-2026-07-28.yaml`.",
         "",
     ]
     return [*lines, *[f"- ✗ {one.title}: {', '.join(one.failed)}" for one in runs if one.failed]]

@@ -90,7 +90,7 @@ class PythonSDK:
     def _chat(self, options: Any, stream: bool, headers: dict[str, str], cancel: bool) -> dict[str, Any]:
         api = self.openai().chat.completions
         if not stream:
-            return api.create(**options, extra_headers=headers).model_dump(exclude_none=True)
+            return dict(api.create(**options, extra_headers=headers).model_dump(exclude_none=True))
         if cancel:
             with api.create(**options, extra_headers=headers, stream=True) as chunks:
                 next(chunk for chunk in chunks if chunk.choices and chunk.choices[0].delta.content)
@@ -120,7 +120,7 @@ class PythonSDK:
     def _messages(self, options: Any, stream: bool, headers: dict[str, str], cancel: bool) -> dict[str, Any]:
         api = self.anthropic().messages
         if not stream:
-            return api.create(**options, extra_headers=headers).model_dump(exclude_none=True)
+            return dict(api.create(**options, extra_headers=headers).model_dump(exclude_none=True))
         with api.stream(**options, extra_headers=headers) as events:
             if cancel:
                 next(iter(events.text_stream))
@@ -131,11 +131,11 @@ class PythonSDK:
         hooks: Any = {"response": [self._read_warnings]}
         with ollama.Client(host=self._url, headers=headers, event_hooks=hooks, timeout=60) as client:
             if not stream:
-                return client.chat(**options).model_dump(exclude_none=True)
+                return dict(client.chat(**options).model_dump(exclude_none=True))
             chunks = client.chat(**options, stream=True)
             if cancel:
                 next(chunk for chunk in chunks if chunk.message.content)
-                chunks.close()  # type: ignore[attr-defined]  # a generator, annotated as an iterator
+                chunks.close()  # a generator, annotated as an iterator
                 return {}
             return folded([chunk.model_dump(exclude_none=True) for chunk in chunks])
 
@@ -185,11 +185,11 @@ class NodeSDK:
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(asked) + "\n")
         self._process.stdin.flush()
-        told = json.loads(self._process.stdout.readline())
-        if "error" in told:
-            raise SDKError(told["error"].get("status"), told["error"]["message"])
-        answer = told["answer"]
-        return (folded(answer) if isinstance(answer, list) else answer), told["warnings"]
+        emitted = json.loads(self._process.stdout.readline())
+        if "error" in emitted:
+            raise SDKError(emitted["error"].get("status"), emitted["error"]["message"])
+        answer = emitted["answer"]
+        return (folded(answer) if isinstance(answer, list) else answer), emitted["warnings"]
 
 
 @contextmanager

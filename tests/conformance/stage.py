@@ -8,17 +8,17 @@ import msgspec
 
 from tests.clients.scenes import WEATHER_SCHEMA
 from tests.stage import UPSTREAMS, Player, Stage, gateway_config, in_a_thread, upstream_config
-from toolgate.config import Config, Model, Target
-from toolgate.config.settings import Approvals, Tools
-from toolgate.config.values import Capabilities
+from toolgate.app.asgi_app import Toolgate
+from toolgate.config import Config, ModelConfig, TargetConfig
+from toolgate.config.settings import ApprovalSettings, ToolSettings
 from toolgate.conversation.events import ModelResponse
 from toolgate.conversation.message import Text, ToolCall
 from toolgate.conversation.request import ModelRequest, ToolDef
-from toolgate.server.build import Toolgate
-from toolgate.server.edge.listen import listening
-from toolgate.testing import Entry, FakeSource, FakeTool
-from toolgate.text.syntaxes import syntax
+from toolgate.http.listener import listening
+from toolgate.testing import Entry, FakeSource, FakeTool, Said
+from toolgate.text_tools.syntaxes import syntax
 from toolgate.tools.tool import Annotations
+from toolgate.upstreams.catalog import Capabilities
 
 TEXT = "text"
 """The upstream whose model calls tools by writing text."""
@@ -39,9 +39,11 @@ _TOOLS = {
 
 def text_model(config: Config) -> Config:
     """Add the model that only writes text, behind the Chat upstream."""
-    target = Target(upstream="openai_chat", model="played")
+    target = TargetConfig(upstream="openai_chat", model="played")
     capabilities = Capabilities(images=False)
-    text = Model(name=TEXT, targets=(target,), retries=0, tools="emulated", syntax=SYNTAX, capabilities=capabilities)
+    text = ModelConfig(
+        name=TEXT, targets=(target,), retries=0, tools="emulated", syntax=SYNTAX, capabilities=capabilities
+    )
     return msgspec.structs.replace(config, models=(*config.models, text))
 
 
@@ -52,7 +54,7 @@ async def _opened() -> AsyncIterator[Stage]:
         FakeTool("get_time", lambda arguments: "noon"),
         FakeTool("write", lambda arguments: "written", annotations=Annotations()),
     )
-    tools = Tools(approvals=Approvals(hold_seconds=30))
+    tools = ToolSettings(approvals=ApprovalSettings(hold_seconds=30))
     async with listening(Toolgate(upstream_config(), {"played": player})) as upstream_url:
         config = text_model(gateway_config(upstream_url, tools=tools))
         async with listening(gate := Toolgate(config, sources=(source,))) as url:
@@ -66,16 +68,16 @@ def conformance_stage() -> AbstractContextManager[Stage]:
 
 def as_text(entry: Entry) -> Entry:
     """The same entry of a script for a model that writes its calls as text."""
-    if callable(entry):
-        return _text_of(entry)
-    return _written(entry) if isinstance(entry, ModelResponse) else entry
+    return _text_of(entry) if callable(entry) else _written(entry)
 
 
-def _text_of(entry: Callable[[ModelRequest], Any]) -> Entry:
-    return lambda request: as_text(entry(request))
+def _text_of(entry: Callable[[ModelRequest], Any]) -> Callable[[ModelRequest], Said]:
+    return lambda request: _written(entry(request))
 
 
-def _written(response: ModelResponse) -> ModelResponse:
+def _written(response: Said) -> Said:
+    if not isinstance(response, ModelResponse):
+        return response
     calls = [part for part in response.parts if isinstance(part, ToolCall)]
     if not calls:
         return response

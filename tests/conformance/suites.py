@@ -129,9 +129,9 @@ SUITES: dict[str, Suite] = {
     "langchain": Suite(
         title="LangChain's standard tests",
         about=(
-            "`langchain-tests` against a scripted model that does as it is asked. Skipped are inputs that a class itself"
-            " refuses (sound, documents, a tool choice), Anthropic's own inputs in the other classes, and a test that needs"
-            " recordings."
+            "`langchain-tests` against a scripted model that does as it is asked. Skipped is what a class itself refuses"
+            " before it sends anything: sound in ChatAnthropic and ChatOllama; documents, Anthropic's own blocks and a tool"
+            " choice in ChatOllama."
         ),
         paths=("tests/clients/test_langchain_standard.py",),
         place=_by_langchain_class,
@@ -149,12 +149,12 @@ SUITES: dict[str, Suite] = {
         title="MCP, with the SDK of Python",
         about="The SDK's servers for our client, the SDK's client for our server, over HTTP and pipes.",
         paths=(
-            "tests/tools/mcp/test_remote.py",
-            "tests/tools/mcp/test_process.py",
-            "tests/tools/mcp/test_real_servers.py",
-            "tests/server/mcp/test_sdk_client.py",
-            "tests/server/mcp/test_stdio.py",
-            "tests/server/mcp/test_http.py",
+            "tests/mcp/client/test_http.py",
+            "tests/mcp/client/test_stdio.py",
+            "tests/mcp/client/test_real_servers.py",
+            "tests/mcp/server/test_sdk_client.py",
+            "tests/mcp/server/test_stdio.py",
+            "tests/mcp/server/test_http.py",
         ),
         place=_by_revision,
     ),
@@ -177,7 +177,7 @@ SUITES: dict[str, Suite] = {
     "text": Suite(
         title="text syntaxes",
         about="The forms in which models that only write text call tools.",
-        paths=("tests/text",),
+        paths=("tests/text_tools",),
         place=_by_file,
     ),
     "laws": Suite(

@@ -78,8 +78,8 @@ def values(answer: httpx.Response, stream: str | None) -> list[Any]:
         case "ndjson":
             return [json.loads(line) for line in answer.text.splitlines() if line]
         case _:
-            said = [line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith("data: ")]
-            return [line if line == DONE else json.loads(line) for line in said]
+            output = [line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith("data: ")]
+            return [line if line == DONE else json.loads(line) for line in output]
 
 
 def at(value: Any, path: str) -> Any:
@@ -109,8 +109,8 @@ def test_a_documented_example(http: httpx.Client, example: Example, upstream: st
     answer = send(http, example, upstream)
     wanted = example.answer
     assert answer.status_code == 200, answer.text
-    told = values(answer, wanted.stream)
-    last = told[-1] if wanted.ends == DONE else [value for value in told if value != DONE][-1]
+    emitted = values(answer, wanted.stream)
+    last = emitted[-1] if wanted.ends == DONE else [value for value in emitted if value != DONE][-1]
     for path in wanted.holds:
         at(last, path)
     if wanted.ends:
@@ -118,7 +118,7 @@ def test_a_documented_example(http: httpx.Client, example: Example, upstream: st
     if wanted.calls:
         assert '"get_' in answer.text
     if wanted.json:
-        assert isinstance(json.loads("".join([texts(value) for value in told])), dict)
+        assert isinstance(json.loads("".join([texts(value) for value in emitted])), dict)
     if wanted.loads:
         assert last["done_reason"] in ("load", "unload")
 

@@ -109,9 +109,9 @@ def test_basic_text_response(http: httpx.Client, model: str) -> None:
 
 @over_every_upstream
 def test_assistant_message_phase(http: httpx.Client, model: str) -> None:
-    said = message("assistant", [{"type": "output_text", "text": "Let me see."}], phase="commentary")
+    stated = message("assistant", [{"type": "output_text", "text": "Let me see."}], phase="commentary")
     done = message("assistant", [{"type": "output_text", "text": "It is 4."}], phase="final_answer")
-    post(http, model, [message("user", "2 + 2?"), said, done, message("user", "And 3 + 3?")])
+    post(http, model, [message("user", "2 + 2?"), stated, done, message("user", "And 3 + 3?")])
 
 
 @over_every_upstream
@@ -162,8 +162,8 @@ def test_image_input(http: httpx.Client, model: str) -> None:
 
 @over_every_upstream
 def test_multi_turn_conversation(http: httpx.Client, model: str) -> None:
-    said = message("assistant", "Hello Alice!")
-    post(http, model, [message("user", "My name is Alice."), said, message("user", "What is my name?")])
+    stated = message("assistant", "Hello Alice!")
+    post(http, model, [message("user", "My name is Alice."), stated, message("user", "What is my name?")])
 
 
 @over_every_upstream
@@ -172,8 +172,8 @@ def test_compaction_endpoint(http: httpx.Client, model: str) -> None:
 
 
 def compacted(http: httpx.Client, model: str) -> Any:
-    said = message("assistant", [{"type": "output_text", "text": "Noted."}], id="msg_1", status="completed")
-    body = {"model": model, "input": [message("user", "The word is ember."), said], "prompt_cache_key": "key"}
+    stated = message("assistant", [{"type": "output_text", "text": "Noted."}], id="msg_1", status="completed")
+    body = {"model": model, "input": [message("user", "The word is ember."), stated], "prompt_cache_key": "key"}
     answer = http.post("/responses/compact", json=body)
     assert answer.status_code == 200, answer.text
     resource = answer.json()

@@ -2,7 +2,9 @@
 
 import pytest
 
+from tests.conformance import mcp_suite
 from tests.conformance.features import FEATURES
+from tests.conformance.node import ROOT
 from tests.conformance.report import PAGE, README, TITLES
 from tests.conformance.suites import SUITES
 
@@ -14,6 +16,13 @@ def test_the_table_of_a_client_has_every_feature(client: str) -> None:
     table = TEXT.partition(f"### {TITLES[client]}\n")[2].partition("\n#")[0]
     missing = [feature.title for feature in FEATURES.values() if f"| {feature.title} |" not in table]
     assert missing == [], "run `make conformance`"
+
+
+def test_every_suite_is_where_the_command_looks_for_it() -> None:
+    paths = [ROOT / path for suite in SUITES.values() for path in suite.paths if not path.startswith("-")]
+    assert [
+        path for path in [*paths, *[mcp_suite.FOLDER / name for *_, name in mcp_suite.RUNS]] if not path.exists()
+    ] == []
 
 
 def test_page_and_readme_have_the_totals_of_every_suite() -> None:

@@ -1,4 +1,4 @@
-"""Argument text: halves of surrogate pairs, and text that is no object."""
+"""Argument text: lone surrogates, and text that is no object."""
 
 import json
 
@@ -6,10 +6,17 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from toolgate.conversation.arguments import ArgumentStream, Pairing, as_object_text, as_text, is_object, paired, settled
-from toolgate.conversation.assemble import Assembler
+from toolgate.conversation.arguments import (
+    ArgumentNormalizer,
+    arguments_object_text,
+    arguments_text,
+    is_object,
+    normalize_arguments,
+)
 from toolgate.conversation.events import Delta, PartEnd
+from toolgate.conversation.fragment_assembler import FragmentAssembler
 from toolgate.conversation.message import ToolCall
+from toolgate.conversation.surrogates import JsonSurrogateRepair, repair_json_surrogates
 
 PIECES = ["\\", "\\\\", "u", "\\ud83d", "\\ude00", "\ud83d", "\ude00", "d83", "\\n", "é", "a"]
 
@@ -27,7 +34,7 @@ PIECES = ["\\", "\\\\", "u", "\\ud83d", "\\ude00", "\ud83d", "\ude00", "d83", "\
 )
 def test_halves_of_surrogate_pairs_in_streamed_arguments_become_replacement_characters(text: str, read: str) -> None:
     for pieces in ([text], list(text)):
-        assembler = Assembler(["look"])
+        assembler = FragmentAssembler(["look"])
         for piece in pieces:
             assembler.call(0, name="look", arguments=piece)
         assembler.end("tool_calls")
@@ -40,14 +47,14 @@ def test_halves_of_surrogate_pairs_in_streamed_arguments_become_replacement_char
 
 @given(st.lists(st.sampled_from(PIECES)))
 def test_where_the_text_is_split_changes_nothing(pieces: list[str]) -> None:
-    text, pairing = "".join(pieces), Pairing()
-    told = "".join([pairing.feed(piece) for piece in pieces]) + pairing.end()
-    assert told == paired(text)
-    assert told == told.encode().decode()
+    text, pairing = "".join(pieces), JsonSurrogateRepair()
+    result = "".join([pairing.feed(piece) for piece in pieces]) + pairing.end()
+    assert result == repair_json_surrogates(text)
+    assert result == result.encode().decode()
 
 
 def test_an_object_with_half_a_character_can_be_written() -> None:
-    assert json.loads(as_text({"a": ["\ud83d"]})) == {"a": ["\ufffd"]}
+    assert json.loads(arguments_text({"a": ["\ud83d"]})) == {"a": ["\ufffd"]}
 
 
 @pytest.mark.parametrize(
@@ -62,7 +69,7 @@ def test_an_object_with_half_a_character_can_be_written() -> None:
     ],
 )
 def test_arguments_of_a_history_are_sent_as_an_object(text: str, sent: str) -> None:
-    assert as_object_text(text) == sent
+    assert arguments_object_text(text) == sent
 
 
 ARGUMENT_PIECES = st.lists(
@@ -76,7 +83,7 @@ def test_arguments_in_pieces_come_to_what_they_are_whole(pieces: list[str]) -> N
     whole = "".join(pieces)
     begun = "".join(pieces[:1]).lstrip()
     assume(begun.startswith("{}") or not whole.lstrip().startswith("{}"))  # a prefix `{}` comes in one piece
-    stream = ArgumentStream()
-    told = "".join([stream.feed(piece) for piece in pieces]) + stream.end()
-    assert told.strip() == settled(whole).strip() or not is_object(settled(whole))
+    stream = ArgumentNormalizer()
+    result = "".join([stream.feed(piece) for piece in pieces]) + stream.end()
+    assert result.strip() == normalize_arguments(whole).strip() or not is_object(normalize_arguments(whole))
     assert stream.end() == ""

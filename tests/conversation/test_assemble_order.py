@@ -1,18 +1,18 @@
 """Parts that are over while an earlier one is still being written."""
 
-from toolgate.conversation.assemble import Assembler
 from toolgate.conversation.events import Delta, PartEnd, PartStart
-from toolgate.conversation.message import Reasoning, Seal, Text, ToolCall
+from toolgate.conversation.fragment_assembler import FragmentAssembler
+from toolgate.conversation.message import Reasoning, ReasoningSignature, Text, ToolCall
 
 FIRST, SECOND = "call_" + "a" * 24, "call_" + "b" * 24
 
 
-def ends(parts: Assembler) -> list[object]:
+def ends(parts: FragmentAssembler) -> list[object]:
     return [event.part for event in parts.take() if isinstance(event, PartEnd)]
 
 
 def test_a_call_that_was_over_while_it_waited_is_closed_with_the_one_before_it() -> None:
-    parts = Assembler({"look"})
+    parts = FragmentAssembler({"look"})
     parts.call(0, id=FIRST, name="look", arguments='{"a":')
     parts.call(1, id=SECOND, name="look", arguments="{}")
     parts.end_call(1)
@@ -23,7 +23,7 @@ def test_a_call_that_was_over_while_it_waited_is_closed_with_the_one_before_it()
 
 
 def test_a_freeform_call_that_is_over_does_not_hold_up_what_follows() -> None:
-    parts = Assembler({"patch"})
+    parts = FragmentAssembler({"patch"})
     parts.call(0, id=FIRST, name="patch", arguments="*** Begin", freeform=True)
     parts.end_call(0)
     parts.text("done")
@@ -31,7 +31,7 @@ def test_a_freeform_call_that_is_over_does_not_hold_up_what_follows() -> None:
 
 
 def test_two_texts_that_wait_for_a_call_stay_two() -> None:
-    parts = Assembler({"look"})
+    parts = FragmentAssembler({"look"})
     parts.call(0, id=FIRST, name="look", arguments="{")
     parts.text("one")
     parts.end_part()
@@ -42,17 +42,17 @@ def test_two_texts_that_wait_for_a_call_stay_two() -> None:
 
 
 def test_a_seal_that_comes_before_the_reasoning_is_known_when_it_starts() -> None:
-    parts, seal = Assembler(), Seal("somewhere", {"id": "rs_1"})
-    parts.seal(seal)
+    parts, signature = FragmentAssembler(), ReasoningSignature("somewhere", {"id": "rs_1"})
+    parts.sign(signature)
     parts.reasoning("hm")
     parts.end_part()
-    assert PartStart(Reasoning("", seal)) in parts.events
-    assert ends(parts) == [Reasoning("hm", seal)]
+    assert PartStart(Reasoning("", signature)) in parts.events
+    assert ends(parts) == [Reasoning("hm", signature)]
 
 
 def test_a_call_that_was_cut_off_before_its_arguments_began_is_not_a_whole_one_without_any() -> None:
     for blank in ("", "  \n"):
-        parts = Assembler({"look"})
+        parts = FragmentAssembler({"look"})
         parts.call(0, id=FIRST, name="look", arguments=blank)
         parts.end("length")
         (call,) = ends(parts)

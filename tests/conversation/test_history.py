@@ -3,7 +3,7 @@
 import pytest
 
 from toolgate.conversation.errors import InvalidRequest
-from toolgate.conversation.history import LOST_RESULT, settle
+from toolgate.conversation.history import LOST_RESULT, match_results
 from toolgate.conversation.message import Message, Text, ToolCall, ToolResult, plain_text
 from toolgate.conversation.request import ModelRequest
 
@@ -20,7 +20,7 @@ def result(id: str, text: str = "ok") -> Message:
 
 
 def settled(*messages: Message, strict: bool = False, lenient: bool = False) -> ModelRequest:
-    return settle(ModelRequest("m", messages), strict, lenient)
+    return match_results(ModelRequest("m", messages), strict, lenient)
 
 
 def results(request: ModelRequest) -> list[tuple[str, str]]:
@@ -79,7 +79,7 @@ def test_a_result_is_moved_right_behind_its_call() -> None:
 
 def test_a_history_without_calls_is_left_alone() -> None:
     request = ModelRequest("m", (ASK,))
-    assert settle(request) is request
+    assert match_results(request) is request
 
 
 def test_a_turn_split_over_messages_is_joined_and_its_results_follow_it() -> None:
@@ -90,7 +90,7 @@ def test_a_turn_split_over_messages_is_joined_and_its_results_follow_it() -> Non
     assert results(request) == [("a", "A"), ("b", "B")]
 
 
-def test_what_each_message_of_a_split_turn_said_beside_its_parts_is_kept() -> None:
+def test_other_fields_of_each_message_of_a_split_turn_are_kept() -> None:
     one = Message("assistant", calls("a").parts, {"chat": {"x": 1}})
     two = Message("assistant", calls("b").parts, {"chat": {"y": 2}, "ollama": {"z": 3}})
     request = settled(ASK, one, two, result("a"), result("b"))

@@ -18,26 +18,26 @@ from toolgate.conversation.events import Finish, ModelResponse, RunEvent, StepEv
 from toolgate.conversation.fold import fold, unfold
 from toolgate.conversation.request import ModelRequest
 from toolgate.dialects.anthropic import DIALECT
-from toolgate.dialects.dialect import Quirks, Reply
+from toolgate.dialects.dialect import AnswerMetadata, Quirks
 from toolgate.wire.jsontext import encode
 
 __all__ = ["DIALECT"]
 
-REPLY = Reply("msg_ours", 1_700_000_000, "public-name")
+REPLY = AnswerMetadata("msg_ours", 1_700_000_000, "public-name")
 ID1, ID2 = "toolu_01" + "a" * 22, "toolu_01" + "b" * 22
 WEATHER = {"name": "get_weather", "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}}}
 CLOCK = {"name": "clock", "input_schema": {"type": "object", "properties": {}}}
 USAGE = {"input_tokens": 5, "output_tokens": 1}
 
 
-def asked(*messages: dict[str, Any], **fields: Any) -> ModelRequest:
+def decode_request(*messages: dict[str, Any], **fields: Any) -> ModelRequest:
     """The request that a client's body makes; without messages, a greeting."""
-    said = list(messages) or [{"role": "user", "content": "hi"}]
-    body = {"model": "m", "max_tokens": 100, "messages": said, **fields}
+    conversation = list(messages) or [{"role": "user", "content": "hi"}]
+    body = {"model": "m", "max_tokens": 100, "messages": conversation, **fields}
     return DIALECT.server.decode_request(json.loads(json.dumps(body)))
 
 
-REQUEST = asked(tools=[WEATHER, CLOCK], stream=True)
+REQUEST = decode_request(tools=[WEATHER, CLOCK], stream=True)
 
 
 def start(usage: Any = None, **fields: Any) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def wire(*events: dict[str, Any]) -> bytes:
 
 
 def events(data: bytes, size: int = 0, request: ModelRequest = REQUEST) -> list[StepEvent]:
-    """What the upstream half reads, fed in pieces of `size` bytes."""
+    """What the upstream codec decodes, fed in chunks of `size` bytes."""
     framing, decoder = DIALECT.frame_decoder(), DIALECT.upstream.decoder(request)
     pieces = [data[i : i + size] for i in range(0, len(data), size)] if size else [data]
     frames = [frame for piece in pieces for frame in framing.feed(piece)] + framing.end()
@@ -103,16 +103,16 @@ def read(data: bytes, size: int = 0, request: ModelRequest = REQUEST) -> ModelRe
     return fold(events(data, size, request))
 
 
-def told(*run: RunEvent) -> bytes:
-    """The bytes in which the server half tells some events."""
+def encode_run(*run: RunEvent) -> bytes:
+    """The bytes that the server codec sends for some events."""
     encoder = DIALECT.server.encoder(REQUEST, REPLY)
     return b"".join([encoder.encode(event) for event in run])
 
 
 def streamed(response: ModelResponse) -> bytes:
-    """The bytes in which the server half streams an answer."""
+    """The bytes that the server codec streams for an answer."""
     finish = Finish(response.reason, response.usage or Usage(), response.stop_sequence, response.extra)
-    return told(*unfold(response), finish)
+    return encode_run(*unfold(response), finish)
 
 
 def whole(response: ModelResponse) -> dict[str, Any]:
@@ -146,7 +146,8 @@ def blocks_of(data: bytes) -> list[dict[str, Any]]:
 def collected(data: bytes, beta: bool = True) -> Any:
     """The message that the SDK's own accumulator makes of a stream whose events are valid by its types."""
     adapter: Any = TypeAdapter(BetaRawMessageStreamEvent if beta else RawMessageStreamEvent)
-    message, pieces = None, {}
+    message: Any = None
+    pieces: dict[int, bytes] = {}
     for event in SSEDecoder().iter_bytes(iter([data])):
         if event.event == "ping":
             continue
@@ -183,7 +184,7 @@ def _know_all(value: Any) -> None:
 
 
 def written(request: ModelRequest, quirks: Quirks | None = None) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The body that the upstream half posts, as the upstream will parse it, and what was dropped."""
+    """The body that the upstream codec posts, as the upstream will parse it, and what was dropped."""
     body, dropped = DIALECT.upstream.encode_request(request, quirks or Quirks())
     return json.loads(encode(body)), dropped
 

@@ -17,19 +17,19 @@ from tests.dialects.anthropic_cases import (
     text_block,
     wire,
 )
-from tests.dialects.chat_quirks import Called, Quirk, Told
-from toolgate.conversation.errors import Garbled, Unavailable
+from tests.dialects.chat_quirks import ExpectedAnswer, ExpectedCall, Quirk
+from toolgate.conversation.errors import MalformedResponse, UpstreamUnavailable
 from toolgate.conversation.events import Usage
 
 CITY = '{"city":"Paris"}'
 HELLO = [text_block(), delta(0, text="Hel"), delta(0, text="lo"), stop(0)]
 CALL = [call_block(0), delta(0, partial_json='{"city":'), delta(0, partial_json='"Paris"}'), stop(0)]
-SAID = Told("Hello")
-CALLED = Told(calls=(Called("get_weather", CITY, ID1),), reason="tool_calls")
-ANY_CALL = Told(calls=(Called("get_weather", CITY),), reason="tool_calls")
-CLOCK = Told(calls=(Called("get_time", "{}", ID1),), reason="tool_calls")
-TWO = Told(calls=(Called("get_weather", CITY), Called("get_time", "{}")), reason="tool_calls")
-HALF = Told(calls=(Called("get_weather", '{"city":"Par', ID1, complete=False),), reason="length")
+SAID = ExpectedAnswer("Hello")
+CALLED = ExpectedAnswer(calls=(ExpectedCall("get_weather", CITY, ID1),), reason="tool_calls")
+ANY_CALL = ExpectedAnswer(calls=(ExpectedCall("get_weather", CITY),), reason="tool_calls")
+CLOCK = ExpectedAnswer(calls=(ExpectedCall("get_time", "{}", ID1),), reason="tool_calls")
+TWO = ExpectedAnswer(calls=(ExpectedCall("get_weather", CITY), ExpectedCall("get_time", "{}")), reason="tool_calls")
+HALF = ExpectedAnswer(calls=(ExpectedCall("get_weather", '{"city":"Par', ID1, complete=False),), reason="length")
 
 
 def argued(*pieces: str, reason: str = "tool_use", **more: Any) -> bytes:
@@ -38,9 +38,9 @@ def argued(*pieces: str, reason: str = "tool_use", **more: Any) -> bytes:
     return wire(start(), call_block(0, **more), *deltas, stop(0), ending(reason), STOP)
 
 
-def told_with(arguments: str) -> Told:
+def expected_with(arguments: str) -> ExpectedAnswer:
     """An answer that calls the first tool with these arguments."""
-    return Told(calls=(Called("get_weather", arguments, ID1),), reason="tool_calls")
+    return ExpectedAnswer(calls=(ExpectedCall("get_weather", arguments, ID1),), reason="tool_calls")
 
 
 def clock(*events: dict[str, Any], **more: Any) -> bytes:
@@ -51,30 +51,38 @@ def clock(*events: dict[str, Any], **more: Any) -> bytes:
 def _endings() -> list[Quirk]:
     overloaded = {"type": "error", "error": {"type": "overloaded_error", "message": "boom"}}
     return [
-        Quirk("plain", wire(start(), *HELLO, ending(), STOP), Told("Hello", usage=Usage(5, 7))),
+        Quirk("plain", wire(start(), *HELLO, ending(), STOP), ExpectedAnswer("Hello", usage=Usage(5, 7))),
         Quirk("a_ping", wire(PING, start(), PING, *HELLO, PING, ending(), PING, STOP), SAID),
         Quirk("a_dup_message_start", wire(start(), start(id="x"), *HELLO, ending(), STOP), SAID),
-        Quirk("a_no_message_start", wire(*HELLO, ending(), STOP), Told("Hello", usage=Usage(0, 7))),
+        Quirk("a_no_message_start", wire(*HELLO, ending(), STOP), ExpectedAnswer("Hello", usage=Usage(0, 7))),
         Quirk("a_no_message_stop", wire(start(), *HELLO, ending()), SAID),
         Quirk("a_no_message_delta", wire(start(), *HELLO, STOP), SAID),
-        Quirk("a_eof", wire(start(), *HELLO), fails=Garbled),
-        Quirk("a_eof_mid_tool", wire(start(), *CALL[:2]), fails=Garbled),
-        Quirk("a_error", wire(start(), *HELLO, overloaded), fails=Unavailable),
-        Quirk("a_error_mid_tool", wire(start(), *CALL[:2], overloaded), fails=Unavailable),
-        Quirk("a_error_first", wire(overloaded), fails=Unavailable),
-        Quirk("a_not_json", wire(start()) + b"event: ping\ndata: oops\n\n", fails=Garbled),
+        Quirk("a_eof", wire(start(), *HELLO), fails=MalformedResponse),
+        Quirk("a_eof_mid_tool", wire(start(), *CALL[:2]), fails=MalformedResponse),
+        Quirk("a_error", wire(start(), *HELLO, overloaded), fails=UpstreamUnavailable),
+        Quirk("a_error_mid_tool", wire(start(), *CALL[:2], overloaded), fails=UpstreamUnavailable),
+        Quirk("a_error_first", wire(overloaded), fails=UpstreamUnavailable),
+        Quirk("a_not_json", wire(start()) + b"event: ping\ndata: oops\n\n", fails=MalformedResponse),
         Quirk("a_end_turn_with_tool", wire(start(), *CALL, ending("end_turn"), STOP), CALLED),
         Quirk("a_tool_use_without_tool", wire(start(), *HELLO, ending("tool_use"), STOP), SAID),
         Quirk("a_vendor_words", wire(start(), *CALL, ending("tool_calls"), STOP), CALLED),
-        Quirk("a_vendor_words", wire(start(), *HELLO, ending("length"), STOP), Told("Hello", reason="length")),
+        Quirk(
+            "a_vendor_words", wire(start(), *HELLO, ending("length"), STOP), ExpectedAnswer("Hello", reason="length")
+        ),
         Quirk("a_vendor_words", wire(start(), *HELLO, ending("STOP"), STOP), SAID),
         Quirk(
             "a_window",
             wire(start(), *HELLO, ending("model_context_window_exceeded"), STOP),
-            Told("Hello", reason="length"),
+            ExpectedAnswer("Hello", reason="length"),
         ),
-        Quirk("a_pause_turn", wire(start(), *HELLO, ending("pause_turn"), STOP), Told("Hello", reason="pause")),
-        Quirk("a_refusal", wire(start(), *HELLO, ending("refusal"), STOP), Told("Hello", reason="content_filter")),
+        Quirk(
+            "a_pause_turn", wire(start(), *HELLO, ending("pause_turn"), STOP), ExpectedAnswer("Hello", reason="pause")
+        ),
+        Quirk(
+            "a_refusal",
+            wire(start(), *HELLO, ending("refusal"), STOP),
+            ExpectedAnswer("Hello", reason="content_filter"),
+        ),
         Quirk("a_half_call", argued('{"city":', '"Par', reason="max_tokens"), HALF),
         Quirk(
             "a_half_call_without_stop",
@@ -82,9 +90,11 @@ def _endings() -> list[Quirk]:
             HALF,
         ),
         Quirk(
-            "a_whole_call_at_the_limit", argued(CITY, reason="max_tokens"), Told(calls=CALLED.calls, reason="length")
+            "a_whole_call_at_the_limit",
+            argued(CITY, reason="max_tokens"),
+            ExpectedAnswer(calls=CALLED.calls, reason="length"),
         ),
-        Quirk("empty_answer", wire(start(), ending(), STOP), Told()),
+        Quirk("empty_answer", wire(start(), ending(), STOP), ExpectedAnswer()),
         Quirk("a_no_usage", wire({"type": "message_start", "message": {}}, *HELLO, ending(usage={}), STOP), SAID),
         Quirk(
             "a_usage_null",
@@ -99,7 +109,7 @@ def _endings() -> list[Quirk]:
                 ending(usage={"input_tokens": 5, "output_tokens": 7}),
                 STOP,
             ),
-            Told("Hello", usage=Usage(5, 7)),
+            ExpectedAnswer("Hello", usage=Usage(5, 7)),
         ),
     ]
 
@@ -116,7 +126,7 @@ def _blocks() -> list[Quirk]:
         Quirk(
             "a_no_stops",
             wire(start(), *HELLO[:-1], *CALL[:-1], ending("tool_use"), STOP),
-            Told("Hello", CALLED.calls, "tool_calls"),
+            ExpectedAnswer("Hello", CALLED.calls, "tool_calls"),
         ),
         Quirk("a_dup_block_stop", wire(start(), *CALL, stop(0), ending("tool_use"), STOP), CALLED),
         Quirk(
@@ -141,14 +151,14 @@ def _blocks() -> list[Quirk]:
         Quirk(
             "a_text_after_call",
             wire(start(), *CALL, *later, ending("tool_use"), STOP),
-            Told("Hello", CALLED.calls, "tool_calls"),
+            ExpectedAnswer("Hello", CALLED.calls, "tool_calls"),
         ),
         Quirk(
             "a_unknown_event",
             wire(start(), {"type": "sorcery"}, block(0, type="spell", power=3), stop(0), *later, ending(), STOP),
             SAID,
         ),
-        Quirk("a_thinking", wire(start(), *thinking, *later, ending(), STOP), Told("Hello", reasoning="hm")),
+        Quirk("a_thinking", wire(start(), *thinking, *later, ending(), STOP), ExpectedAnswer("Hello", reasoning="hm")),
         Quirk(
             "a_redacted",
             wire(start(), block(0, type="redacted_thinking", data="r"), stop(0), *later, ending(), STOP),
@@ -157,18 +167,18 @@ def _blocks() -> list[Quirk]:
         Quirk(
             "a_thinking_in_text",
             wire(start(), text_block(), delta(0, thinking="hm"), delta(0, text="Hello"), stop(0), ending(), STOP),
-            Told("Hello", reasoning="hm"),
+            ExpectedAnswer("Hello", reasoning="hm"),
         ),
-        Quirk("a_several_texts", wire(start(), *HELLO, *later, ending(), STOP), Told("HelloHello")),
+        Quirk("a_several_texts", wire(start(), *HELLO, *later, ending(), STOP), ExpectedAnswer("HelloHello")),
         Quirk(
             "a_surrogate_halves",
             wire(start(), text_block(), delta(0, text="\ud83c"), delta(0, text="\udf0d"), stop(0), ending(), STOP),
-            Told("🌍"),
+            ExpectedAnswer("🌍"),
         ),
         Quirk(
             "a_lone_surrogate",
             wire(start(), text_block(), delta(0, text="a\ud83c"), stop(0), ending(), STOP),
-            Told("a\ufffd"),
+            ExpectedAnswer("a\ufffd"),
         ),
         Quirk(
             "a_surrogate_thinking",
@@ -183,7 +193,7 @@ def _blocks() -> list[Quirk]:
                 ending(),
                 STOP,
             ),
-            Told("Hello", reasoning="🌍"),
+            ExpectedAnswer("Hello", reasoning="🌍"),
         ),
     ]
 
@@ -233,20 +243,20 @@ def _calls() -> list[Quirk]:
             ),
             CLOCK,
         ),
-        Quirk("a_args_invalid", argued("{'city': 'Paris',}"), told_with("{'city': 'Paris',}")),
-        Quirk("a_args_list", argued('["Paris"]'), told_with('["Paris"]')),
-        Quirk("a_args_cut_at_the_end", argued('{"city":"Par'), told_with('{"city":"Par')),
-        Quirk("a_args_bignum", argued('{"id":9007199254740993}'), told_with('{"id":9007199254740993}')),
-        Quirk("a_args_surrogate", argued(r'{"city":"\ud83d"}'), told_with(r'{"city":"\ufffd"}')),
+        Quirk("a_args_invalid", argued("{'city': 'Paris',}"), expected_with("{'city': 'Paris',}")),
+        Quirk("a_args_list", argued('["Paris"]'), expected_with('["Paris"]')),
+        Quirk("a_args_cut_at_the_end", argued('{"city":"Par'), expected_with('{"city":"Par')),
+        Quirk("a_args_bignum", argued('{"id":9007199254740993}'), expected_with('{"id":9007199254740993}')),
+        Quirk("a_args_surrogate", argued(r'{"city":"\ud83d"}'), expected_with(r'{"city":"\ufffd"}')),
         Quirk(
             "a_args_surrogate_pieces",
             argued('{"city":"', r"\ud83d", r"\ude00", '"}'),
-            told_with(r'{"city":"\ud83d\ude00"}'),
+            expected_with(r'{"city":"\ud83d\ude00"}'),
         ),
         Quirk(
             "a_nameless",
             wire(start(), call_block(0, ""), delta(0, partial_json=CITY), stop(0), ending("tool_use"), STOP),
-            fails=Garbled,
+            fails=MalformedResponse,
         ),
         Quirk(
             "a_name_null",
@@ -258,12 +268,12 @@ def _calls() -> list[Quirk]:
                 ending("tool_use"),
                 STOP,
             ),
-            fails=Garbled,
+            fails=MalformedResponse,
         ),
         Quirk(
             "a_args_without_call",
             wire(start(), delta(0, partial_json=CITY), stop(0), ending("tool_use"), STOP),
-            fails=Garbled,
+            fails=MalformedResponse,
         ),
         Quirk(
             "a_ids_duplicate", wire(start(), *CALL, call_block(1, "get_time"), stop(1), ending("tool_use"), STOP), TWO
@@ -301,7 +311,7 @@ def _calls() -> list[Quirk]:
         Quirk(
             "a_unknown_tool",
             wire(start(), call_block(0, "no_such_tool"), *CALL[1:], ending("tool_use"), STOP),
-            Told(calls=(Called("no_such_tool", CITY, ID1),), reason="tool_calls"),
+            ExpectedAnswer(calls=(ExpectedCall("no_such_tool", CITY, ID1),), reason="tool_calls"),
         ),
         Quirk(
             "a_two_calls",

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from toolgate.conversation.errors import Garbled, ToolgateError, Unavailable
+from toolgate.conversation.errors import MalformedResponse, ToolgateError, UpstreamUnavailable
 from toolgate.conversation.events import FinishReason, Usage
 
 WEATHER = "get_weather"
@@ -19,7 +19,7 @@ ID1, ID2 = "call_" + "a" * 24, "call_" + "b" * 24
 CITY = '{"city":"Paris"}'
 
 
-class Called(Struct, frozen=True):
+class ExpectedCall(Struct, frozen=True):
     """A call as it must be understood; no id means that any fresh one will do."""
 
     name: str
@@ -28,11 +28,11 @@ class Called(Struct, frozen=True):
     complete: bool = True
 
 
-class Told(Struct, frozen=True):
+class ExpectedAnswer(Struct, frozen=True):
     """An answer as it must be understood."""
 
     text: str = ""
-    calls: tuple[Called, ...] = ()
+    calls: tuple[ExpectedCall, ...] = ()
     reason: FinishReason = "stop"
     usage: Usage | None = None
     reasoning: str = ""
@@ -44,7 +44,7 @@ class Quirk(Struct, frozen=True):
 
     name: str
     stream: bytes
-    told: Told | None = None
+    expected: ExpectedAnswer | None = None
     fails: type[ToolgateError] | None = None
 
 
@@ -77,11 +77,13 @@ ROLE = chunk({"role": "assistant", "content": ""})
 HELLO = chunk({"content": "Hello"})
 STOP = chunk({}, "stop")
 CALLS = chunk({}, "tool_calls")
-HELLO_TOLD = Told("Hello")
+HELLO_TOLD = ExpectedAnswer("Hello")
 PLAIN = sse(ROLE, HELLO, STOP)
-ONE_CALL = Told(calls=(Called(WEATHER, CITY, ID1),), reason="tool_calls")
-ANY_CALL = Told(calls=(Called(WEATHER, CITY),), reason="tool_calls")
-TWO_CALLS = Told(calls=(Called(WEATHER, CITY, ID1), Called(CLOCK, "{}", ID2)), reason="tool_calls")
+ONE_CALL = ExpectedAnswer(calls=(ExpectedCall(WEATHER, CITY, ID1),), reason="tool_calls")
+ANY_CALL = ExpectedAnswer(calls=(ExpectedCall(WEATHER, CITY),), reason="tool_calls")
+TWO_CALLS = ExpectedAnswer(
+    calls=(ExpectedCall(WEATHER, CITY, ID1), ExpectedCall(CLOCK, "{}", ID2)), reason="tool_calls"
+)
 START1 = entry(0, ID1, WEATHER, "")
 START2 = entry(1, ID2, CLOCK, "")
 
@@ -102,9 +104,9 @@ def _elsewhere(*entries: dict[str, Any], finish: Any = None) -> dict[str, Any]:
     return chunk(choices=[{"index": 1, "delta": delta, "finish_reason": finish}])
 
 
-def told_with(arguments: str) -> Told:
+def expected_with(arguments: str) -> ExpectedAnswer:
     """One call with these arguments."""
-    return Told(calls=(Called(WEATHER, arguments, ID1),), reason="tool_calls")
+    return ExpectedAnswer(calls=(ExpectedCall(WEATHER, arguments, ID1),), reason="tool_calls")
 
 
 def _framing() -> list[Quirk]:
@@ -126,14 +128,14 @@ def _framing() -> list[Quirk]:
         Quirk("done_variants", sse(ROLE, HELLO, STOP, "data:[DONE]\n\n", done=False), HELLO_TOLD),
         Quirk("done_variants", sse(ROLE, HELLO, STOP, "data: [DONE]  \n\n", done=False), HELLO_TOLD),
         Quirk("done_variants", sse(ROLE, HELLO, STOP, "data: [DONE]", done=False), HELLO_TOLD),
-        Quirk("utf8_split", sse(ROLE, chunk({"content": "Grüße 🌍 日本"}), STOP), Told("Grüße 🌍 日本")),
+        Quirk("utf8_split", sse(ROLE, chunk({"content": "Grüße 🌍 日本"}), STOP), ExpectedAnswer("Grüße 🌍 日本")),
         Quirk("one_write", PLAIN, HELLO_TOLD),
-        Quirk("huge_event", argued(big), told_with(big)),
-        Quirk("many_tiny", one_call(START1, *tiny), told_with(json.dumps({"text": "y" * 3990}))),
+        Quirk("huge_event", argued(big), expected_with(big)),
+        Quirk("many_tiny", one_call(START1, *tiny), expected_with(json.dumps({"text": "y" * 3990}))),
         Quirk(
             "surrogate_halves",
             sse(ROLE, *[f"data: {json.dumps(chunk({'content': half}))}\n\n" for half in ("\ud83c", "\udf0d")], STOP),
-            Told("🌍"),
+            ExpectedAnswer("🌍"),
         ),
     ]
 
@@ -141,40 +143,45 @@ def _framing() -> list[Quirk]:
 def _endings() -> list[Quirk]:
     error = {"message": "boom", "type": "server_error", "code": 500}
     return [
-        Quirk("eof_before_finish", sse(ROLE, HELLO, done=False), fails=Garbled),
-        Quirk("done_without_finish", sse(ROLE, HELLO), fails=Garbled),
-        Quirk("cut_mid_json", PLAIN[: PLAIN.index(b"Hello") + 3], fails=Garbled),
-        Quirk("error_object", sse(ROLE, HELLO, {"error": error}, done=False), fails=Unavailable),
-        Quirk("error_with_choices", sse(ROLE, HELLO, {**chunk({}, "error"), "error": error}), fails=Unavailable),
-        Quirk("error_string", sse(ROLE, HELLO, {"error": "boom"}, done=False), fails=Unavailable),
+        Quirk("eof_before_finish", sse(ROLE, HELLO, done=False), fails=MalformedResponse),
+        Quirk("done_without_finish", sse(ROLE, HELLO), fails=MalformedResponse),
+        Quirk("cut_mid_json", PLAIN[: PLAIN.index(b"Hello") + 3], fails=MalformedResponse),
+        Quirk("error_object", sse(ROLE, HELLO, {"error": error}, done=False), fails=UpstreamUnavailable),
+        Quirk(
+            "error_with_choices", sse(ROLE, HELLO, {**chunk({}, "error"), "error": error}), fails=UpstreamUnavailable
+        ),
+        Quirk("error_string", sse(ROLE, HELLO, {"error": "boom"}, done=False), fails=UpstreamUnavailable),
         Quirk(
             "error_event",
             sse(ROLE, HELLO, f"event: error\ndata: {json.dumps(error)}\n\n", done=False),
-            fails=Unavailable,
+            fails=UpstreamUnavailable,
         ),
-        Quirk("not_json_data", sse(ROLE, "data: oops\n\n", HELLO, STOP), fails=Garbled),
+        Quirk("not_json_data", sse(ROLE, "data: oops\n\n", HELLO, STOP), fails=MalformedResponse),
         Quirk("finish_empty_string", sse(chunk({"role": "assistant", "content": "Hello"}, ""), STOP), HELLO_TOLD),
         Quirk("finish_stop_with_calls", one_call(START1, entry(0, arguments=CITY), finish="stop"), ONE_CALL),
         Quirk("finish_twice", sse(ROLE, calls(START1), calls(entry(0, arguments=CITY)), CALLS, STOP), ONE_CALL),
         *[
-            Quirk("finish_vendor_word", sse(ROLE, HELLO, chunk({}, word)), Told("Hello", reason=reason))
-            for word, reason in (("eos", "stop"), ("end_turn", "stop"), ("STOP", "stop"), ("max_tokens", "length"))
+            Quirk("finish_vendor_word", sse(ROLE, HELLO, chunk({}, word)), HELLO_TOLD)
+            for word in ("eos", "end_turn", "STOP")
         ],
+        Quirk(
+            "finish_vendor_word", sse(ROLE, HELLO, chunk({}, "max_tokens")), ExpectedAnswer("Hello", reason="length")
+        ),
         Quirk("finish_vendor_word", one_call(START1, entry(0, arguments=CITY), finish="tool_use"), ONE_CALL),
         Quirk("finish_eos", sse(ROLE, HELLO, chunk({}, "eos_token")), HELLO_TOLD),
         Quirk(
             "finish_length_mid_call",
             one_call(START1, entry(0, arguments='{"city":"Pa'), finish="length"),
-            Told(calls=(Called(WEATHER, '{"city":"Pa', ID1, complete=False),), reason="length"),
+            ExpectedAnswer(calls=(ExpectedCall(WEATHER, '{"city":"Pa', ID1, complete=False),), reason="length"),
         ),
-        Quirk("empty_answer", sse(ROLE, STOP), Told()),
+        Quirk("empty_answer", sse(ROLE, STOP), ExpectedAnswer()),
         Quirk("linger_after_done", PLAIN + b": still here\n\n", HELLO_TOLD),
     ]
 
 
 def _deltas() -> list[Quirk]:
     usage = {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
-    counted = Told("Hello", usage=Usage(5, 2))
+    counted = ExpectedAnswer("Hello", usage=Usage(5, 2))
     azure = {"id": "", "model": "", "created": 0, "choices": [], "prompt_filter_results": [{"prompt_index": 0}]}
     offsets = {"index": 0, "finish_reason": None, "content_filter_offsets": {"start_offset": 1}}
     second = {"index": 1, "delta": {"role": "assistant", "content": "B"}, "finish_reason": None}
@@ -220,7 +227,7 @@ def _deltas() -> list[Quirk]:
         Quirk(
             "two_choices",
             sse(ROLE, chunk({"content": "A"}), chunk(choices=[second]), STOP, chunk(choices=[second_end])),
-            Told("A"),
+            ExpectedAnswer("A"),
         ),
         Quirk(
             "empty_tool_calls",
@@ -230,24 +237,28 @@ def _deltas() -> list[Quirk]:
         Quirk(
             "text_then_call",
             sse(ROLE, HELLO, calls(START1), calls(entry(0, arguments=CITY)), CALLS),
-            Told("Hello", ONE_CALL.calls, "tool_calls"),
+            ExpectedAnswer("Hello", ONE_CALL.calls, "tool_calls"),
         ),
         Quirk(
             "call_then_text",
             sse(ROLE, calls(START1), calls(entry(0, arguments=CITY)), HELLO, CALLS),
-            Told("Hello", ONE_CALL.calls, "tool_calls"),
+            ExpectedAnswer("Hello", ONE_CALL.calls, "tool_calls"),
         ),
         Quirk(
             "unknown_tool",
             one_call(entry(0, ID1, "no_such_tool", CITY)),
-            Told(calls=(Called("no_such_tool", CITY, ID1),), reason="tool_calls"),
+            ExpectedAnswer(calls=(ExpectedCall("no_such_tool", CITY, ID1),), reason="tool_calls"),
         ),
         Quirk(
             "reasoning_content",
             sse(ROLE, chunk({"reasoning_content": "hm"}), HELLO, STOP),
-            Told("Hello", reasoning="hm"),
+            ExpectedAnswer("Hello", reasoning="hm"),
         ),
-        Quirk("reasoning_field", sse(ROLE, chunk({"reasoning": "hm"}), HELLO, STOP), Told("Hello", reasoning="hm")),
+        Quirk(
+            "reasoning_field",
+            sse(ROLE, chunk({"reasoning": "hm"}), HELLO, STOP),
+            ExpectedAnswer("Hello", reasoning="hm"),
+        ),
         Quirk(
             "reasoning_details",
             sse(
@@ -261,7 +272,7 @@ def _deltas() -> list[Quirk]:
                 HELLO,
                 STOP,
             ),
-            Told("Hello", reasoning="hm"),
+            ExpectedAnswer("Hello", reasoning="hm"),
         ),
         Quirk(
             "content_parts",
@@ -271,14 +282,16 @@ def _deltas() -> list[Quirk]:
                 chunk({"content": [{"type": "text", "text": "Hello"}]}),
                 STOP,
             ),
-            Told("Hello", reasoning="hm"),
+            ExpectedAnswer("Hello", reasoning="hm"),
         ),
         Quirk(
             "think_tags",
             sse(ROLE, chunk({"content": "<thi"}), chunk({"content": "nk>hm</think>Hello"}), STOP),
-            Told("<think>hm</think>Hello"),
+            ExpectedAnswer("<think>hm</think>Hello"),
         ),
-        Quirk("refusal", sse(ROLE, chunk({"refusal": "No"}), chunk({"refusal": "."}), STOP), Told(refusal="No.")),
+        Quirk(
+            "refusal", sse(ROLE, chunk({"refusal": "No"}), chunk({"refusal": "."}), STOP), ExpectedAnswer(refusal="No.")
+        ),
         Quirk(
             "thought_signature",
             one_call(entry(0, ID1, WEATHER, CITY, extra_content={"google": {"thought_signature": "sig"}})),
@@ -288,8 +301,10 @@ def _deltas() -> list[Quirk]:
 
 
 def _calls() -> list[Quirk]:
-    same = Told(calls=(Called(WEATHER, CITY, ID1), Called(WEATHER, '{"city":"Rome"}', ID2)), reason="tool_calls")
-    fresh = Told(calls=(Called(WEATHER, CITY), Called(CLOCK, "{}")), reason="tool_calls")
+    same = ExpectedAnswer(
+        calls=(ExpectedCall(WEATHER, CITY, ID1), ExpectedCall(WEATHER, '{"city":"Rome"}', ID2)), reason="tool_calls"
+    )
+    fresh = ExpectedAnswer(calls=(ExpectedCall(WEATHER, CITY), ExpectedCall(CLOCK, "{}")), reason="tool_calls")
     whole1, whole2 = entry(None, ID1, WEATHER, CITY), entry(None, ID2, CLOCK, "{}")
     return [
         Quirk("no_index_single", one_call(whole1), ONE_CALL),
@@ -366,23 +381,25 @@ def _calls() -> list[Quirk]:
         ),
         Quirk("args_object", one_call(entry(0, ID1, WEATHER, {"city": "Paris"})), ONE_CALL),
         Quirk("args_double", argued(json.dumps(CITY)), ONE_CALL),
-        Quirk("args_empty", one_call(START1), told_with("{}")),
+        Quirk("args_empty", one_call(START1), expected_with("{}")),
         Quirk("args_brace_prefix", argued("{}", CITY), ONE_CALL),
         Quirk("args_space", argued(" \n", '{"city":', '"Paris"}', "\n "), ONE_CALL),
         Quirk(
             "args_null",
             one_call({"index": 0, "id": ID1, "function": {"name": WEATHER, "arguments": None}}),
-            told_with("{}"),
+            expected_with("{}"),
         ),
         Quirk(
-            "args_empty_at_the_end", sse(ROLE, calls(entry(0, ID1, WEATHER, ""), finish="tool_calls")), told_with("{}")
+            "args_empty_at_the_end",
+            sse(ROLE, calls(entry(0, ID1, WEATHER, ""), finish="tool_calls")),
+            expected_with("{}"),
         ),
         Quirk(
             "args_before_name",
             one_call(entry(0, ID1, arguments=CITY[:5]), entry(0, name=WEATHER, arguments=CITY[5:])),
             ONE_CALL,
         ),
-        Quirk("args_without_name", one_call(entry(0, ID1, arguments=CITY)), fails=Garbled),
+        Quirk("args_without_name", one_call(entry(0, ID1, arguments=CITY)), fails=MalformedResponse),
         Quirk("args_double_in_pieces", argued(json.dumps(CITY)[:4], json.dumps(CITY)[4:]), ONE_CALL),
         Quirk(
             "call_in_another_choice",
@@ -394,12 +411,12 @@ def _calls() -> list[Quirk]:
                 CALLS,
                 _elsewhere(finish="tool_calls"),
             ),
-            Told("Hello", ONE_CALL.calls, "tool_calls"),
+            ExpectedAnswer("Hello", ONE_CALL.calls, "tool_calls"),
         ),
         Quirk(
             "call_in_another_choice_after_the_end",
             sse(ROLE, HELLO, CALLS, _elsewhere(START1), _elsewhere(entry(0, arguments=CITY), finish="tool_calls")),
-            Told("Hello", ONE_CALL.calls, "tool_calls"),
+            ExpectedAnswer("Hello", ONE_CALL.calls, "tool_calls"),
         ),
         Quirk(
             "call_in_another_choice_at_once",
@@ -415,7 +432,7 @@ def _calls() -> list[Quirk]:
                     ]
                 )
             ),
-            Told("Hello", ONE_CALL.calls, "tool_calls"),
+            ExpectedAnswer("Hello", ONE_CALL.calls, "tool_calls"),
         ),
         Quirk(
             "calls_in_two_choices",
@@ -429,10 +446,12 @@ def _calls() -> list[Quirk]:
             TWO_CALLS,
         ),
         Quirk("calls_that_never_come", sse(ROLE, HELLO, CALLS), HELLO_TOLD),
-        Quirk("args_invalid", argued("{'city': 'Paris',}"), told_with("{'city': 'Paris',}")),
-        Quirk("args_dup_keys", argued('{"a":1,"a":2}'), told_with('{"a":1,"a":2}')),
+        Quirk("args_invalid", argued("{'city': 'Paris',}"), expected_with("{'city': 'Paris',}")),
+        Quirk("args_dup_keys", argued('{"a":1,"a":2}'), expected_with('{"a":1,"a":2}')),
         Quirk(
-            "args_bignum", argued('{"id":9007199254740993,"x":1e400}'), told_with('{"id":9007199254740993,"x":1e400}')
+            "args_bignum",
+            argued('{"id":9007199254740993,"x":1e400}'),
+            expected_with('{"id":9007199254740993,"x":1e400}'),
         ),
     ]
 

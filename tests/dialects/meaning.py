@@ -1,4 +1,4 @@
-"""When two requests or two answers mean the same, and what a dialect cannot say at all.
+"""When two requests or two answers mean the same, and what a dialect cannot express.
 
 A dialect folder that appears here under no name is held to everything.
 """
@@ -10,27 +10,36 @@ from decimal import Decimal
 from typing import Any
 
 from toolgate.conversation.events import Delta, ModelResponse, PartEnd, PartStart, StepEnd, StepEvent, StepStart
-from toolgate.conversation.message import Media, Part, Reasoning, Refusal, Text, ToolCall, ToolResult, spoken_content
+from toolgate.conversation.message import (
+    Media,
+    Part,
+    Reasoning,
+    Refusal,
+    Text,
+    ToolCall,
+    ToolResult,
+    content_with_error_prefix,
+)
 from toolgate.conversation.request import ModelRequest, ToolChoice
 
-CANNOT: dict[str, frozenset[str]] = {
+UNSUPPORTED: dict[str, frozenset[str]] = {
     "openai_chat": frozenset({"result_errors"}),
     "openai_responses": frozenset({"result_errors", "top_k", "stop", "seed", "penalties"}),
     "anthropic": frozenset({"seed", "penalties"}),
-    "ollama": frozenset({"result_errors", "strict", "tool_choice", "user", "details", "half_calls", "seals"}),
+    "ollama": frozenset({"result_errors", "strict", "tool_choice", "user", "details", "half_calls", "signatures"}),
 }
 """What has no place in a dialect: error marks of results, strict tools, a choice of tools, settings by name, counts beyond
-input and output (`details`), calls that were cut off (`half_calls`), other dialects' seals (`seals`)."""
+input and output (`details`), calls that were cut off (`half_calls`), other dialects' signatures (`signatures`)."""
 
 _PENALTIES = ("frequency_penalty", "presence_penalty")
 
 
-def cannot(*dialects: str) -> frozenset[str]:
-    """What none of these dialects can say."""
-    return frozenset().union(*[CANNOT.get(name, frozenset()) for name in dialects])
+def unsupported(*dialects: str) -> frozenset[str]:
+    """What none of these dialects can express."""
+    return frozenset().union(*[UNSUPPORTED.get(name, frozenset()) for name in dialects])
 
 
-def answered(response: ModelResponse, lost: Collection[str] = ()) -> dict[str, Any]:
+def answer_meaning(response: ModelResponse, lost: Collection[str] = ()) -> dict[str, Any]:
     """What an answer means: dialects differ in how they order and cut it, not in this."""
     parts, usage = response.parts, response.usage
     calls = [_call(part) for part in parts if isinstance(part, ToolCall)]
@@ -45,7 +54,7 @@ def answered(response: ModelResponse, lost: Collection[str] = ()) -> dict[str, A
     }
 
 
-def asked(request: ModelRequest, lost: Collection[str] = ()) -> dict[str, Any]:
+def request_meaning(request: ModelRequest, lost: Collection[str] = ()) -> dict[str, Any]:
     """What a request means: its parts in order, the tools on offer, the choice, and the settings."""
     settings = request.settings
     choice = request.tool_choice
@@ -56,7 +65,7 @@ def asked(request: ModelRequest, lost: Collection[str] = ()) -> dict[str, Any]:
     }
     return {
         **plain,
-        "parts": [_asked(message.role, part, lost) for message in request.messages for part in message.parts],
+        "parts": [_part_meaning(message.role, part, lost) for message in request.messages for part in message.parts],
         "tools": _tools(request, lost),
         "choice": (choice.mode, choice.names, choice.parallel) if choice and "tool_choice" not in lost else None,
         "output": settings.output.schema if settings.output else None,
@@ -78,7 +87,7 @@ def _tools(request: ModelRequest, lost: Collection[str]) -> list[Any]:
     ]
 
 
-def _asked(role: str, part: Part, lost: Collection[str]) -> tuple[Any, ...]:
+def _part_meaning(role: str, part: Part, lost: Collection[str]) -> tuple[Any, ...]:
     match part:
         case Text(text):
             return (role, "text", text)
@@ -87,9 +96,9 @@ def _asked(role: str, part: Part, lost: Collection[str]) -> tuple[Any, ...]:
         case ToolCall():
             return (role, "call", *_call(part).values())
         case ToolResult(call_id, content, is_error):
-            content = spoken_content(part) if "result_errors" in lost else content
-            said = "".join([piece.text for piece in content if isinstance(piece, Text)])
-            return ("tool", "result", call_id, said, None if "result_errors" in lost else is_error)
+            content = content_with_error_prefix(part) if "result_errors" in lost else content
+            text = "".join([piece.text for piece in content if isinstance(piece, Text)])
+            return ("tool", "result", call_id, text, None if "result_errors" in lost else is_error)
         case _:
             return (role, part)
 
@@ -108,39 +117,39 @@ def _json(text: str) -> Any:
 
 def well_formed(events: Iterable[StepEvent]) -> list[StepEvent]:
     """The events, checked against the grammar: one step, one part open at a time, and deltas that make up the part."""
-    told = list(events)
-    assert isinstance(told[0], StepStart)
-    assert isinstance(told[-1], StepEnd)
+    all_events = list(events)
+    assert isinstance(all_events[0], StepStart)
+    assert isinstance(all_events[-1], StepEnd)
     opened: Part | None = None
-    said: list[str] = []
-    for event in told[1:-1]:
+    deltas: list[str] = []
+    for event in all_events[1:-1]:
         match event:
             case PartStart(part):
                 assert opened is None, "a part begins while another is open"
-                opened, said = part, []
+                opened, deltas = part, []
             case Delta(text):
                 assert opened is not None, "a delta of no part"
                 assert text, "a delta that says nothing"
-                said.append(text)
+                deltas.append(text)
             case PartEnd(part):
                 assert opened is not None, "a part ends that never began"
-                _check_part(opened, part, "".join(said))
+                _check_part(opened, part, "".join(deltas))
                 opened = None
             case _:
                 raise AssertionError(f"{event} amid a step")
     assert opened is None, "the step ends amid a part"
-    return told
+    return all_events
 
 
-def _check_part(opened: Part, whole: Part, said: str) -> None:
+def _check_part(opened: Part, whole: Part, deltas: str) -> None:
     assert type(opened) is type(whole)
     match whole:
         case Text(text) | Refusal(text) | Reasoning(text):
-            assert said == text
+            assert deltas == text
         case ToolCall():
             assert isinstance(opened, ToolCall)
             assert (opened.id, opened.name) == (whole.id, whole.name)
             if whole.complete:
-                assert _json(said) == _json(whole.arguments)
+                assert _json(deltas) == _json(whole.arguments)
             else:
-                assert said.strip() == whole.arguments.strip()
+                assert deltas.strip() == whole.arguments.strip()

@@ -8,13 +8,13 @@ from toolgate.conversation.events import Finish, ModelResponse, StepEvent, Usage
 from toolgate.conversation.fold import fold, unfold
 from toolgate.conversation.message import Message, Text
 from toolgate.conversation.request import ModelRequest, ToolDef
-from toolgate.dialects.dialect import Quirks, Reply
+from toolgate.dialects.dialect import AnswerMetadata, Quirks
 from toolgate.dialects.ollama import DIALECT, GENERATE
 from toolgate.wire.jsontext import encode
 
 __all__ = ["DIALECT", "GENERATE"]
 
-REPLY = Reply("ollama-1", 1_700_000_000, "public-name")
+REPLY = AnswerMetadata("ollama-1", 1_700_000_000, "public-name")
 DATE = "2023-11-14T22:13:20.000000000Z"
 WEATHER = ToolDef("get_weather", "The weather.", {"type": "object", "properties": {"city": {"type": "string"}}})
 CLOCK = ToolDef("clock")
@@ -42,7 +42,7 @@ def wire(*lines: dict[str, Any] | str) -> bytes:
 
 
 def events(data: bytes, size: int = 0, request: ModelRequest = REQUEST) -> list[StepEvent]:
-    """What the upstream half reads, fed in pieces of `size` bytes."""
+    """What the upstream codec decodes, fed in chunks of `size` bytes."""
     framing, decoder = DIALECT.frame_decoder(), DIALECT.upstream.decoder(request)
     pieces = [data[i : i + size] for i in range(0, len(data), size)] if size else [data]
     frames = [frame for piece in pieces for frame in framing.feed(piece)] + framing.end()
@@ -55,14 +55,14 @@ def read(data: bytes, size: int = 0, request: ModelRequest = REQUEST) -> ModelRe
 
 
 def streamed(response: ModelResponse, dialect: Any = DIALECT) -> bytes:
-    """The bytes in which the server half streams an answer."""
+    """The bytes that the server codec streams for an answer."""
     encoder = dialect.server.encoder(REQUEST, REPLY)
     finish = Finish(response.reason, response.usage or Usage(), response.stop_sequence, response.extra)
     return b"".join([encoder.encode(event) for event in [*unfold(response), finish]])
 
 
-def told(response: ModelResponse, dialect: Any = DIALECT) -> list[dict[str, Any]]:
-    """The lines in which the server half streams an answer."""
+def encode_lines(response: ModelResponse, dialect: Any = DIALECT) -> list[dict[str, Any]]:
+    """The lines that the server codec streams for an answer."""
     data = streamed(response, dialect)
     assert data.decode().splitlines() == data.decode().split("\n")[:-1], "a line may not hold what looks like its end"
     return [json.loads(one) for one in data.split(b"\n")[:-1]]
@@ -76,6 +76,6 @@ def relayed(data: bytes, dialect: Any = DIALECT) -> list[dict[str, Any]]:
 
 
 def written(request: ModelRequest, quirks: Quirks | None = None) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The body that the upstream half posts, as the upstream will parse it, and what was dropped."""
+    """The body that the upstream codec posts, as the upstream will parse it, and what was dropped."""
     body, dropped = DIALECT.upstream.encode_request(request, quirks or Quirks())
     return json.loads(encode(body)), dropped

@@ -3,17 +3,17 @@
 import json
 from typing import Any
 
-from tests.dialects.chat_quirks import Called, Quirk, Told
+from tests.dialects.chat_quirks import ExpectedAnswer, ExpectedCall, Quirk
 from tests.dialects.ollama_cases import DONE, call, line, wire
-from toolgate.conversation.errors import Garbled, Unavailable
+from toolgate.conversation.errors import MalformedResponse, UpstreamUnavailable
 from toolgate.conversation.events import Usage
 
 CITY = '{"city":"Paris"}'
 PARIS = {"city": "Paris"}
-SAID = Told("Hello", usage=Usage(5, 7))
-CALLED = Told(calls=(Called("get_weather", CITY),), reason="tool_calls")
-CLOCK = Told(calls=(Called("get_time", "{}"),), reason="tool_calls")
-TWO = Told(calls=(Called("get_weather", CITY), Called("get_time", "{}")), reason="tool_calls")
+SAID = ExpectedAnswer("Hello", usage=Usage(5, 7))
+CALLED = ExpectedAnswer(calls=(ExpectedCall("get_weather", CITY),), reason="tool_calls")
+CLOCK = ExpectedAnswer(calls=(ExpectedCall("get_time", "{}"),), reason="tool_calls")
+TWO = ExpectedAnswer(calls=(ExpectedCall("get_weather", CITY), ExpectedCall("get_time", "{}")), reason="tool_calls")
 HELLO = [line("Hel"), line("lo")]
 
 
@@ -22,9 +22,9 @@ def called(*entries: Any, done: Any = DONE) -> bytes:
     return wire(line(tool_calls=list(entries)), done)
 
 
-def told_with(arguments: str) -> Told:
+def expected_with(arguments: str) -> ExpectedAnswer:
     """An answer that calls the first tool with these arguments."""
-    return Told(calls=(Called("get_weather", arguments),), reason="tool_calls")
+    return ExpectedAnswer(calls=(ExpectedCall("get_weather", arguments),), reason="tool_calls")
 
 
 def ended(**fields: Any) -> dict[str, Any]:
@@ -43,16 +43,22 @@ QUIRKS = [
     Quirk("o_no_final_newline", wire(*HELLO, DONE)[:-1], SAID),
     Quirk("o_glued", wire(*HELLO, DONE).replace(b"\n", b""), SAID),
     Quirk("o_blank_lines", b"\n" + wire(*HELLO, DONE).replace(b"\n", b"\n\n"), SAID),
-    Quirk("o_eof", wire(*HELLO), fails=Garbled),
-    Quirk("o_cut_mid_line", wire(*HELLO, DONE)[:-20], fails=Garbled),
-    Quirk("o_error_line", wire(*HELLO, {"error": "boom"}), fails=Unavailable),
-    Quirk("o_error_first", wire({"error": "boom"}), fails=Unavailable),
-    Quirk("o_error_after_call", wire(line(tool_calls=[call(arguments=PARIS)]), {"error": "boom"}), fails=Unavailable),
-    Quirk("o_not_json", wire(*HELLO, "oops"), fails=Garbled),
-    Quirk("o_thinking", wire(line(thinking="hm"), *HELLO, DONE), Told("Hello", reasoning="hm")),
-    Quirk("o_length", wire(*HELLO, ended(done_reason="length")), Told("Hello", reason="length")),
+    Quirk("o_eof", wire(*HELLO), fails=MalformedResponse),
+    Quirk("o_cut_mid_line", wire(*HELLO, DONE)[:-20], fails=MalformedResponse),
+    Quirk("o_error_line", wire(*HELLO, {"error": "boom"}), fails=UpstreamUnavailable),
+    Quirk("o_error_first", wire({"error": "boom"}), fails=UpstreamUnavailable),
     Quirk(
-        "o_done_no_reason", wire(*HELLO, without(DONE, "done_reason", "prompt_eval_count", "eval_count")), Told("Hello")
+        "o_error_after_call",
+        wire(line(tool_calls=[call(arguments=PARIS)]), {"error": "boom"}),
+        fails=UpstreamUnavailable,
+    ),
+    Quirk("o_not_json", wire(*HELLO, "oops"), fails=MalformedResponse),
+    Quirk("o_thinking", wire(line(thinking="hm"), *HELLO, DONE), ExpectedAnswer("Hello", reasoning="hm")),
+    Quirk("o_length", wire(*HELLO, ended(done_reason="length")), ExpectedAnswer("Hello", reason="length")),
+    Quirk(
+        "o_done_no_reason",
+        wire(*HELLO, without(DONE, "done_reason", "prompt_eval_count", "eval_count")),
+        ExpectedAnswer("Hello"),
     ),
     Quirk("o_done_reason_null", wire(*HELLO, ended(done_reason=None)), SAID),
     Quirk("o_done_no_message", wire(*HELLO, without(DONE, "message")), SAID),
@@ -63,17 +69,17 @@ QUIRKS = [
     Quirk(
         "o_no_model", wire(without(line("Hello"), "model", "created_at"), without(DONE, "model", "created_at")), SAID
     ),
-    Quirk("empty_answer", wire(DONE), Told()),
+    Quirk("empty_answer", wire(DONE), ExpectedAnswer()),
     Quirk("o_call_then_done", called(call(arguments=PARIS)), CALLED),
     Quirk(
         "o_call_in_done",
         wire(line("Hello"), ended(message={"role": "assistant", "content": "", "tool_calls": [call(arguments=PARIS)]})),
-        Told("Hello", CALLED.calls, "tool_calls"),
+        ExpectedAnswer("Hello", CALLED.calls, "tool_calls"),
     ),
     Quirk(
         "o_text_after_call",
         wire(line(tool_calls=[call(arguments=PARIS)]), *HELLO, DONE),
-        Told("Hello", CALLED.calls, "tool_calls"),
+        ExpectedAnswer("Hello", CALLED.calls, "tool_calls"),
     ),
     Quirk("o_two_calls", called(call(arguments=PARIS), call("get_time", {})), TWO),
     Quirk(
@@ -86,7 +92,7 @@ QUIRKS = [
     Quirk(
         "o_length_after_call",
         called(call(arguments=PARIS), done=ended(done_reason="length")),
-        Told(calls=CALLED.calls, reason="length"),
+        ExpectedAnswer(calls=CALLED.calls, reason="length"),
     ),
     Quirk("o_args_string", called(call(arguments=CITY)), CALLED),
     Quirk("o_args_double", called(call(arguments=json.dumps(CITY))), CALLED),
@@ -95,29 +101,29 @@ QUIRKS = [
     Quirk("o_args_text_empty", called({"function": {"name": "get_time", "arguments": ""}}), CLOCK),
     Quirk("o_no_args", called({"function": {"name": "get_time", "arguments": None}}), CLOCK),
     Quirk("o_no_args", called({"function": {"name": "get_time"}}), CLOCK),
-    Quirk("o_args_invalid", called(call(arguments="{'city': 'Paris',}")), told_with("{'city': 'Paris',}")),
-    Quirk("o_args_list", called(call(arguments=["Paris"])), told_with('["Paris"]')),
+    Quirk("o_args_invalid", called(call(arguments="{'city': 'Paris',}")), expected_with("{'city': 'Paris',}")),
+    Quirk("o_args_list", called(call(arguments=["Paris"])), expected_with('["Paris"]')),
     Quirk(
         "o_args_bignum",
         called("?").replace(b'"?"', b'{"function":{"name":"get_weather","arguments":{"id":9007199254740993}}}'),
-        told_with('{"id":9007199254740993}'),
+        expected_with('{"id":9007199254740993}'),
     ),
-    Quirk("o_args_surrogate", called(call(arguments={"city": "\ud83d"})), told_with('{"city":"\ufffd"}')),
-    Quirk("o_lone_surrogate", wire(line("a\ud83c"), DONE), Told("a\ufffd")),
-    Quirk("o_surrogate_halves", wire(line("\ud83c"), line("\udf0d"), DONE), Told("🌍")),
+    Quirk("o_args_surrogate", called(call(arguments={"city": "\ud83d"})), expected_with('{"city":"\ufffd"}')),
+    Quirk("o_lone_surrogate", wire(line("a\ud83c"), DONE), ExpectedAnswer("a\ufffd")),
+    Quirk("o_surrogate_halves", wire(line("\ud83c"), line("\udf0d"), DONE), ExpectedAnswer("🌍")),
     Quirk(
         "o_surrogate_thinking",
         wire(line(thinking="\ud83c"), line(thinking="\udf0d"), *HELLO, DONE),
-        Told("Hello", reasoning="🌍"),
+        ExpectedAnswer("Hello", reasoning="🌍"),
     ),
-    Quirk("o_nameless", called(call("", PARIS)), fails=Garbled),
-    Quirk("o_no_function", called({"id": "call_1"}), fails=Garbled),
-    Quirk("o_no_function_later", wire(*HELLO, line(tool_calls=[{"id": "call_1"}]), DONE), fails=Garbled),
-    Quirk("o_nameless_later", wire(*HELLO, line(tool_calls=[call("", PARIS)]), DONE), fails=Garbled),
+    Quirk("o_nameless", called(call("", PARIS)), fails=MalformedResponse),
+    Quirk("o_no_function", called({"id": "call_1"}), fails=MalformedResponse),
+    Quirk("o_no_function_later", wire(*HELLO, line(tool_calls=[{"id": "call_1"}]), DONE), fails=MalformedResponse),
+    Quirk("o_nameless_later", wire(*HELLO, line(tool_calls=[call("", PARIS)]), DONE), fails=MalformedResponse),
     Quirk(
         "o_unknown_tool",
         called(call("no_such_tool", PARIS)),
-        Told(calls=(Called("no_such_tool", CITY),), reason="tool_calls"),
+        ExpectedAnswer(calls=(ExpectedCall("no_such_tool", CITY),), reason="tool_calls"),
     ),
-    Quirk("o_call_no_object", called("get_weather"), fails=Garbled),
+    Quirk("o_call_no_object", called("get_weather"), fails=MalformedResponse),
 ]

@@ -14,10 +14,10 @@ from openai._models import BaseModel
 from openai.types.responses import Response, ResponseStreamEvent
 from openai.types.responses.parsed_response import ParsedResponse
 
-from toolgate.conversation.errors import Garbled, Rejected, ToolgateError, Unavailable
+from toolgate.conversation.errors import MalformedResponse, ToolgateError, UpstreamRejected, UpstreamUnavailable
 from toolgate.conversation.events import FinishReason, Usage
-from toolgate.conversation.message import Opaque, Part, Reasoning, Refusal, Seal, Text, ToolCall
-from toolgate.dialects.openai_responses.words import NAME
+from toolgate.conversation.message import Opaque, Part, Reasoning, ReasoningSignature, Refusal, Text, ToolCall
+from toolgate.dialects.openai_responses.shared_codec import NAME
 from toolgate.wire.sse import SseDecoder
 
 ID1, ID2 = "call_" + "a" * 24, "call_" + "b" * 24
@@ -111,7 +111,7 @@ def message(text: str, id: str = "msg_1", **fields: Any) -> dict[str, Any]:
     return {"id": id, "type": "message", "role": "assistant", "status": "completed", "content": content, **fields}
 
 
-def call(arguments: Any = CITY, id: str = "fc_1", call_id: str = ID1, name: str = "get_weather", **fields: Any) -> Any:
+def call(arguments: Any = CITY, id: str = "fc_1", call_id: str = ID1, name: Any = "get_weather", **fields: Any) -> Any:
     return {
         "id": id,
         "type": "function_call",
@@ -203,25 +203,25 @@ QUIRKS = [
         "r_failed",
         created()
         + event("response.failed", response={"status": "failed", "error": {"code": "server_error", "message": "boom"}}),
-        fails=Unavailable,
+        fails=UpstreamUnavailable,
         mentions="boom",
     ),
     Quirk(
         "r_error_nested",
         created() + event("error", error={"type": "server_error", "code": "server_error", "message": "boom"}),
-        fails=Unavailable,
+        fails=UpstreamUnavailable,
         mentions="boom",
     ),
     Quirk(
         "r_error_flat",
         created() + event("error", code="context_length_exceeded", message="boom", param=None, sequence_number=1),
-        fails=Rejected,
+        fails=UpstreamRejected,
         mentions="boom",
     ),
     Quirk(
         "error_without_a_type",
         created() + b'data: {"error":{"message":"boom","type":"overloaded_error"}}\n\n',
-        fails=Unavailable,
+        fails=UpstreamUnavailable,
         mentions="boom",
     ),
     Quirk(
@@ -253,9 +253,9 @@ QUIRKS = [
         (Text("Well"),),
         "content_filter",
     ),
-    Quirk("r_eof", created() + added(EMPTY_MESSAGE) + text_delta("Hel"), fails=Garbled),
-    Quirk("eof_amid_a_call", created() + added(EMPTY_CALL) + argument_delta('{"ci'), fails=Garbled),
-    Quirk("done_without_completed", created() + text_delta("Hel") + b"data: [DONE]\n\n", fails=Garbled),
+    Quirk("r_eof", created() + added(EMPTY_MESSAGE) + text_delta("Hel"), fails=MalformedResponse),
+    Quirk("eof_amid_a_call", created() + added(EMPTY_CALL) + argument_delta('{"ci'), fails=MalformedResponse),
+    Quirk("done_without_completed", created() + text_delta("Hel") + b"data: [DONE]\n\n", fails=MalformedResponse),
     Quirk(
         "r_output_index_collide",
         created()
@@ -291,7 +291,7 @@ QUIRKS = [
         + text_delta("a", 1)
         + done(message("a"), 1)
         + completed(SEALED, message("a")),
-        (Reasoning("", Seal(NAME, {"summary": [], "encrypted_content": "final"})), Text("a")),
+        (Reasoning("", ReasoningSignature(NAME, {"summary": [], "encrypted_content": "final"})), Text("a")),
     ),
     Quirk(
         "reasoning_summaries",
@@ -313,7 +313,11 @@ QUIRKS = [
             {"id": "rs_1", "type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "raw"}]}
         )
         + completed(),
-        (Reasoning("raw", Seal(NAME, {"summary": [], "content": [{"type": "reasoning_text", "text": "raw"}]})),),
+        (
+            Reasoning(
+                "raw", ReasoningSignature(NAME, {"summary": [], "content": [{"type": "reasoning_text", "text": "raw"}]})
+            ),
+        ),
     ),
     Quirk(
         "open_responses_reasoning",
@@ -381,7 +385,7 @@ QUIRKS = [
     Quirk(
         "thoughts are completed twice",
         created() + added(SEALED) + done(SEALED) + done(SEALED) + completed(),
-        (Reasoning("", Seal(NAME, {"summary": [], "encrypted_content": "final"})),),
+        (Reasoning("", ReasoningSignature(NAME, {"summary": [], "encrypted_content": "final"})),),
     ),
     Quirk(
         "interleaved calls at one index",
@@ -433,11 +437,11 @@ QUIRKS = [
     Quirk(
         "pieces that do not make the whole",
         created() + added(EMPTY_CALL) + argument_delta('{"ci') + argument_delta('aris"}') + done(call()),
-        fails=Garbled,
+        fails=MalformedResponse,
     ),
-    Quirk("a call without a name", created() + done(call(name="")) + completed(), fails=Garbled),
+    Quirk("a call without a name", created() + done(call(name="")) + completed(), fails=MalformedResponse),
     Quirk(
-        "a lost piece is told at the end",
+        "a lost delta is sent at the end",
         created() + added(EMPTY_CALL) + argument_delta('{"city":') + done(call()) + completed(),
         (WEATHER,),
         "tool_calls",
@@ -482,12 +486,12 @@ QUIRKS = [
     ),
     Quirk("empty_answer", created() + completed(), ()),
     Quirk("keepalives", b": ping\n\ndata:\n\n" + created() + text_delta("a") + completed(), (Text("a"),)),
-    Quirk("not_json", created() + b"data: {nonsense\n\n", fails=Garbled),
-    Quirk("cancelled", created() + completed(status="cancelled"), fails=Unavailable, mentions="cancelled"),
+    Quirk("not_json", created() + b"data: {nonsense\n\n", fails=MalformedResponse),
+    Quirk("cancelled", created() + completed(status="cancelled"), fails=UpstreamUnavailable, mentions="cancelled"),
 ]
 
 
-def told(stream: bytes) -> list[dict[str, Any]]:
+def decode_events(stream: bytes) -> list[dict[str, Any]]:
     """The events of a stream of ours, each checked: its name is its type, and they are numbered from 0 without gaps."""
     assert b"\r" not in stream
     decoder = SseDecoder()

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from tests.dialects.chat_quirks import Called, Quirk, Told
+from tests.dialects.chat_quirks import ExpectedAnswer, ExpectedCall, Quirk
 from tests.dialects.openai_responses_cases import (
     CITY,
     EMPTY_CALL,
@@ -21,18 +21,18 @@ from tests.dialects.openai_responses_cases import (
     message,
     text_delta,
 )
-from toolgate.conversation.errors import Garbled, Unavailable
+from toolgate.conversation.errors import MalformedResponse, UpstreamUnavailable
 
-CALLED = Told(calls=(Called("get_weather", CITY, ID1),), reason="tool_calls")
-ANY_CALL = Told(calls=(Called("get_weather", CITY),), reason="tool_calls")
-TWO = Told(calls=(Called("get_weather", CITY), Called("get_time", "{}")), reason="tool_calls")
-CLOCK = Told(calls=(Called("get_time", "{}", ID1),), reason="tool_calls")
+CALLED = ExpectedAnswer(calls=(ExpectedCall("get_weather", CITY, ID1),), reason="tool_calls")
+ANY_CALL = ExpectedAnswer(calls=(ExpectedCall("get_weather", CITY),), reason="tool_calls")
+TWO = ExpectedAnswer(calls=(ExpectedCall("get_weather", CITY), ExpectedCall("get_time", "{}")), reason="tool_calls")
+CLOCK = ExpectedAnswer(calls=(ExpectedCall("get_time", "{}", ID1),), reason="tool_calls")
 DOUBLE = json.dumps(CITY)
 
 
-def told_with(arguments: str) -> Told:
+def expected_with(arguments: str) -> ExpectedAnswer:
     """An answer that calls the first tool with these arguments."""
-    return Told(calls=(Called("get_weather", arguments, ID1),), reason="tool_calls")
+    return ExpectedAnswer(calls=(ExpectedCall("get_weather", arguments, ID1),), reason="tool_calls")
 
 
 def argued(*pieces: str, whole: Any = None) -> bytes:
@@ -48,7 +48,7 @@ def clock(arguments: Any) -> bytes:
     return created() + added(call("", name="get_time", status="in_progress")) + done(value) + completed(value)
 
 
-def said(*pieces: str, **fields: Any) -> bytes:
+def encode_deltas(*pieces: str, **fields: Any) -> bytes:
     """A stream of text."""
     text = message("".join(pieces))
     deltas = b"".join([text_delta(piece) for piece in pieces])
@@ -59,10 +59,42 @@ def _without(value: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: held for name, held in value.items() if name not in names}
 
 
-_LENGTH = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
+_LENGTH: dict[str, Any] = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
 _BOOM = event("error", code="server_error", message="boom", param=None)
 
+HALF = '{"city":"Par'
+HALF_CALL = call(HALF, status="incomplete")
+CUT_OFF = ExpectedAnswer(calls=(ExpectedCall("get_weather", HALF, ID1, False),), reason="length")
+
 QUIRKS = [
+    Quirk(
+        "r_half_call_of_a_completed_response",
+        created() + added(EMPTY_CALL) + argument_delta(HALF) + done(HALF_CALL) + completed(HALF_CALL),
+        CUT_OFF,
+    ),
+    Quirk(
+        "r_half_call_without_done",
+        created() + added(EMPTY_CALL) + argument_delta(HALF) + completed(call(HALF, status="in_progress")),
+        CUT_OFF,
+    ),
+    Quirk("r_half_call_that_nothing_ends", created() + added(EMPTY_CALL) + argument_delta(HALF) + completed(), CUT_OFF),
+    Quirk(
+        "r_half_call_without_arguments",
+        created() + done(call("", status="incomplete")) + completed(call("", status="incomplete")),
+        ExpectedAnswer(calls=(ExpectedCall("get_weather", "", ID1, False),), reason="length"),
+    ),
+    Quirk("r_whole_call_in_progress", created() + completed(call(status="in_progress")), CALLED),
+    Quirk("r_half_call_at_the_end_alone", created() + completed(HALF_CALL), CUT_OFF),
+    Quirk(
+        "r_half_call_behind_a_whole_one",
+        created()
+        + done(call())
+        + done(call(HALF, "fc_2", ID2, "get_time", status="incomplete"), 1)
+        + completed(call(), call(HALF, "fc_2", ID2, "get_time", status="incomplete")),
+        ExpectedAnswer(
+            calls=(ExpectedCall("get_weather", CITY, ID1), ExpectedCall("get_time", HALF, ID2, False)), reason="length"
+        ),
+    ),
     Quirk("r_args_null", clock(None), CLOCK),
     Quirk("r_args_blank", clock(" \n"), CLOCK),
     Quirk("r_args_empty_object", clock({}), CLOCK),
@@ -73,14 +105,14 @@ QUIRKS = [
     Quirk("r_args_space", argued(" \n", CITY, "\n "), CALLED),
     Quirk("r_args_brace_prefix", argued("{}", CITY), CALLED),
     Quirk("r_args_brace_prefix_mended", argued("{}", CITY, whole=CITY), CALLED),
-    Quirk("r_args_invalid", argued("{'city': 'Paris',}"), told_with("{'city': 'Paris',}")),
-    Quirk("r_args_surrogate", argued(r'{"city":"\ud83d"}'), told_with(r'{"city":"\ufffd"}')),
+    Quirk("r_args_invalid", argued("{'city': 'Paris',}"), expected_with("{'city': 'Paris',}")),
+    Quirk("r_args_surrogate", argued(r'{"city":"\ud83d"}'), expected_with(r'{"city":"\ufffd"}')),
     Quirk(
         "r_args_surrogate_pieces",
         argued('{"city":"', r"\ud83d", r"\ude00", '"}'),
-        told_with(r'{"city":"\ud83d\ude00"}'),
+        expected_with(r'{"city":"\ud83d\ude00"}'),
     ),
-    Quirk("r_args_bignum", argued('{"id":9007199254740993}'), told_with('{"id":9007199254740993}')),
+    Quirk("r_args_bignum", argued('{"id":9007199254740993}'), expected_with('{"id":9007199254740993}')),
     Quirk("r_args_before_name", created() + argument_delta(CITY) + done(call()) + completed(call()), CALLED),
     Quirk(
         "r_name_when_done",
@@ -97,7 +129,7 @@ QUIRKS = [
         + added(call("", name=None, status="in_progress"))
         + argument_delta(CITY)
         + done(call())
-        + completed(call()),  # type: ignore[arg-type]
+        + completed(call()),
         CALLED,
     ),
     Quirk(
@@ -107,12 +139,12 @@ QUIRKS = [
         + argument_delta(CITY)
         + done(call(name=""))
         + completed(),
-        fails=Garbled,
+        fails=MalformedResponse,
     ),
     Quirk(
         "r_nameless_without_done",
         created() + argument_delta(CITY) + completed(),
-        fails=Garbled,
+        fails=MalformedResponse,
     ),
     Quirk(
         "r_ids_duplicate",
@@ -136,34 +168,38 @@ QUIRKS = [
     Quirk(
         "r_unknown_tool",
         created() + done(call(name="no_such_tool")) + completed(call(name="no_such_tool")),
-        Told(calls=(Called("no_such_tool", CITY, ID1),), reason="tool_calls"),
+        ExpectedAnswer(calls=(ExpectedCall("no_such_tool", CITY, ID1),), reason="tool_calls"),
     ),
     Quirk("r_no_done", created() + added(EMPTY_CALL) + argument_delta(CITY) + completed(), CALLED),
     Quirk(
         "r_whole_call_at_the_limit",
         created() + done(call()) + completed(call(), **_LENGTH),
-        Told(calls=CALLED.calls, reason="length"),
+        ExpectedAnswer(calls=CALLED.calls, reason="length"),
     ),
     Quirk(
         "r_whole_call_without_done_at_the_limit",
         created() + added(EMPTY_CALL) + argument_delta(CITY) + completed(**_LENGTH),
-        Told(calls=CALLED.calls, reason="length"),
+        ExpectedAnswer(calls=CALLED.calls, reason="length"),
     ),
     Quirk(
         "r_empty_call_at_the_limit",
         created() + added(EMPTY_CALL) + completed(**_LENGTH),
-        Told(calls=(Called("get_weather", "", ID1, complete=False),), reason="length"),
+        ExpectedAnswer(calls=(ExpectedCall("get_weather", "", ID1, complete=False),), reason="length"),
     ),
-    Quirk("r_no_usage", said("Hello", usage=None), Told("Hello")),
+    Quirk("r_no_usage", encode_deltas("Hello", usage=None), ExpectedAnswer("Hello")),
     Quirk("r_no_usage_with_call", created() + done(call()) + completed(call(), usage=None), CALLED),
-    Quirk("r_surrogate_halves", said("\ud83c", "\udf0d"), Told("🌍")),
-    Quirk("r_lone_surrogate", said("a\ud83c"), Told("a\ufffd")),
-    Quirk("r_error_after_text", created() + added(EMPTY_MESSAGE) + text_delta("Hel") + _BOOM, fails=Unavailable),
-    Quirk("r_error_mid_call", created() + added(EMPTY_CALL) + argument_delta('{"ci') + _BOOM, fails=Unavailable),
+    Quirk("r_surrogate_halves", encode_deltas("\ud83c", "\udf0d"), ExpectedAnswer("🌍")),
+    Quirk("r_lone_surrogate", encode_deltas("a\ud83c"), ExpectedAnswer("a\ufffd")),
+    Quirk(
+        "r_error_after_text", created() + added(EMPTY_MESSAGE) + text_delta("Hel") + _BOOM, fails=UpstreamUnavailable
+    ),
+    Quirk(
+        "r_error_mid_call", created() + added(EMPTY_CALL) + argument_delta('{"ci') + _BOOM, fails=UpstreamUnavailable
+    ),
     Quirk(
         "r_refusal",
         created() + done({**message(""), "content": [{"type": "refusal", "refusal": "No."}]}) + completed(),
-        Told(refusal="No."),
+        ExpectedAnswer(refusal="No."),
     ),
     Quirk(
         "r_two_calls_without_indexes",

@@ -15,7 +15,15 @@ from hypothesis import strategies as st
 from toolgate.conversation.events import Delta, Finish, ModelResponse, RunEvent, Usage
 from toolgate.conversation.fold import unfold
 from toolgate.conversation.message import Media, Message, Part, Reasoning, Text, ToolCall, ToolResult
-from toolgate.conversation.request import ModelRequest, OutputFormat, Settings, Thinking, ToolChoice, ToolDef
+from toolgate.conversation.request import (
+    ModelRequest,
+    OutputFormat,
+    RequestSettings,
+    ThinkingConfig,
+    ToolChoice,
+    ToolDef,
+)
+from toolgate.conversation.surrogates import repair_json_surrogates
 
 # Everyone tests the same examples; HYPOTHESIS_PROFILE=explore looks for new ones.
 settings.register_profile("ci", derandomize=True, database=None, deadline=None)
@@ -23,7 +31,7 @@ settings.register_profile("explore", max_examples=300, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
-def law(examples: int) -> Any:
+def law(examples: int) -> settings:
     """So many examples for a law; values of this size take a moment to draw."""
     if settings.get_current_profile_name() == "explore":
         return settings()
@@ -66,7 +74,7 @@ def arguments(draw: st.DrawFn) -> str:
     return text.replace("{", '{"enormous": 1e400, ', 1) if value and draw(st.integers(0, 9)) == 0 else text
 
 
-_SCHEMAS = [
+_SCHEMAS: list[dict[str, Any]] = [
     {"type": "object", "properties": {}},
     {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"], "additionalProperties": False},
     {"type": "object", "properties": {"n": {"$ref": "#/$defs/n"}}, "$defs": {"n": {"type": "integer", "enum": [1]}}},
@@ -121,7 +129,8 @@ def responses(draw: st.DrawFn, tools: tuple[ToolDef, ...] = ()) -> ModelResponse
 @st.composite
 def _half_calls(draw: st.DrawFn, id: str, name: str) -> ToolCall:
     text = draw(arguments().filter(lambda text: len(text) > 2))
-    return ToolCall(id, name, text[: draw(st.integers(1, len(text) - 1))].strip(), complete=False)
+    cut = text[: draw(st.integers(1, len(text) - 1))].strip()
+    return ToolCall(id, name, repair_json_surrogates(cut), complete=False)  # no decoder lets a lone surrogate pass
 
 
 def run_events(response: ModelResponse, size: int) -> list[RunEvent]:
@@ -162,7 +171,7 @@ def requests(draw: st.DrawFn) -> ModelRequest:
 
 @st.composite
 def _exchanges(draw: st.DrawFn, tools: tuple[ToolDef, ...], ids: list[str]) -> list[Message]:
-    """What the model said and did, and what came of it."""
+    """The parts of an answer, and the results of its calls."""
     chosen = draw(st.lists(st.sampled_from([tool.name for tool in tools]), max_size=3)) if tools else []
     calls = [ToolCall(id, name, draw(arguments())) for id, name in zip(ids, chosen, strict=False)]
     spoken = (Text(draw(words)),) if not calls or draw(st.booleans()) else ()
@@ -187,11 +196,11 @@ def _choices(draw: st.DrawFn, tools: tuple[ToolDef, ...]) -> ToolChoice | None:
 
 
 @st.composite
-def settings_of_requests(draw: st.DrawFn) -> Settings:
+def settings_of_requests(draw: st.DrawFn) -> RequestSettings:
     """Settings that do not rule each other out in any dialect."""
     fraction = st.sampled_from([None, 0, 0.25, 1.0])
     thinks, heats = draw(st.booleans()), draw(st.booleans())
-    return Settings(
+    return RequestSettings(
         max_tokens=draw(st.sampled_from([16_384, 100_000])),
         temperature=draw(fraction) if not thinks and heats else None,
         top_p=draw(fraction) if not thinks and not heats else None,
@@ -201,6 +210,6 @@ def settings_of_requests(draw: st.DrawFn) -> Settings:
         frequency_penalty=draw(fraction),
         presence_penalty=draw(fraction),
         output=draw(st.sampled_from([None, *map(OutputFormat, _SCHEMAS)])),
-        thinking=Thinking(True, draw(st.sampled_from(["low", "medium", "high"]))) if thinks else None,
+        thinking=ThinkingConfig(True, draw(st.sampled_from(["low", "medium", "high"]))) if thinks else None,
         user=draw(st.sampled_from([None, "somebody"])),
     )

@@ -1,6 +1,7 @@
-"""Messages to Messages: what came passes on, and what would break a client is mended on the way."""
+"""Messages to Messages: what came passes on, and what would break a client is repaired on the way."""
 
 import json
+from typing import Any
 
 import pytest
 from anthropic.types import Message as SdkMessage
@@ -29,10 +30,10 @@ from tests.dialects.anthropic_cases import (
     text_block,
     wire,
 )
-from toolgate.conversation.errors import Garbled, Unavailable
+from toolgate.conversation.errors import MalformedResponse, UpstreamUnavailable
 from toolgate.conversation.events import Usage
 from toolgate.conversation.message import Text, ToolCall
-from toolgate.wire.frames import Frame
+from toolgate.wire.stream_framing import Frame
 
 CITY = '{"city":"Paris"}'
 TALK = (text_block(0), delta(0, text="Hel"), delta(0, text="lo"), stop(0))
@@ -41,7 +42,7 @@ SAID = {"type": "text", "text": "Hello"}
 CALLED = {"type": "tool_use", "id": ID1, "name": "get_weather", "input": {"city": "Paris"}}
 
 
-def test_a_well_made_stream_passes_as_it_came():
+def test_a_well_made_stream_passes_as_it_came() -> None:
     """spec: U2"""
     full = {"input_tokens": 5, "cache_creation_input_tokens": 1, "cache_read_input_tokens": 2, "output_tokens": 1}
     novel = {"type": "weather_report", "sky": "blue"}
@@ -66,7 +67,7 @@ def test_a_well_made_stream_passes_as_it_came():
 
 
 @pytest.mark.parametrize("ends", [b"\r\n", b"\r"])
-def test_framing_is_our_own(ends):
+def test_framing_is_our_own(ends: bytes) -> None:
     """quirk: crlf, multiline_data"""
     events = wire(start(), *TALK, ending(), STOP)
     assert relayed(b": hello\n\n" + events.replace(b"\n", ends)) == relayed(events)
@@ -126,7 +127,7 @@ def test_framing_is_our_own(ends):
     ],
 )
 @pytest.mark.parametrize("beta", [True, False])
-def test_what_would_break_clients_is_mended(events, content, beta):
+def test_what_would_break_clients_is_mended(events: list[Any], content: list[Any], beta: bool) -> None:
     passed = relayed(wire(*events))
     kinds = [event["type"] for event in parsed(passed)]
     assert kinds[0] == "message_start"
@@ -140,7 +141,7 @@ def test_what_would_break_clients_is_mended(events, content, beta):
     assert read(passed).parts == read(wire(*events)).parts
 
 
-def test_the_counts_that_sdks_demand_are_always_there():
+def test_the_counts_that_sdks_demand_are_always_there() -> None:
     for counts in ({}, {"input_tokens": None}, None):
         first = {"type": "message_start", "message": {"id": "msg_up", "usage": counts}}
         end = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": counts}
@@ -154,11 +155,11 @@ def test_the_counts_that_sdks_demand_are_always_there():
     [("stop", "end_turn"), ("length", "max_tokens"), ("tool_use", "end_turn"), ("novel", "end_turn")]
     + [(word, word) for word in ("pause_turn", "refusal", "model_context_window_exceeded", "compaction", "max_tokens")],
 )
-def test_stop_reasons(word, passed):
+def test_stop_reasons(word: str, passed: str) -> None:
     assert collected(relayed(wire(start(), *TALK, ending(word), STOP))).stop_reason == passed
 
 
-def test_ids_that_clients_refuse_are_replaced():
+def test_ids_that_clients_refuse_are_replaced() -> None:
     """quirk: kimi_ids, ids_duplicate, id_missing; field: B10"""
     calls = [
         event
@@ -172,7 +173,7 @@ def test_ids_that_clients_refuse_are_replaced():
     assert all(id.replace("_", "").replace("-", "").isalnum() for id in ids)
 
 
-def test_a_relay_keeps_the_books():
+def test_a_relay_keeps_the_books() -> None:
     relay, framing = DIALECT.upstream.relay(REQUEST, REPLY), DIALECT.frame_decoder()
     assert (relay.done, relay.reason, relay.usage, relay.calls) == (False, None, None, 0)
     for frame in framing.feed(wire(start(), *CALL, call_block(2, "clock", ID2), stop(2), ending("end_turn"))):
@@ -198,16 +199,16 @@ def test_a_relay_keeps_the_books():
         b"",
     ],
 )
-def test_a_relay_fails_exactly_where_the_decoder_does(data):
+def test_a_relay_fails_exactly_where_the_decoder_does(data: bytes) -> None:
     """field: A27, A29"""
-    with pytest.raises((Garbled, Unavailable)) as read_fault:
+    with pytest.raises((MalformedResponse, UpstreamUnavailable)) as read_fault:
         read(data)
     with pytest.raises(type(read_fault.value)) as passed_fault:
         relayed(data)
     assert passed_fault.value.message == read_fault.value.message
 
 
-def test_a_whole_answer_passes_as_it_came():
+def test_a_whole_answer_passes_as_it_came() -> None:
     """spec: U2"""
     body = {
         **start()["message"],
@@ -224,7 +225,7 @@ def test_a_whole_answer_passes_as_it_came():
     assert response.usage == Usage(input=8, output=1, cache_read=3)
 
 
-def test_a_whole_answer_is_mended():
+def test_a_whole_answer_is_mended() -> None:
     calls = [
         {"type": "tool_use", "id": "a:0", "name": "clock"},
         {"type": "tool_use", "name": "clock", "input": '{"x":1}'},
@@ -239,15 +240,15 @@ def test_a_whole_answer_is_mended():
     assert response.reason == "tool_calls"
 
 
-def test_a_whole_answer_that_is_an_error_fails():
+def test_a_whole_answer_that_is_an_error_fails() -> None:
     """quirk: a_error_200_json"""
-    with pytest.raises(Unavailable, match="Full"):
+    with pytest.raises(UpstreamUnavailable, match="Full"):
         DIALECT.upstream.decode_response({"type": "error", "error": {"message": "Full"}}, REQUEST)
 
 
 @pytest.mark.parametrize("pieces", [('{"city": ,}',), ('["Par', 'is"]'), ('{"city":"Par',)])
-def test_arguments_that_are_no_object_end_the_stream_with_an_error(pieces):
+def test_arguments_that_are_no_object_end_the_stream_with_an_error(pieces: tuple[str, ...]) -> None:
     calling = [start(), call_block(0), *[delta(0, partial_json=piece) for piece in pieces], stop(0)]
-    with pytest.raises(Garbled, match="not a JSON object"):
+    with pytest.raises(MalformedResponse, match="not a JSON object"):
         relayed(wire(*calling, ending("tool_use"), STOP))
     assert parsed(relayed(wire(*calling, ending("max_tokens"), STOP)))[-1]["type"] == "message_stop"

@@ -1,6 +1,7 @@
 """What Anthropic is sent on behalf of clients of other dialects: whole, and without what it is sure to refuse."""
 
 import base64
+from typing import Any, Literal
 
 import pytest
 from anthropic.types import (
@@ -16,60 +17,69 @@ from anthropic.types import (
 from anthropic.types.message_create_params import MessageCreateParamsNonStreaming
 from pydantic import ConfigDict, TypeAdapter
 
-from tests.dialects.anthropic_cases import DIALECT, ID1, ID2, asked, written
-from toolgate.conversation.history import settle
-from toolgate.conversation.ids import portable
+from tests.dialects.anthropic_cases import DIALECT, ID1, ID2, decode_request, written
+from toolgate.conversation.history import match_results
+from toolgate.conversation.ids import portable_id
 from toolgate.conversation.message import (
-    REASONING_LOST,
+    REASONING_DROPPED,
     Media,
     Message,
     Opaque,
+    Part,
     Reasoning,
+    ReasoningSignature,
     Refusal,
-    Seal,
     Text,
     ToolCall,
     ToolResult,
 )
-from toolgate.conversation.request import ModelRequest, OutputFormat, Settings, Thinking, ToolChoice, ToolDef
+from toolgate.conversation.request import (
+    ModelRequest,
+    OutputFormat,
+    RequestSettings,
+    ThinkingConfig,
+    ToolChoice,
+    ToolDef,
+    ToolKind,
+)
 from toolgate.dialects.dialect import Quirks
 
 HI = Message("user", (Text("hi"),))
-SEAL = Seal("anthropic", {"signature": "sig"})
+SEAL = ReasoningSignature("anthropic", {"signature": "sig"})
 SCHEMA = {"type": "object", "properties": {}}
 TOOLS = (ToolDef("a", input_schema=SCHEMA), ToolDef("b", input_schema=SCHEMA))
 MANNER = {"type": "enabled", "budget_tokens": 2048}
 OLD = Quirks(thinking="budget")
 
 
-def foreign(*messages, **fields):
+def foreign(*messages: Message, **fields: Any) -> ModelRequest:
     """A request of a client that speaks another dialect."""
     return ModelRequest("m", messages or (HI,), dialect="openai_chat", **fields)
 
 
-def call(id=ID1, name="a", arguments='{"x":1}', **more):
+def call(id: str = ID1, name: str = "a", arguments: str = '{"x":1}', **more: Any) -> ToolCall:
     return ToolCall(id, name, arguments, **more)
 
 
-def said(*parts):
+def assistant(*parts: Part) -> Message:
     return Message("assistant", parts)
 
 
-def gave(id=ID1, *content, **more):
+def gave(id: str = ID1, *content: Text | Media, **more: Any) -> Message:
     return Message("tool", (ToolResult(id, content or (Text("ok"),), **more),))
 
 
-def messages(*conversation, quirks=None, **fields):
-    return written(foreign(*conversation, **fields), quirks)[0]["messages"]
+def messages(*conversation: Message, quirks: Quirks | None = None, **fields: Any) -> list[dict[str, Any]]:
+    return list(written(foreign(*conversation, **fields), quirks)[0]["messages"])
 
 
-def test_where_and_with_what_it_is_sent():
+def test_where_and_with_what_it_is_sent() -> None:
     assert DIALECT.upstream.path(foreign()) == "/messages"
     assert DIALECT.upstream.headers("k") == {"x-api-key": "k", "anthropic-version": "2023-06-01"}
     assert DIALECT.upstream.headers(None) == {"anthropic-version": "2023-06-01"}
 
 
-def test_a_plain_question():
+def test_a_plain_question() -> None:
     body, dropped = written(foreign(Message("system", (Text("Be kind."),)), HI, stream=True))
     assert body == {
         "model": "m",
@@ -79,19 +89,19 @@ def test_a_plain_question():
         "stream": True,
     }
     assert dropped == ()
-    assert written(foreign(settings=Settings(max_tokens=5)), Quirks(default_max_tokens=9))[0]["max_tokens"] == 5
+    assert written(foreign(settings=RequestSettings(max_tokens=5)), Quirks(default_max_tokens=9))[0]["max_tokens"] == 5
     assert written(foreign(), Quirks(default_max_tokens=9))[0]["max_tokens"] == 9
 
 
-def test_several_system_messages_at_the_beginning_are_blocks_of_one_prompt():
+def test_several_system_messages_at_the_beginning_are_blocks_of_one_prompt() -> None:
     body, dropped = written(foreign(Message("system", (Text("One."),)), Message("system", (Text("Two."),)), HI))
     assert body["system"] == [{"type": "text", "text": "One."}, {"type": "text", "text": "Two."}]
     assert dropped == ()
 
 
-def test_a_later_system_message_is_moved_to_the_prompt_unless_the_model_takes_it_in_place():
+def test_a_later_system_message_is_moved_to_the_prompt_unless_the_model_takes_it_in_place() -> None:
     first, later = Message("system", (Text("One."),)), Message("system", (Text("Two."),))
-    request = foreign(first, HI, later, said(Text("Yes")), later, HI)
+    request = foreign(first, HI, later, assistant(Text("Yes")), later, HI)
     body, dropped = written(request)
     assert [block["text"] for block in body["system"]] == ["One.", "Two.", "Two."]
     assert [message["role"] for message in body["messages"]] == ["user", "assistant", "user"]
@@ -102,37 +112,37 @@ def test_a_later_system_message_is_moved_to_the_prompt_unless_the_model_takes_it
     assert len(dropped) == 1  # the one behind the assistant's words has no place there
 
 
-def test_a_client_of_this_dialect_may_be_overruled():
-    request = asked({"role": "user", "content": "hi"}, {"role": "system", "content": "Two."})
+def test_a_client_of_this_dialect_may_be_overruled() -> None:
+    request = decode_request({"role": "user", "content": "hi"}, {"role": "system", "content": "Two."})
     assert written(request, Quirks(system_in_place=False))[0]["system"] == "Two."
     assert "system" not in written(request)[0]
 
 
-def test_turns_alternate():
+def test_turns_alternate() -> None:
     """field: B4"""
-    conversation = (HI, HI, said(Text("a"), call()), gave(), HI, said(Text("b")), said(Text("c")))
+    conversation = (HI, HI, assistant(Text("a"), call()), gave(), HI, assistant(Text("b")), assistant(Text("c")))
     roles = [message["role"] for message in messages(*conversation)]
     assert roles == ["user", "assistant", "user", "assistant"]
 
 
-def test_results_of_parallel_calls_stand_together_before_everything_else():
+def test_results_of_parallel_calls_stand_together_before_everything_else() -> None:
     """field: B2, B4"""
-    conversation = (HI, said(call(), call(ID2, "b")), gave(), gave(ID2), HI)
+    conversation = (HI, assistant(call(), call(ID2, "b")), gave(), gave(ID2), HI)
     content = messages(*conversation)[2]["content"]
     assert [block["type"] for block in content] == ["tool_result", "tool_result", "text"]
-    unsettled = (HI, said(call(), call(ID2, "b")), HI, gave(ID2), gave())
+    unsettled = (HI, assistant(call(), call(ID2, "b")), HI, gave(ID2), gave())
     content = messages(*unsettled)[2]["content"]
     assert [block["type"] for block in content] == ["tool_result", "tool_result", "text"]
 
 
 @pytest.mark.parametrize("empty", ["", " ", "\n\t"])
-def test_empty_texts_are_never_sent(empty):
+def test_empty_texts_are_never_sent(empty: str) -> None:
     """quirk: a_empty_text_block"""
     blank = Text(empty)
     conversation = (
         Message("system", (blank,)),
         Message("user", (blank, Text("hi"))),
-        said(blank, call()),
+        assistant(blank, call()),
         gave(ID1, blank),
     )
     body, _ = written(foreign(*conversation))
@@ -144,28 +154,28 @@ def test_empty_texts_are_never_sent(empty):
     ]
 
 
-def test_messages_left_empty_are_never_sent():
-    conversation = (HI, said(Reasoning("Hm")), Message("user", (Text(""),)), HI)
+def test_messages_left_empty_are_never_sent() -> None:
+    conversation = (HI, assistant(Reasoning("Hm")), Message("user", (Text(""),)), HI)
     assert messages(*conversation) == [
         {"role": "user", "content": [{"type": "text", "text": "hi"}, {"type": "text", "text": "hi"}]}
     ]
 
 
-def test_a_conversation_of_system_messages_alone_becomes_a_question():
+def test_a_conversation_of_system_messages_alone_becomes_a_question() -> None:
     body, dropped = written(foreign(Message("system", (Text("Write a poem."),))))
     assert body["messages"] == [{"role": "user", "content": "Write a poem."}]
     assert "system" not in body
     assert len(dropped) == 1
 
 
-def test_a_conversation_begins_with_the_user_and_ends_without_a_blank():
-    begun = messages(said(Text("Hello!")), HI, said(Text("Well, ")))
+def test_a_conversation_begins_with_the_user_and_ends_without_a_blank() -> None:
+    begun = messages(assistant(Text("Hello!")), HI, assistant(Text("Well, ")))
     assert [message["role"] for message in begun] == ["user", "assistant", "user", "assistant"]
     assert begun[-1]["content"] == "Well,"
 
 
-def test_a_failed_result_always_says_something():
-    content = messages(HI, said(call()), gave(ID1, Text(""), is_error=True))[2]["content"]
+def test_a_failed_result_always_says_something() -> None:
+    content = messages(HI, assistant(call()), gave(ID1, Text(""), is_error=True))[2]["content"]
     assert content == [
         {
             "type": "tool_result",
@@ -176,9 +186,9 @@ def test_a_failed_result_always_says_something():
     ]
 
 
-def test_a_lost_result_is_an_error_result():
+def test_a_lost_result_is_an_error_result() -> None:
     """field: B37"""
-    request = settle(foreign(HI, said(call(), call(ID2, "b")), gave(), HI))
+    request = match_results(foreign(HI, assistant(call(), call(ID2, "b")), gave(), HI))
     content = written(request)[0]["messages"][2]["content"]
     assert [(block["type"], block.get("is_error")) for block in content] == [
         ("tool_result", None),
@@ -187,17 +197,17 @@ def test_a_lost_result_is_an_error_result():
     ]
 
 
-def test_ids_are_well_formed_and_the_same_for_call_and_result():
+def test_ids_are_well_formed_and_the_same_for_call_and_result() -> None:
     """quirk: kimi_ids; field: B10"""
-    conversation = messages(HI, said(call("functions.a:0")), gave("functions.a:0"))
+    conversation = messages(HI, assistant(call("functions.a:0")), gave("functions.a:0"))
     used, answered = conversation[1]["content"][0]["id"], conversation[2]["content"][0]["tool_use_id"]
     assert used == answered
     assert used.isalnum()
 
 
-def test_ids_said_again_in_every_round_are_told_apart():
+def test_ids_repeated_in_every_round_become_unique() -> None:
     """quirk: ids_duplicate; field: B6"""
-    rounds = [message for _ in range(3) for message in (said(call("a_0")), gave("a_0"))]
+    rounds = [message for _ in range(3) for message in (assistant(call("a_0")), gave("a_0"))]
     conversation = messages(HI, *rounds)
     used = [message["content"][0]["id"] for message in conversation[1::2]]
     answered = [message["content"][0]["tool_use_id"] for message in conversation[2::2]]
@@ -205,18 +215,18 @@ def test_ids_said_again_in_every_round_are_told_apart():
     assert len(set(used)) == 3
 
 
-def test_an_upstream_gets_its_own_ids_back():
+def test_an_upstream_gets_its_own_ids_back() -> None:
     """quirk: kimi_ids"""
-    carried = portable("call_1")
-    conversation = messages(HI, said(call(carried)), gave(carried))
+    carried = portable_id("call_1")
+    conversation = messages(HI, assistant(call(carried)), gave(carried))
     assert conversation[1]["content"][0]["id"] == conversation[2]["content"][0]["tool_use_id"] == "call_1"
-    carried = portable("functions.a:0")
-    assert messages(HI, said(call(carried)), gave(carried))[1]["content"][0]["id"] == carried
+    carried = portable_id("functions.a:0")
+    assert messages(HI, assistant(call(carried)), gave(carried))[1]["content"][0]["id"] == carried
 
 
-def test_an_upstream_may_be_stricter_about_ids():
+def test_an_upstream_may_be_stricter_about_ids() -> None:
     strict = Quirks(call_id_pattern="[a-z0-9A-Z]{9}")
-    conversation = messages(HI, said(call()), gave(), quirks=strict)
+    conversation = messages(HI, assistant(call()), gave(), quirks=strict)
     assert len(conversation[1]["content"][0]["id"]) == 9
     assert conversation[1]["content"][0]["id"] == conversation[2]["content"][0]["tool_use_id"]
 
@@ -233,21 +243,21 @@ def test_an_upstream_may_be_stricter_about_ids():
         (call(arguments="*** patch", freeform=True), {"input": "*** patch"}),
     ],
 )
-def test_inputs_are_objects(part, given):
+def test_inputs_are_objects(part: Part, given: dict[str, Any]) -> None:
     """field: B11, B12; quirk: args_bignum, args_invalid"""
-    assert messages(HI, said(part), gave())[1]["content"][0]["input"] == given
+    assert messages(HI, assistant(part), gave())[1]["content"][0]["input"] == given
 
 
-def test_reasoning_that_anthropic_sealed_goes_back_and_no_other():
+def test_reasoning_that_anthropic_sealed_goes_back_and_no_other() -> None:
     """field: C1, C4, C7"""
     parts = (
         Reasoning("Hm", SEAL),
-        Reasoning("", Seal("anthropic", {"data": "secret"})),
-        Reasoning("no", Seal("openai_responses", {"id": "rs_1"})),
+        Reasoning("", ReasoningSignature("anthropic", {"data": "secret"})),
+        Reasoning("no", ReasoningSignature("openai_responses", {"id": "rs_1"})),
         Reasoning("no"),
         Refusal("I will not."),
     )
-    assert messages(HI, said(*parts), HI)[1]["content"] == [
+    assert messages(HI, assistant(*parts), HI)[1]["content"] == [
         {"type": "thinking", "thinking": "Hm", "signature": "sig"},
         {"type": "redacted_thinking", "data": "secret"},
         {"type": "text", "text": "I will not."},
@@ -284,9 +294,9 @@ PNG = base64.b64encode(b"png").decode()
         ),
     ],
 )
-def test_media(part, block):
+def test_media(part: Media, block: dict[str, Any]) -> None:
     assert messages(Message("user", (part, Text("What?"))))[0]["content"][0] == block
-    assert messages(HI, said(call()), gave(ID1, part))[2]["content"][0]["content"] == [block]
+    assert messages(HI, assistant(call()), gave(ID1, part))[2]["content"][0]["content"] == [block]
 
 
 @pytest.mark.parametrize(
@@ -300,14 +310,14 @@ def test_media(part, block):
         Opaque("openai_chat", {"type": "novel"}),
     ],
 )
-def test_what_has_no_place_is_left_out_with_a_note(part):
+def test_what_has_no_place_is_left_out_with_a_note(part: Part) -> None:
     """spec: C8"""
     body, dropped = written(foreign(Message("user", (part, Text("What?")))))
     assert body["messages"] == [{"role": "user", "content": "What?"}]
     assert len(dropped) == 1
 
 
-def test_tools():
+def test_tools() -> None:
     """field: B14, B25"""
     tools = (
         ToolDef("a", "Does a.", {"type": "object", "additionalProperties": False}, strict=True),
@@ -327,7 +337,7 @@ def test_tools():
 
 
 @pytest.mark.parametrize("kind", ["freeform", "hosted"])
-def test_tools_of_other_kinds_are_left_out_with_a_note(kind):
+def test_tools_of_other_kinds_are_left_out_with_a_note(kind: ToolKind) -> None:
     """field: B34"""
     tools = (ToolDef("x", kind=kind, extra={"openai_responses": {"type": "x"}}),)
     body, dropped = written(foreign(tools=tools, tool_choice=ToolChoice("required")))
@@ -351,14 +361,14 @@ def test_tools_of_other_kinds_are_left_out_with_a_note(kind):
         (ToolChoice("required", ("a",), False), {"type": "tool", "name": "a", "disable_parallel_tool_use": True}),
     ],
 )
-def test_tool_choices(choice, wanted):
+def test_tool_choices(choice: ToolChoice | None, wanted: dict[str, Any] | None) -> None:
     """field: B20"""
     body, _ = written(foreign(tools=TOOLS, tool_choice=choice))
     assert body.get("tool_choice") == wanted
     assert len(body["tools"]) == 2
 
 
-def test_a_choice_among_some_tools_offers_those_alone():
+def test_a_choice_among_some_tools_offers_those_alone() -> None:
     """field: B21"""
     tools = (*TOOLS, ToolDef("c"))
     body, _ = written(foreign(tools=tools, tool_choice=ToolChoice("required", ("a", "b"))))
@@ -367,16 +377,16 @@ def test_a_choice_among_some_tools_offers_those_alone():
     assert ([tool["name"] for tool in body["tools"]], body["tool_choice"]) == (["c"], {"type": "auto"})
 
 
-def test_no_tools_means_no_choice():
+def test_no_tools_means_no_choice() -> None:
     """field: B14, B15"""
     body, _ = written(foreign(tool_choice=ToolChoice("auto", (), False)))
     assert "tools" not in body
     assert "tool_choice" not in body
 
 
-def test_a_history_with_calls_names_its_tools_though_none_are_offered():
+def test_a_history_with_calls_names_its_tools_though_none_are_offered() -> None:
     """field: B15"""
-    body, _ = written(foreign(HI, said(call(), call(ID2, "b")), gave(), gave(ID2), HI))
+    body, _ = written(foreign(HI, assistant(call(), call(ID2, "b")), gave(), gave(ID2), HI))
     assert [tool["name"] for tool in body["tools"]] == ["a", "b"]
     assert body["tool_choice"] == {"type": "none"}
 
@@ -384,25 +394,25 @@ def test_a_history_with_calls_names_its_tools_though_none_are_offered():
 @pytest.mark.parametrize(
     ("thinking", "wanted", "effort"),
     [
-        (Thinking(True, "high"), {"type": "adaptive"}, "high"),
-        (Thinking(True, "minimal"), {"type": "adaptive"}, "low"),
-        (Thinking(True, "xhigh", summary="auto"), {"type": "adaptive", "display": "summarized"}, "xhigh"),
-        (Thinking(True), {"type": "adaptive"}, None),
-        (Thinking(True, budget=5000), {"type": "adaptive"}, "medium"),
-        (Thinking(True, budget=100000), {"type": "adaptive"}, "max"),
-        (Thinking(False, "none"), {"type": "disabled"}, None),
+        (ThinkingConfig(True, "high"), {"type": "adaptive"}, "high"),
+        (ThinkingConfig(True, "minimal"), {"type": "adaptive"}, "low"),
+        (ThinkingConfig(True, "xhigh", summary="auto"), {"type": "adaptive", "display": "summarized"}, "xhigh"),
+        (ThinkingConfig(True), {"type": "adaptive"}, None),
+        (ThinkingConfig(True, budget=5000), {"type": "adaptive"}, "medium"),
+        (ThinkingConfig(True, budget=100000), {"type": "adaptive"}, "max"),
+        (ThinkingConfig(False, "none"), {"type": "disabled"}, None),
     ],
 )
-def test_newer_models_think_by_effort(thinking, wanted, effort):
-    body, dropped = written(foreign(settings=Settings(thinking=thinking, max_tokens=100)))
+def test_newer_models_think_by_effort(thinking: ThinkingConfig, wanted: dict[str, Any], effort: str | None) -> None:
+    body, dropped = written(foreign(settings=RequestSettings(thinking=thinking, max_tokens=100)))
     assert body["thinking"] == wanted
     assert body.get("output_config", {}).get("effort") == effort
     assert body["max_tokens"] == 100
     assert dropped == ()
 
 
-def test_an_unknown_effort_is_noted():
-    body, dropped = written(foreign(settings=Settings(thinking=Thinking(True, "extreme"))))
+def test_an_unknown_effort_is_noted() -> None:
+    body, dropped = written(foreign(settings=RequestSettings(thinking=ThinkingConfig(True, "extreme"))))
     assert body["thinking"] == {"type": "adaptive"}
     assert "output_config" not in body
     assert len(dropped) == 1
@@ -411,15 +421,17 @@ def test_an_unknown_effort_is_noted():
 @pytest.mark.parametrize(
     ("thinking", "limit", "wanted", "max_tokens"),
     [
-        (Thinking(True, "low"), 10000, {"type": "enabled", "budget_tokens": 2048}, 10000),
-        (Thinking(True, "high"), 10000, {"type": "enabled", "budget_tokens": 10000 - 1024}, 10000),
-        (Thinking(True, "high"), None, {"type": "enabled", "budget_tokens": 16384}, 8192 + 16384),
-        (Thinking(True, budget=3000), 10000, {"type": "enabled", "budget_tokens": 3000}, 10000),
-        (Thinking(True, budget=10), 10000, {"type": "enabled", "budget_tokens": 1024}, 10000),
+        (ThinkingConfig(True, "low"), 10000, {"type": "enabled", "budget_tokens": 2048}, 10000),
+        (ThinkingConfig(True, "high"), 10000, {"type": "enabled", "budget_tokens": 10000 - 1024}, 10000),
+        (ThinkingConfig(True, "high"), None, {"type": "enabled", "budget_tokens": 16384}, 8192 + 16384),
+        (ThinkingConfig(True, budget=3000), 10000, {"type": "enabled", "budget_tokens": 3000}, 10000),
+        (ThinkingConfig(True, budget=10), 10000, {"type": "enabled", "budget_tokens": 1024}, 10000),
     ],
 )
-def test_older_models_think_by_a_budget_within_the_limit(thinking, limit, wanted, max_tokens):
-    body, dropped = written(foreign(settings=Settings(thinking=thinking, max_tokens=limit)), OLD)
+def test_older_models_think_by_a_budget_within_the_limit(
+    thinking: ThinkingConfig, limit: int | None, wanted: dict[str, Any], max_tokens: int
+) -> None:
+    body, dropped = written(foreign(settings=RequestSettings(thinking=thinking, max_tokens=limit)), OLD)
     assert (body["thinking"], body["max_tokens"]) == (wanted, max_tokens)
     assert "output_config" not in body
     assert dropped == ()
@@ -428,18 +440,25 @@ def test_older_models_think_by_a_budget_within_the_limit(thinking, limit, wanted
 @pytest.mark.parametrize(
     ("conversation", "fields", "limit"),
     [
-        pytest.param((HI, said(call()), gave()), {}, 9999, id="field: C1"),
-        pytest.param((HI, said(Reasoning("Hm", Seal("openai_chat", {})), call()), gave()), {}, 9999, id="foreign seal"),
+        pytest.param((HI, assistant(call()), gave()), {}, 9999, id="field: C1"),
+        pytest.param(
+            (HI, assistant(Reasoning("Hm", ReasoningSignature("openai_chat", {})), call()), gave()),
+            {},
+            9999,
+            id="foreign signature",
+        ),
         pytest.param((HI,), {"tool_choice": ToolChoice("required")}, 9999, id="forced call"),
         pytest.param((HI,), {}, 2000, id="no room"),
     ],
 )
-def test_older_models_are_not_asked_to_think_where_that_is_refused(conversation, fields, limit):
+def test_older_models_are_not_asked_to_think_where_that_is_refused(
+    conversation: tuple[Message, ...], fields: dict[str, Any], limit: int
+) -> None:
     """field: C1"""
-    settings = Settings(thinking=Thinking(True, "high"), max_tokens=limit, temperature=0.5)
+    settings = RequestSettings(thinking=ThinkingConfig(True, "high"), max_tokens=limit, temperature=0.5)
     body, dropped = written(foreign(*conversation, tools=TOOLS, settings=settings, **fields), OLD)
     assert "thinking" not in body
-    assert [note for note in dropped if note != REASONING_LOST] == [dropped[-1]]
+    assert [note for note in dropped if note != REASONING_DROPPED] == [dropped[-1]]
     assert dropped[-1].startswith("thinking was turned off")
     assert body["temperature"] == 0.5
 
@@ -447,44 +466,46 @@ def test_older_models_are_not_asked_to_think_where_that_is_refused(conversation,
 @pytest.mark.parametrize(
     "conversation",
     [
-        (HI, said(Reasoning("Hm", SEAL), call()), gave()),
-        (HI, said(Reasoning("Hm", SEAL), call()), gave(), said(call(ID2)), gave(ID2)),
-        (HI, said(call()), gave(), said(Text("Done.")), HI),
-        (HI, said(Text("Yes.")), HI),
+        (HI, assistant(Reasoning("Hm", SEAL), call()), gave()),
+        (HI, assistant(Reasoning("Hm", SEAL), call()), gave(), assistant(call(ID2)), gave(ID2)),
+        (HI, assistant(call()), gave(), assistant(Text("Done.")), HI),
+        (HI, assistant(Text("Yes.")), HI),
     ],
 )
-def test_older_models_think_where_the_thinking_came_back_or_is_not_needed(conversation):
+def test_older_models_think_where_the_thinking_came_back_or_is_not_needed(conversation: tuple[Message, ...]) -> None:
     """field: C1"""
-    settings = Settings(thinking=Thinking(True, "low"), max_tokens=9999)
+    settings = RequestSettings(thinking=ThinkingConfig(True, "low"), max_tokens=9999)
     body, dropped = written(foreign(*conversation, tools=TOOLS, settings=settings), OLD)
     assert body["thinking"] == MANNER
     assert dropped == ()
 
 
-def test_newer_models_think_even_when_earlier_thinking_is_lost_or_a_call_is_forced():
-    settings = Settings(thinking=Thinking(True, "low"))
-    request = foreign(HI, said(call()), gave(), tools=TOOLS, settings=settings, tool_choice=ToolChoice("required"))
+def test_newer_models_think_even_when_earlier_thinking_is_lost_or_a_call_is_forced() -> None:
+    settings = RequestSettings(thinking=ThinkingConfig(True, "low"))
+    request = foreign(HI, assistant(call()), gave(), tools=TOOLS, settings=settings, tool_choice=ToolChoice("required"))
     assert written(request)[0]["thinking"] == {"type": "adaptive"}
 
 
-def test_a_client_of_this_dialect_whose_thinking_is_lost_is_not_refused():
+def test_a_client_of_this_dialect_whose_thinking_is_lost_is_not_refused() -> None:
     """field: C1"""
     history = (
         {"role": "user", "content": "hi"},
         {"role": "assistant", "content": [{"type": "tool_use", "id": ID1, "name": "a", "input": {}}]},
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": ID1}]},
     )
-    body, dropped = written(asked(*history, thinking=MANNER))
+    body, dropped = written(decode_request(*history, thinking=MANNER))
     assert "thinking" not in body
     assert len(dropped) == 1
-    body, dropped = written(asked(*history, thinking={"type": "adaptive"}))
+    body, dropped = written(decode_request(*history, thinking={"type": "adaptive"}))
     assert body["thinking"] == {"type": "adaptive"}
     assert dropped == ()
 
 
 @pytest.mark.parametrize(("style", "noted"), [("budget", 0), ("always", 1)])
-def test_a_model_that_cannot_be_told_not_to_think_is_not_told(style, noted):
-    body, dropped = written(foreign(settings=Settings(thinking=Thinking(False))), Quirks(thinking=style))
+def test_thinking_is_not_disabled_for_a_model_that_always_thinks(
+    style: Literal["budget", "always"], noted: int
+) -> None:
+    body, dropped = written(foreign(settings=RequestSettings(thinking=ThinkingConfig(False))), Quirks(thinking=style))
     assert "thinking" not in body
     assert len(dropped) == noted
 
@@ -492,23 +513,27 @@ def test_a_model_that_cannot_be_told_not_to_think_is_not_told(style, noted):
 @pytest.mark.parametrize(
     ("settings", "kept", "notes"),
     [
-        (Settings(temperature=0.5, top_p=0.9), {"temperature": 0.5}, 1),
-        (Settings(temperature=0.1, top_p=1), {"temperature": 0.1}, 0),
-        (Settings(temperature=1.7), {"temperature": 1}, 1),
-        (Settings(top_p=0.9, top_k=5), {"top_p": 0.9, "top_k": 5}, 0),
-        (Settings(temperature=0.5, top_k=5, top_p=0.5, thinking=Thinking()), {}, 3),
-        (Settings(temperature=1, top_p=0.97, thinking=Thinking()), {"temperature": 1, "top_p": 0.97}, 0),
+        (RequestSettings(temperature=0.5, top_p=0.9), {"temperature": 0.5}, 1),
+        (RequestSettings(temperature=0.1, top_p=1), {"temperature": 0.1}, 0),
+        (RequestSettings(temperature=1.7), {"temperature": 1}, 1),
+        (RequestSettings(top_p=0.9, top_k=5), {"top_p": 0.9, "top_k": 5}, 0),
+        (RequestSettings(temperature=0.5, top_k=5, top_p=0.5, thinking=ThinkingConfig()), {}, 3),
+        (RequestSettings(temperature=1, top_p=0.97, thinking=ThinkingConfig()), {"temperature": 1, "top_p": 0.97}, 0),
     ],
 )
-def test_sampling_that_anthropic_refuses_is_left_out_with_a_note(settings, kept, notes):
+def test_sampling_that_anthropic_refuses_is_left_out_with_a_note(
+    settings: RequestSettings, kept: dict[str, Any], notes: int
+) -> None:
     body, dropped = written(foreign(settings=settings))
     assert {name: body[name] for name in ("temperature", "top_p", "top_k") if name in body} == kept
     assert len(dropped) == notes
 
 
-def test_what_anthropic_has_no_word_for_is_noted():
+def test_what_anthropic_has_no_word_for_is_noted() -> None:
     """spec: C8"""
-    settings = Settings(seed=1, frequency_penalty=0.5, presence_penalty=0.5, choices=2, stop=("\n\n", "END"), user="u")
+    settings = RequestSettings(
+        seed=1, frequency_penalty=0.5, presence_penalty=0.5, choices=2, stop=("\n\n", "END"), user="u"
+    )
     body, dropped = written(foreign(settings=settings))
     assert body["stop_sequences"] == ["END"]
     assert body["metadata"] == {"user_id": "u"}
@@ -529,19 +554,23 @@ def test_what_anthropic_has_no_word_for_is_noted():
         (OutputFormat(), Quirks(), None, 1),
     ],
 )
-def test_an_output_format(output, quirks, written_format, notes):
-    body, dropped = written(foreign(settings=Settings(output=output)), quirks)
+def test_an_output_format(
+    output: OutputFormat, quirks: Quirks, written_format: dict[str, Any] | None, notes: int
+) -> None:
+    body, dropped = written(foreign(settings=RequestSettings(output=output)), quirks)
     assert body.get("output_config", {}).get("format") == written_format
     assert len(dropped) == notes
 
 
-def test_fields_that_an_upstream_does_not_know_are_left_out_with_a_note():
-    body, dropped = written(foreign(settings=Settings(temperature=1)), Quirks(unsupported=("temperature", "top_k")))
+def test_fields_that_an_upstream_does_not_know_are_left_out_with_a_note() -> None:
+    body, dropped = written(
+        foreign(settings=RequestSettings(temperature=1)), Quirks(unsupported=("temperature", "top_k"))
+    )
     assert "temperature" not in body
     assert dropped == ("temperature is not supported by the upstream",)
 
 
-def test_what_other_dialects_said_stays_with_them():
+def test_fields_of_other_dialects_are_not_sent() -> None:
     """Law 7."""
     extra = {"openai_chat": {"logit_bias": {"1": 2}}}
     request = foreign(Message("user", (Text("hi", extra),), extra), tools=(ToolDef("a", extra=extra),), extra=extra)
@@ -558,21 +587,21 @@ BlockParam = (
 )
 
 
-def known(kind, value):
+def known(kind: Any, value: object) -> None:
     """The official type accepts the value and knows all of its fields; lists in it are looked at one by one."""
     TypeAdapter(list[kind], config=ConfigDict(extra="forbid")).validate_python([value])
 
 
-def test_the_sdk_knows_every_field_of_a_rich_request():
+def test_the_sdk_knows_every_field_of_a_rich_request() -> None:
     conversation = (
         Message("system", (Text("One."),)),
         Message("user", (Text("hi"), Media("image", "image/png", PNG), Media("file", "application/pdf", PNG))),
-        said(Reasoning("Hm", SEAL), Text("Wait."), call(), call(ID2, "b")),
+        assistant(Reasoning("Hm", SEAL), Text("Wait."), call(), call(ID2, "b")),
         gave(),
         gave(ID2, Media("image", "image/png", PNG), is_error=False),
     )
-    settings = Settings(
-        max_tokens=9, stop=("x",), output=OutputFormat(SCHEMA), thinking=Thinking(True, "low"), user="u"
+    settings = RequestSettings(
+        max_tokens=9, stop=("x",), output=OutputFormat(SCHEMA), thinking=ThinkingConfig(True, "low"), user="u"
     )
     body, _ = written(foreign(*conversation, tools=TOOLS, tool_choice=ToolChoice("auto", (), False), settings=settings))
     known(MessageCreateParamsNonStreaming, body)

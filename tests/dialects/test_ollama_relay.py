@@ -6,12 +6,12 @@ import pytest
 from ollama import ChatResponse, GenerateResponse
 
 from tests.dialects.ollama_cases import DATE, DIALECT, DONE, GENERATE, REPLY, REQUEST, call, line, read, relayed, wire
-from toolgate.conversation.errors import Garbled, Unavailable
+from toolgate.conversation.errors import MalformedResponse, UpstreamUnavailable
 from toolgate.conversation.events import Usage
-from toolgate.wire.frames import Frame
+from toolgate.wire.stream_framing import Frame
 
 
-def test_lines_pass_as_they_came_with_unknown_fields():
+def test_lines_pass_as_they_came_with_unknown_fields() -> None:
     """spec: U2"""
     lines = [
         line("Hi", logprobs=[{"token": "Hi", "logprob": -0.25}], remote_host="https://example.org"),
@@ -21,7 +21,7 @@ def test_lines_pass_as_they_came_with_unknown_fields():
     assert relayed(wire(*lines)) == lines
 
 
-def test_only_what_breaks_clients_is_mended():
+def test_only_what_breaks_clients_is_mended() -> None:
     passed = relayed(
         wire(
             {"message": {"content": None, "tool_calls": []}},
@@ -38,14 +38,14 @@ def test_only_what_breaks_clients_is_mended():
         ChatResponse.model_validate(one, strict=True)
 
 
-def test_arguments_keep_their_spelling():
+def test_arguments_keep_their_spelling() -> None:
     """quirk: args_bignum"""
     data = wire('{"message":{"content":"","tool_calls":[{"function":{"name":"f","arguments":{"n": 1e400}}}]}}', DONE)
     relay = DIALECT.upstream.relay(REQUEST, REPLY)
     assert b'"arguments":{"n": 1e400}' in relay.feed(DIALECT.frame_decoder().feed(data)[0])
 
 
-def test_answers_to_a_prompt_pass_too():
+def test_answers_to_a_prompt_pass_too() -> None:
     lines = [
         {"model": "m", "created_at": "x", "response": "Hi", "thinking": "Hm", "done": False},
         {"model": "m", "created_at": "x", "response": "", "done": True, "done_reason": "stop", "context": [1, 2]},
@@ -56,7 +56,7 @@ def test_answers_to_a_prompt_pass_too():
         assert GenerateResponse.model_validate(one, strict=True).response == ""
 
 
-def test_the_relay_hears_reason_usage_and_calls():
+def test_the_relay_hears_reason_usage_and_calls() -> None:
     relay = DIALECT.upstream.relay(REQUEST, REPLY)
     frames = DIALECT.frame_decoder().feed(wire(line(tool_calls=[call(), call()]), DONE, {"error": "late"}))
     passed = [relay.feed(frame) for frame in frames]
@@ -67,25 +67,25 @@ def test_the_relay_hears_reason_usage_and_calls():
 @pytest.mark.parametrize(
     ("data", "fault"),
     [
-        (wire(line("Hi"), {"error": "boom"}), Unavailable),
-        (wire(line("Hi")), Garbled),
-        (wire(line(tool_calls=[{"function": {"arguments": {}}}]), DONE), Garbled),
-        (wire(line(done=True, done_reason="load")), Unavailable),
-        (b"<html>\n", Garbled),
-        (b"", Garbled),
+        (wire(line("Hi"), {"error": "boom"}), UpstreamUnavailable),
+        (wire(line("Hi")), MalformedResponse),
+        (wire(line(tool_calls=[{"function": {"arguments": {}}}]), DONE), MalformedResponse),
+        (wire(line(done=True, done_reason="load")), UpstreamUnavailable),
+        (b"<html>\n", MalformedResponse),
+        (b"", MalformedResponse),
     ],
 )
-def test_a_relay_fails_where_a_decoder_fails(data, fault):
+def test_a_relay_fails_where_a_decoder_fails(data: bytes, fault: type[Exception]) -> None:
     for way in (read, relayed):
         with pytest.raises(fault):
             way(data)
 
 
-def test_a_blank_frame_passes_as_nothing():
+def test_a_blank_frame_passes_as_nothing() -> None:
     assert DIALECT.upstream.relay(REQUEST, REPLY).feed(Frame(None, b" ")) == b""
 
 
-def test_a_whole_answer_is_mended_without_touching_what_came():
+def test_a_whole_answer_is_mended_without_touching_what_came() -> None:
     body = {
         "message": {"role": "assistant", "content": None, "tool_calls": [call(arguments="{}")], "mood": 1},
         "done": True,
@@ -93,9 +93,9 @@ def test_a_whole_answer_is_mended_without_touching_what_came():
     }
     before = json.dumps(body)
     response = DIALECT.upstream.decode_response(body, REQUEST)
-    mended = DIALECT.upstream.relay_response(body, response, REQUEST, REPLY)
+    repaired = DIALECT.upstream.relay_response(body, response, REQUEST, REPLY)
     assert json.dumps(body) == before
-    assert (mended["x"], mended["message"]["mood"], mended["message"]["content"]) == (1, 1, "")
-    assert bytes(mended["message"]["tool_calls"][0]["function"]["arguments"]) == b"{}"
-    assert (mended["model"], mended["created_at"], mended["done_reason"]) == ("public-name", DATE, "stop")
+    assert (repaired["x"], repaired["message"]["mood"], repaired["message"]["content"]) == (1, 1, "")
+    assert bytes(repaired["message"]["tool_calls"][0]["function"]["arguments"]) == b"{}"
+    assert (repaired["model"], repaired["created_at"], repaired["done_reason"]) == ("public-name", DATE, "stop")
     assert response.reason == "tool_calls"

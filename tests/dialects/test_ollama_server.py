@@ -9,25 +9,26 @@ from msgspec.structs import replace
 from ollama import ChatResponse, Client, GenerateResponse, ResponseError
 from pydantic import BaseModel
 
-from tests.dialects.ollama_cases import DATE, DIALECT, GENERATE, REPLY, REQUEST, streamed, told
-from toolgate.conversation.errors import InvalidRequest, NotFound, Unavailable
+from tests.dialects.ollama_cases import DATE, DIALECT, GENERATE, REPLY, REQUEST, encode_lines, streamed
+from tests.typed import all_of, of
+from toolgate.conversation.errors import InvalidRequest, NotFound, UpstreamUnavailable
 from toolgate.conversation.events import ModelResponse, Usage
-from toolgate.conversation.history import settle
+from toolgate.conversation.history import match_results
 from toolgate.conversation.message import (
     Media,
     Message,
     Opaque,
     Reasoning,
+    ReasoningSignature,
     Refusal,
-    Seal,
     Text,
     ToolCall,
     ToolResult,
 )
-from toolgate.conversation.request import OutputFormat, Settings, Thinking
-from toolgate.dialects.dialect import Quirks
-from toolgate.dialects.ollama.words import THINKING
-from toolgate.upstreams.adapt import adapt
+from toolgate.conversation.request import ModelRequest, OutputFormat, RequestSettings, ThinkingConfig
+from toolgate.dialects.dialect import Dialect, Quirks
+from toolgate.dialects.ollama.shared_codec import THINKING
+from toolgate.upstreams.tool_translation import adapt
 
 PNG = "iVBORw0KGgoAAAANSUhEUg=="
 CALL = ToolCall("call_aaaaaaaaaaaaaaaa", "get_weather", '{"city": "Oslo"}')
@@ -36,26 +37,26 @@ ANSWER = ModelResponse((Reasoning("Hm."), Text("I look."), CALL, CLOCK), "tool_c
 NEWER_THAN_THE_CLIENT = {"id", "index", "tool_calls"}
 
 
-def decode(body: dict[str, Any]):
+def decode(body: dict[str, Any]) -> ModelRequest:
     return DIALECT.server.decode_request({"model": "m", **body})
 
 
 def results(messages: list[dict[str, Any]]) -> list[tuple[str, str]]:
     """Which call of the last turn each result answers, by the call's arguments, and what it says."""
-    request = settle(decode({"messages": messages}))
+    request = match_results(decode({"messages": messages}))
     calls = {
         part.id: part.arguments for message in request.messages for part in message.parts if isinstance(part, ToolCall)
     }
     return [
-        (calls[part.call_id], part.content[0].text)
+        (calls[part.call_id], of(Text, part.content[0]).text)
         for message in request.messages
         for part in message.parts
         if isinstance(part, ToolResult)
     ]
 
 
-def asked(*calls: tuple[str, int], ids: bool = False) -> dict[str, Any]:
-    entries = [{"function": {"name": name, "arguments": {"n": n}}} for name, n in calls]
+def assistant_calls(*calls: tuple[str, int], ids: bool = False) -> dict[str, Any]:
+    entries: list[dict[str, Any]] = [{"function": {"name": name, "arguments": {"n": n}}} for name, n in calls]
     if ids:
         entries = [{**entry, "id": f"id-{entry['function']['arguments']['n']}"} for entry in entries]
     return {"role": "assistant", "content": "", "tool_calls": entries}
@@ -83,13 +84,17 @@ def surplus(value: Any, model: BaseModel) -> set[str]:
         ModelResponse((Text("a"), Media("image", "image/png", PNG), Text("b")), "length", None),
     ],
 )
-def test_every_answer_is_valid_by_the_clients_own_types(dialect, kind, response):
+def test_every_answer_is_valid_by_the_clients_own_types(
+    dialect: Dialect, kind: type[ChatResponse | GenerateResponse], response: ModelResponse
+) -> None:
     whole = json.loads(dialect.server.encode_response(response, REQUEST, REPLY))
-    for line in [whole, *told(response, dialect)]:
+    for line in [whole, *encode_lines(response, dialect)]:
         model = kind.model_validate(line, strict=True)
         assert surplus(line, model) <= NEWER_THAN_THE_CLIENT
         assert (model.model, model.created_at) == ("public-name", DATE)
-    assert [line["done"] for line in told(response, dialect)].index(True) == len(told(response, dialect)) - 1
+    assert [line["done"] for line in encode_lines(response, dialect)].index(True) == len(
+        encode_lines(response, dialect)
+    ) - 1
 
 
 def client(answer: bytes, status: int = 200) -> Client:
@@ -97,18 +102,18 @@ def client(answer: bytes, status: int = 200) -> Client:
     return Client("http://gateway", transport=httpx.MockTransport(lambda _: httpx.Response(status, content=answer)))
 
 
-def test_the_official_client_reads_a_stream():
+def test_the_official_client_reads_a_stream() -> None:
     text = "Grüße \x0b 👩‍🚀 a\u2028b\u2029c\x85d"
     answer = replace(ANSWER, parts=(Reasoning("Hm."), Text(text), CALL))
     parts = list(client(streamed(answer)).chat("m", stream=True))
-    assert "".join([part.message.content for part in parts]) == text
+    assert "".join([part.message.content or "" for part in parts]) == text
     assert "".join([part.message.thinking or "" for part in parts]) == "Hm."
     assert [call.function.arguments for part in parts for call in part.message.tool_calls or ()] == [{"city": "Oslo"}]
     assert (parts[-1].done, parts[-1].eval_count) == (True, 7)
 
 
-def test_the_official_client_raises_our_errors():
-    error = Unavailable("It broke.")
+def test_the_official_client_raises_our_errors() -> None:
+    error = UpstreamUnavailable("It broke.")
     with pytest.raises(ResponseError, match="It broke"):
         list(client(DIALECT.server.encoder(REQUEST, REPLY).error(error)).chat("m", stream=True))
     with pytest.raises(ResponseError, match="It broke") as failed:
@@ -116,8 +121,8 @@ def test_the_official_client_raises_our_errors():
     assert failed.value.status_code == 502
 
 
-def test_a_stream_tells_thinking_then_text_then_calls_then_done():
-    thinking, text, first, second, last = told(ANSWER)
+def test_a_stream_tells_thinking_then_text_then_calls_then_done() -> None:
+    thinking, text, first, second, last = encode_lines(ANSWER)
     assert thinking["message"] == {"role": "assistant", "content": "", "thinking": "Hm."}
     assert text["message"] == {"role": "assistant", "content": "I look."}
     assert first["message"]["tool_calls"] == [
@@ -139,15 +144,15 @@ def test_a_stream_tells_thinking_then_text_then_calls_then_done():
     }
 
 
-def test_generate_says_response_and_thinking():
-    thinking, text, *_, last = told(ANSWER, GENERATE)
+def test_generate_says_response_and_thinking() -> None:
+    thinking, text, *_, last = encode_lines(ANSWER, GENERATE)
     assert (thinking["response"], thinking["thinking"]) == ("", "Hm.")
     assert text["response"] == "I look."
     assert (last["response"], last["done"]) == ("", True)
     assert "message" not in last
 
 
-def test_a_whole_answer_says_it_all_in_one_object():
+def test_a_whole_answer_says_it_all_in_one_object() -> None:
     whole = json.loads(DIALECT.server.encode_response(ANSWER, REQUEST, REPLY))
     assert whole["message"]["content"] == "I look."
     assert whole["message"]["thinking"] == "Hm."
@@ -155,77 +160,79 @@ def test_a_whole_answer_says_it_all_in_one_object():
     assert (whole["done"], whole["done_reason"]) == (True, "stop")
 
 
-def test_half_a_call_is_not_shown_for_it_would_look_whole():
+def test_half_a_call_is_not_shown_for_it_would_look_whole() -> None:
     cut = ToolCall("call_cccccccccccccccc", "get_weather", '{"city": "Os', complete=False)
     response = ModelResponse((Text("I look."), cut), "length", Usage(1, 1))
-    assert "tool_calls" not in str(told(response))
-    assert told(response)[-1]["done_reason"] == "length"
+    assert "tool_calls" not in str(encode_lines(response))
+    assert encode_lines(response)[-1]["done_reason"] == "length"
     assert "tool_calls" not in json.loads(DIALECT.server.encode_response(response, REQUEST, REPLY))["message"]
 
 
-def test_calls_that_are_not_the_clients_are_not_shown():
+def test_calls_that_are_not_the_clients_are_not_shown() -> None:
     response = ModelResponse((ToolCall("srv_1", "web_search", "{}", "provider"), Text("Found.")), "stop", Usage())
-    assert [line["message"].get("tool_calls") for line in told(response)] == [None, None]
+    assert [line["message"].get("tool_calls") for line in encode_lines(response)] == [None, None]
 
 
-def test_arguments_over_several_lines_stay_on_one_line():
+def test_arguments_over_several_lines_stay_on_one_line() -> None:
     response = ModelResponse(
         (ToolCall("call_aaaaaaaaaaaaaaaa", "f", '{\r\n "a": 1.10,\n "b": "x\\ny"}'),), "tool_calls"
     )
-    assert told(response)[0]["message"]["tool_calls"][0]["function"]["arguments"] == {"a": 1.1, "b": "x\ny"}
+    assert encode_lines(response)[0]["message"]["tool_calls"][0]["function"]["arguments"] == {"a": 1.1, "b": "x\ny"}
 
 
-def test_line_separators_of_unicode_are_escaped():
+def test_line_separators_of_unicode_are_escaped() -> None:
     """The official client reads lines as Python's `splitlines` does."""
     assert (
-        told(ModelResponse((Text("a\u2028b\u2029c\x85d\x0be"),), "stop"))[0]["message"]["content"]
+        encode_lines(ModelResponse((Text("a\u2028b\u2029c\x85d\x0be"),), "stop"))[0]["message"]["content"]
         == "a\u2028b\u2029c\x85d\x0be"
     )
 
 
-def test_arguments_that_are_no_object_are_shown_under_a_telling_key():
+def test_arguments_that_are_no_object_are_shown_under_a_telling_key() -> None:
     """quirk: args_invalid (policy: neither repaired nor emptied); field: B12"""
     response = ModelResponse((ToolCall("call_aaaaaaaaaaaaaaaa", "f", "{'a': 1,}"),), "tool_calls")
-    arguments = told(response)[0]["message"]["tool_calls"][0]["function"]["arguments"]
+    arguments = encode_lines(response)[0]["message"]["tool_calls"][0]["function"]["arguments"]
     assert arguments == {"INVALID_JSON": "{'a': 1,}"}
 
 
 @pytest.mark.parametrize(
     "text", ["{'a': 1,}", '{"INVALID_JSON": 1}', '{"INVALID_JSON":"x","y":1}', '{"INVALID_JSON": 1e400']
 )
-def test_arguments_that_came_under_that_key_are_what_the_model_wrote(text):
-    entry = told(ModelResponse((ToolCall("call_aaaaaaaaaaaaaaaa", "f", text),), "tool_calls"))[0]["message"]
+def test_arguments_that_came_under_that_key_are_what_the_model_wrote(text: str) -> None:
+    entry = encode_lines(ModelResponse((ToolCall("call_aaaaaaaaaaaaaaaa", "f", text),), "tool_calls"))[0]["message"]
     (message,) = decode({"messages": [entry]}).messages
-    assert message.parts[0].arguments in (text, text.replace(": ", ":"))
+    assert of(ToolCall, message.parts[0]).arguments in (text, text.replace(": ", ":"))
 
 
-def test_seals_of_other_dialects_stay_out():
+def test_signatures_of_other_dialects_are_left_out() -> None:
     """law 8"""
-    response = ModelResponse((Reasoning("Hm.", Seal("anthropic", {"signature": "SECRET"})), Text("Hi")), "stop")
-    assert "SECRET" not in str(told(response))
-    assert told(response)[0]["message"]["thinking"] == "Hm."
+    response = ModelResponse(
+        (Reasoning("Hm.", ReasoningSignature("anthropic", {"signature": "SECRET"})), Text("Hi")), "stop"
+    )
+    assert "SECRET" not in str(encode_lines(response))
+    assert encode_lines(response)[0]["message"]["thinking"] == "Hm."
 
 
-def test_durations_are_those_that_were_measured():
+def test_durations_are_those_that_were_measured() -> None:
     """Clients divide the count of tokens by the time they took."""
     timed = replace(REPLY, times=lambda: (0.25, 1.0))
     last = json.loads(DIALECT.server.encode_response(ANSWER, REQUEST, timed))
     assert [last[f"{name}_duration"] for name in ("total", "prompt_eval", "eval")] == [10**9, 25 * 10**7, 75 * 10**7]
 
 
-def test_durations_and_unknown_fields_of_an_ollama_upstream_are_passed_on():
+def test_durations_and_unknown_fields_of_an_ollama_upstream_are_passed_on() -> None:
     response = ModelResponse(
         (Text("Hi"),), "stop", Usage(1, 1), extra={"ollama": {"total_duration": 9, "context": [1]}}
     )
-    assert told(response, GENERATE)[-1]["context"] == [1]
-    assert told(response)[-1]["total_duration"] == 9
+    assert encode_lines(response, GENERATE)[-1]["context"] == [1]
+    assert encode_lines(response)[-1]["total_duration"] == 9
     foreign = ModelResponse((Text("Hi"),), "stop", Usage(1, 1), extra={"openai_chat": {"x": 1}})
-    assert "x" not in told(foreign)[-1]
+    assert "x" not in encode_lines(foreign)[-1]
 
 
-def test_errors_are_one_text():
+def test_errors_are_one_text() -> None:
     assert json.loads(DIALECT.server.encode_error(NotFound("model 'x' not found"))) == {"error": "model 'x' not found"}
-    failed = DIALECT.server.encoder(REQUEST, REPLY).error(Unavailable("It broke."))
+    failed = DIALECT.server.encoder(REQUEST, REPLY).error(UpstreamUnavailable("It broke."))
     assert failed == b'{"error":"It broke."}\n'
 
 
@@ -240,7 +247,7 @@ def test_errors_are_one_text():
         (GENERATE, {"model": "m", "prompt": "Hi"}, False),
     ],
 )
-def test_a_request_that_says_nothing_loads_the_model(dialect, body, loads):
+def test_a_request_that_says_nothing_loads_the_model(dialect: Any, body: dict[str, Any], loads: bool) -> None:
     assert dialect.server.is_load_request(body) is loads
     dialect.server.decode_request(body)
     if loads:
@@ -251,13 +258,13 @@ def test_a_request_that_says_nothing_loads_the_model(dialect, body, loads):
         assert unloaded["done_reason"] == "unload"
 
 
-def test_streaming_is_the_default():
+def test_streaming_is_the_default() -> None:
     messages = [{"role": "user", "content": "Hi"}]
     assert decode({"messages": messages}).stream
     assert not decode({"messages": messages, "stream": False}).stream
 
 
-def test_a_history_is_read_whole():
+def test_a_history_is_read_whole() -> None:
     request = decode(
         {
             "messages": [
@@ -283,15 +290,19 @@ def test_a_history_is_read_whole():
     assert request.tool_choice is None
 
 
-def test_results_without_names_answer_the_calls_in_order():
+def test_results_without_names_answer_the_calls_in_order() -> None:
     """spec: X7; langchain-ollama and autogen send nothing but the content"""
-    messages = [asked(("f", 1), ("g", 2)), {"role": "tool", "content": "one"}, {"role": "tool", "content": "two"}]
+    messages = [
+        assistant_calls(("f", 1), ("g", 2)),
+        {"role": "tool", "content": "one"},
+        {"role": "tool", "content": "two"},
+    ]
     assert results(messages) == [('{"n":1}', "one"), ('{"n":2}', "two")]
 
 
-def test_results_with_names_answer_the_calls_of_that_name_in_order():
+def test_results_with_names_answer_the_calls_of_that_name_in_order() -> None:
     messages = [
-        asked(("f", 1), ("g", 2), ("f", 3)),
+        assistant_calls(("f", 1), ("g", 2), ("f", 3)),
         {"role": "tool", "tool_name": "g", "content": "two"},
         {"role": "tool", "name": "f", "content": "one"},
         {"role": "tool", "tool_name": "f", "content": "three"},
@@ -299,29 +310,29 @@ def test_results_with_names_answer_the_calls_of_that_name_in_order():
     assert results(messages) == [('{"n":1}', "one"), ('{"n":2}', "two"), ('{"n":3}', "three")]
 
 
-def test_results_with_ids_answer_those_calls_whatever_the_order():
+def test_results_with_ids_answer_those_calls_whatever_the_order() -> None:
     """field: B4"""
     messages = [
-        asked(("f", 1), ("f", 2), ids=True),
+        assistant_calls(("f", 1), ("f", 2), ids=True),
         {"role": "tool", "tool_call_id": "id-2", "content": "two"},
         {"role": "tool", "tool_call_id": "id-1", "content": "one"},
     ]
     assert results(messages) == [('{"n":1}', "one"), ('{"n":2}', "two")]
 
 
-def test_ids_that_no_call_could_know_do_not_count():
-    messages = [asked(("f", 1)), {"role": "tool", "tool_call_id": "made-up", "content": "one"}]
+def test_ids_that_no_call_could_know_do_not_count() -> None:
+    messages = [assistant_calls(("f", 1)), {"role": "tool", "tool_call_id": "made-up", "content": "one"}]
     assert results(messages) == [('{"n":1}', "one")]
 
 
-def test_each_turn_has_its_own_calls():
+def test_each_turn_has_its_own_calls() -> None:
     """field: B6; a call of an earlier turn that was interrupted does not take the result of a later one"""
     messages = [
-        asked(("f", 1)),
+        assistant_calls(("f", 1)),
         {"role": "user", "content": "Never mind."},
-        asked(("f", 2)),
+        assistant_calls(("f", 2)),
         {"role": "tool", "content": "two"},
-        asked(("f", 3)),
+        assistant_calls(("f", 3)),
         {"role": "tool", "content": "three"},
     ]
     answered = results(messages)
@@ -333,36 +344,36 @@ def test_each_turn_has_its_own_calls():
     "messages",
     [
         [{"role": "user", "content": "Hi"}, {"role": "tool", "content": "lost"}],
-        [asked(("f", 1)), {"role": "tool", "content": "one"}, {"role": "tool", "content": "and another"}],
-        [asked(("f", 1), ids=True), {"role": "tool", "tool_call_id": "id-9", "content": "nine"}],
+        [assistant_calls(("f", 1)), {"role": "tool", "content": "one"}, {"role": "tool", "content": "and another"}],
+        [assistant_calls(("f", 1), ids=True), {"role": "tool", "tool_call_id": "id-9", "content": "nine"}],
     ],
 )
-def test_a_result_without_a_call_is_the_clients_mistake(messages):
+def test_a_result_without_a_call_is_the_clients_mistake(messages: list[Any]) -> None:
     """spec: C7"""
     with pytest.raises(InvalidRequest) as refused:
         results(messages)
     assert refused.value.param == f"messages[{len(messages) - 1}].tool_call_id"
 
 
-def test_the_same_history_has_the_same_ids_every_time():
-    messages = [asked(("f", 1), ("g", 2)), {"role": "tool", "content": "one"}]
+def test_the_same_history_has_the_same_ids_every_time() -> None:
+    messages = [assistant_calls(("f", 1), ("g", 2)), {"role": "tool", "content": "one"}]
     assert decode({"messages": messages}) == decode({"messages": messages})
-    made = [part.id for part in decode({"messages": messages}).messages[0].parts]
+    made = [part.id for part in all_of(ToolCall, decode({"messages": messages}).messages[0].parts)]
     assert len(set(made)) == 2
     assert all(len(id) >= 16 for id in made)
 
 
-def test_settings_are_read():
+def test_settings_are_read() -> None:
     options = {"num_predict": 9, "temperature": 0, "top_p": 0.5, "top_k": 3, "seed": 1, "stop": ["a"], "num_ctx": 8192}
     more = {"frequency_penalty": 0.1, "presence_penalty": 0.2, "mirostat": 1}
     request = decode({"messages": [], "options": {**options, **more}, "format": "json", "think": "low"})
-    assert request.settings == Settings(
-        9, 0, 0.5, 3, ("a",), 1, 0.1, 0.2, OutputFormat(), Thinking(True, "low"), choices=1
+    assert request.settings == RequestSettings(
+        9, 0, 0.5, 3, ("a",), 1, 0.1, 0.2, OutputFormat(), ThinkingConfig(True, "low"), choices=1
     )
     assert request.extra == {"ollama": {"options": {"num_ctx": 8192, "mirostat": 1}}}
 
 
-def test_an_endless_answer_stays_endless():
+def test_an_endless_answer_stays_endless() -> None:
     request = decode({"messages": [{"role": "user", "content": "Hi"}], "options": {"num_predict": -1}})
     assert request.settings.max_tokens is None
     assert DIALECT.upstream.encode_request(request, Quirks())[0]["options"] == {"num_predict": -1}
@@ -389,16 +400,16 @@ def test_an_endless_answer_stays_endless():
         ({"stream": "yes"}, "stream"),
     ],
 )
-def test_a_wrong_field_is_named(body, param):
+def test_a_wrong_field_is_named(body: dict[str, Any], param: str) -> None:
     """spec: C7"""
     with pytest.raises(InvalidRequest) as refused:
         decode(body)
     assert refused.value.param == param
 
 
-def test_unknown_fields_come_back_to_ollama():
+def test_unknown_fields_come_back_to_ollama() -> None:
     """law 7"""
-    body = {
+    body: dict[str, Any] = {
         "model": "m",
         "messages": [
             {"role": "control", "content": "thinking"},
@@ -426,7 +437,7 @@ def test_unknown_fields_come_back_to_ollama():
     assert (written, dropped) == (body, ())
 
 
-def test_generate_is_a_conversation_of_one_prompt():
+def test_generate_is_a_conversation_of_one_prompt() -> None:
     request = GENERATE.server.decode_request(
         {"model": "m", "prompt": "Hi", "system": "Be brief.", "images": [PNG], "format": "json", "keep_alive": 5}
     )
@@ -438,7 +449,7 @@ def test_generate_is_a_conversation_of_one_prompt():
     assert request.warnings == ()
 
 
-def test_generate_reaches_an_ollama_upstream_as_generate():
+def test_generate_reaches_an_ollama_upstream_as_generate() -> None:
     body = {
         "model": "m",
         "prompt": "def f(",
@@ -460,7 +471,7 @@ def test_generate_reaches_an_ollama_upstream_as_generate():
     assert [name for name in ("suffix", "template", "raw", "context") if name not in dropped] == []
 
 
-def test_a_prompt_that_became_a_conversation_is_sent_as_one():
+def test_a_prompt_that_became_a_conversation_is_sent_as_one() -> None:
     request = GENERATE.server.decode_request({"model": "m", "prompt": "Hi", "suffix": "x"})
     grown = replace(request, messages=(*request.messages, Message("assistant", (Text("Hello"),))))
     written, dropped = GENERATE.upstream.encode_request(grown, Quirks())
@@ -469,6 +480,6 @@ def test_a_prompt_that_became_a_conversation_is_sent_as_one():
     assert len(dropped) == 1
 
 
-def test_a_chat_request_cannot_pass_for_a_prompt():
+def test_a_chat_request_cannot_pass_for_a_prompt() -> None:
     request = decode({"messages": [{"role": "user", "content": "Hi"}], "/api/generate": {"raw": True}})
     assert DIALECT.upstream.path(request) == "/api/chat"

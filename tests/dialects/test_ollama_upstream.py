@@ -1,6 +1,7 @@
 """What Ollama upstreams and their clones send, and what they are sent."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -18,21 +19,40 @@ from tests.dialects.ollama_cases import (
     wire,
     written,
 )
-from toolgate.conversation.errors import Garbled, InvalidRequest, Rejected, Unavailable
-from toolgate.conversation.events import Delta, PartEnd, PartStart, Usage
-from toolgate.conversation.message import Media, Message, Opaque, Reasoning, Refusal, Seal, Text, ToolCall, ToolResult
-from toolgate.conversation.request import ModelRequest, OutputFormat, Settings, Thinking, ToolChoice, ToolDef
+from tests.typed import all_of, of
+from toolgate.conversation.errors import InvalidRequest, MalformedResponse, UpstreamRejected, UpstreamUnavailable
+from toolgate.conversation.events import Delta, ModelResponse, PartEnd, PartStart, Usage
+from toolgate.conversation.message import (
+    Media,
+    Message,
+    Opaque,
+    Part,
+    Reasoning,
+    ReasoningSignature,
+    Refusal,
+    Text,
+    ToolCall,
+    ToolResult,
+)
+from toolgate.conversation.request import (
+    ModelRequest,
+    OutputFormat,
+    RequestSettings,
+    ThinkingConfig,
+    ToolChoice,
+    ToolDef,
+)
 from toolgate.dialects.dialect import Quirks
-from toolgate.dialects.ollama.words import THINKING
+from toolgate.dialects.ollama.shared_codec import THINKING
 
 PNG = "iVBORw0KGgoAAAANSUhEUg=="
 
 
-def calls_of(response):
+def calls_of(response: ModelResponse) -> list[tuple[str, Any]]:
     return [(part.name, json.loads(part.arguments)) for part in response.parts if isinstance(part, ToolCall)]
 
 
-def test_a_call_in_one_line_and_done_in_the_next():
+def test_a_call_in_one_line_and_done_in_the_next() -> None:
     """quirk: o_call_then_done; field: F29"""
     response = read(wire(line(tool_calls=[call()]), DONE))
     assert calls_of(response) == [("get_weather", {"city": "Oslo"})]
@@ -40,34 +60,34 @@ def test_a_call_in_one_line_and_done_in_the_next():
     assert response.usage == Usage(5, 7)
 
 
-def test_a_call_in_the_done_line():
+def test_a_call_in_the_done_line() -> None:
     """quirk: o_call_in_done"""
     response = read(wire(line(tool_calls=[call()], done=True, done_reason="stop")))
     assert calls_of(response) == [("get_weather", {"city": "Oslo"})]
     assert response.reason == "tool_calls"
 
 
-def test_arguments_as_a_json_string():
+def test_arguments_as_a_json_string() -> None:
     """quirk: o_args_string"""
     response = read(wire(line(tool_calls=[call(arguments='{"city": "Oslo"}')]), DONE))
     assert calls_of(response) == [("get_weather", {"city": "Oslo"})]
 
 
 @pytest.mark.parametrize("entry", [{"function": {"name": "clock", "arguments": None}}, {"function": {"name": "clock"}}])
-def test_arguments_null_or_missing(entry):
+def test_arguments_null_or_missing(entry: dict[str, Any]) -> None:
     """quirk: o_no_args; field: B11"""
     response = read(wire(line(tool_calls=[entry]), DONE))
-    assert [part.arguments for part in response.parts] == ["{}"]
+    assert [part.arguments for part in all_of(ToolCall, response.parts)] == ["{}"]
 
 
 @pytest.mark.parametrize("before", [(), (line("Hello"),), (line(tool_calls=[call()]),)])
-def test_an_error_line_fails_the_answer_wherever_it_stands(before):
+def test_an_error_line_fails_the_answer_wherever_it_stands(before: tuple[dict[str, Any], ...]) -> None:
     """quirk: o_error_line"""
-    with pytest.raises(Unavailable, match="model runner has unexpectedly stopped"):
+    with pytest.raises(UpstreamUnavailable, match="model runner has unexpectedly stopped"):
         read(wire(*before, {"error": "model runner has unexpectedly stopped"}))
 
 
-def test_thinking_becomes_reasoning_and_finds_its_way_back():
+def test_thinking_becomes_reasoning_and_finds_its_way_back() -> None:
     """quirk: o_thinking; field: C10"""
     response = read(wire(line(thinking="Let me "), line(thinking="see."), line("Yes."), DONE))
     assert response.parts == (Reasoning("Let me see.", THINKING), Text("Yes."))
@@ -75,20 +95,20 @@ def test_thinking_becomes_reasoning_and_finds_its_way_back():
     assert body["messages"] == [{"role": "assistant", "content": "Yes.", "thinking": "Let me see."}]
 
 
-def test_done_reason_length():
+def test_done_reason_length() -> None:
     """quirk: o_length; field: A26"""
     assert read(wire(line("Once upon"), line(done=True, done_reason="length"))).reason == "length"
 
 
 @pytest.mark.parametrize("last", [{"done": True}, line(done=True), {"model": "m", "done": True, "message": None}])
-def test_done_without_a_reason_or_counts(last):
+def test_done_without_a_reason_or_counts(last: dict[str, Any]) -> None:
     """quirk: o_done_no_reason"""
     response = read(wire(line("Hi"), last))
     assert (response.parts, response.reason, response.usage) == ((Text("Hi"),), "stop", None)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 0])
-def test_crlf_lines_in_pieces_of_any_size(size):
+def test_crlf_lines_in_pieces_of_any_size(size: int) -> None:
     """quirk: o_crlf_split; field: A31"""
     lines = [line("Grüße "), line("👩‍🚀"), line(tool_calls=[call(arguments={"city": "Tromsø"})]), DONE]
     data = b"".join([json.dumps(one, ensure_ascii=False).encode() + b"\r\n" for one in lines])
@@ -97,45 +117,45 @@ def test_crlf_lines_in_pieces_of_any_size(size):
     assert calls_of(response) == [("get_weather", {"city": "Tromsø"})]
 
 
-def test_the_last_line_without_a_newline():
+def test_the_last_line_without_a_newline() -> None:
     """quirk: o_no_final_newline"""
     assert read(wire(line("Hi"), DONE).rstrip()).parts == (Text("Hi"),)
 
 
-def test_two_objects_on_one_line_are_two_lines():
+def test_two_objects_on_one_line_are_two_lines() -> None:
     """quirk: o_glued (policy: they are cut apart, streamed and whole alike)"""
     data = (json.dumps(line("a}{b")) + json.dumps(line("c")) + json.dumps(DONE)).encode()
     assert read(data).parts == (Text("a}{bc"),)
 
 
-def test_blank_lines_are_nothing():
+def test_blank_lines_are_nothing() -> None:
     assert read(b"\n\r\n" + wire(line("Hi")) + b"\n" + wire(DONE) + b"\n").parts == (Text("Hi"),)
 
 
 @pytest.mark.parametrize("lines", [(), (line("Hel"),), (line(tool_calls=[call()]),), (line(thinking="Hm"),)])
-def test_a_stream_that_stops_before_done_is_garbled(lines):
+def test_a_stream_that_stops_before_done_is_garbled(lines: tuple[dict[str, Any], ...]) -> None:
     """field: A27"""
-    with pytest.raises(Garbled):
+    with pytest.raises(MalformedResponse):
         read(wire(*lines))
 
 
-def test_a_stream_cut_in_the_middle_of_a_line_is_garbled():
-    with pytest.raises(Garbled):
+def test_a_stream_cut_in_the_middle_of_a_line_is_garbled() -> None:
+    with pytest.raises(MalformedResponse):
         read(wire(line("Hello"), DONE)[:-20])
 
 
 @pytest.mark.parametrize("data", [b"<html>busy</html>\n", b'"text"\n', wire(line(tool_calls=["x"]), DONE)])
-def test_what_is_no_line_of_ollama_is_garbled(data):
-    with pytest.raises(Garbled):
+def test_what_is_no_line_of_ollama_is_garbled(data: bytes) -> None:
+    with pytest.raises(MalformedResponse):
         read(data)
 
 
-def test_a_call_without_a_name_is_garbled():
-    with pytest.raises(Garbled, match="without a name"):
+def test_a_call_without_a_name_is_garbled() -> None:
+    with pytest.raises(MalformedResponse, match="without a name"):
         read(wire(line(tool_calls=[{"function": {"arguments": {}}}]), DONE))
 
 
-def test_what_follows_the_done_line_is_not_read():
+def test_what_follows_the_done_line_is_not_read() -> None:
     decoder = DIALECT.upstream.decoder(REQUEST)
     frames = DIALECT.frame_decoder().feed(wire(line("Hi"), DONE, {"error": "late"}))
     for frame in frames:
@@ -144,12 +164,12 @@ def test_what_follows_the_done_line_is_not_read():
     assert decoder.end() == []
 
 
-def test_a_model_that_was_only_loaded_has_not_answered():
-    with pytest.raises(Unavailable, match="did not answer"):
+def test_a_model_that_was_only_loaded_has_not_answered() -> None:
+    with pytest.raises(UpstreamUnavailable, match="did not answer"):
         read(wire(line(done=True, done_reason="load")))
 
 
-def test_parallel_calls_get_distinct_ids_and_keep_their_order():
+def test_parallel_calls_get_distinct_ids_and_keep_their_order() -> None:
     """field: A17"""
     entries = [
         call(arguments={"city": "A"}, id="call_0"),
@@ -158,13 +178,13 @@ def test_parallel_calls_get_distinct_ids_and_keep_their_order():
     ]
     response = read(wire(line(tool_calls=entries), DONE))
     assert [name for name, _ in calls_of(response)] == ["get_weather", "get_weather", "clock"]
-    assert len({part.id for part in response.parts}) == 3
+    assert len({part.id for part in all_of(ToolCall, response.parts)}) == 3
 
 
-def test_ids_of_newer_servers_come_back_to_them():
+def test_ids_of_newer_servers_come_back_to_them() -> None:
     response = read(wire(line(tool_calls=[call(id="call_ab12cd34")]), DONE))
     (made,) = response.parts
-    history = (Message("assistant", (made,)), Message("tool", (ToolResult(made.id, (Text("4°"),)),)))
+    history = (Message("assistant", (made,)), Message("tool", (ToolResult(of(ToolCall, made).id, (Text("4°"),)),)))
     body, _ = written(ModelRequest("m", history))
     assert body["messages"][0]["tool_calls"][0]["id"] == "call_ab12cd34"
     assert body["messages"][1] == {
@@ -175,18 +195,18 @@ def test_ids_of_newer_servers_come_back_to_them():
     }
 
 
-def test_numbers_in_arguments_are_not_rounded():
+def test_numbers_in_arguments_are_not_rounded() -> None:
     """quirk: args_bignum; quirk: args_dup_keys"""
     text = '{"n": 12345678901234567890123, "x": 1e400, "y": 1.10, "y": 0.10000000000000000001}'
     data = wire(
         '{"message":{"content":"","tool_calls":[{"function":{"name":"clock","arguments":' + text + "}}]}}", DONE
     )
     (made,) = read(data).parts
-    assert made.arguments == text
+    assert of(ToolCall, made).arguments == text
     assert text.encode() in DIALECT.server.encode_response(read(data), REQUEST, REPLY)
 
 
-def test_a_whole_answer_means_the_same_as_a_streamed_one():
+def test_a_whole_answer_means_the_same_as_a_streamed_one() -> None:
     """quirk: o_json_content_type (a body is read by what it holds, never by its content type)"""
     body = line("Yes.", thinking="Hm.", tool_calls=[call()], done=True, done_reason="stop", prompt_eval_count=1)
     whole, streamed = DIALECT.upstream.decode_response(body, REQUEST), read(wire(body))
@@ -195,43 +215,45 @@ def test_a_whole_answer_means_the_same_as_a_streamed_one():
     assert (whole.reason, whole.usage) == (streamed.reason, streamed.usage) == ("tool_calls", Usage(1, 0))
 
 
-def test_a_whole_answer_without_done_is_whole_but_one_that_denies_it_is_not():
+def test_a_whole_answer_without_done_is_whole_but_one_that_denies_it_is_not() -> None:
     body = line("Hi")
-    with pytest.raises(Garbled):
+    with pytest.raises(MalformedResponse):
         DIALECT.upstream.decode_response(body, REQUEST)
     del body["done"]
     assert DIALECT.upstream.decode_response(body, REQUEST).parts == (Text("Hi"),)
 
 
-@pytest.mark.parametrize(("body", "fault"), [({"error": "no memory"}, Unavailable), ({}, Garbled), ([], Garbled)])
-def test_a_whole_answer_that_is_none(body, fault):
+@pytest.mark.parametrize(
+    ("body", "fault"), [({"error": "no memory"}, UpstreamUnavailable), ({}, MalformedResponse), ([], MalformedResponse)]
+)
+def test_a_whole_answer_that_is_none(body: dict[str, Any] | list[Any], fault: type[Exception]) -> None:
     with pytest.raises(fault):
         DIALECT.upstream.decode_response(body, REQUEST)
 
 
-def test_a_refusal_keeps_its_status_and_text():
+def test_a_refusal_keeps_its_status_and_text() -> None:
     fault = DIALECT.upstream.decode_error(404, {}, b'{"error":"model \'x\' not found"}')
-    assert isinstance(fault, Rejected)
+    assert isinstance(fault, UpstreamRejected)
     assert (fault.status, fault.message) == (404, "model 'x' not found")
 
 
-def test_text_is_told_as_it_comes():
+def test_text_is_emitted_as_it_arrives() -> None:
     seen = events(wire(line("Hel"), line("lo"), DONE))
     assert [event.text for event in seen if isinstance(event, Delta)] == ["Hel", "lo"]
     assert sum(isinstance(event, PartStart) for event in seen) == 1
 
 
-def test_a_call_is_told_whole_as_soon_as_it_is_read():
+def test_a_call_is_emitted_complete_as_soon_as_it_is_read() -> None:
     decoder = DIALECT.upstream.decoder(REQUEST)
     (frame,) = DIALECT.frame_decoder().feed(wire(line(tool_calls=[call()])))
     assert isinstance(decoder.feed(frame)[-1], PartEnd)
 
 
-def test_an_answer_with_pictures_holds_them():
+def test_an_answer_with_pictures_holds_them() -> None:
     assert Media("image", "image/png", PNG) in read(wire(line("Look:", images=[PNG]), DONE)).parts
 
 
-def test_a_whole_history_is_written_in_ollamas_shapes():
+def test_a_whole_history_is_written_in_ollamas_shapes() -> None:
     """field: A5"""
     messages = (
         Message("system", (Text("Be brief."),)),
@@ -260,12 +282,12 @@ def test_a_whole_history_is_written_in_ollamas_shapes():
     assert dropped == ()
 
 
-def test_streaming_is_asked_for_explicitly_either_way():
+def test_streaming_is_always_requested_explicitly() -> None:
     assert written(ModelRequest("m", REQUEST.messages, stream=False))[0]["stream"] is False
 
 
-def test_settings_become_options():
-    settings = Settings(10, 0.5, 0.9, 40, ("END",), 7, 0.1, 0.2, OutputFormat(), Thinking(effort="high"))
+def test_settings_become_options() -> None:
+    settings = RequestSettings(10, 0.5, 0.9, 40, ("END",), 7, 0.1, 0.2, OutputFormat(), ThinkingConfig(effort="high"))
     body, _ = written(ModelRequest("m", REQUEST.messages, settings=settings))
     assert body["options"] == {
         "num_predict": 10,
@@ -283,25 +305,25 @@ def test_settings_become_options():
 @pytest.mark.parametrize(
     ("thinking", "think"),
     [
-        (Thinking(), True),
-        (Thinking(False), False),
-        (Thinking(effort="minimal"), "low"),
-        (Thinking(effort="xhigh"), "max"),
-        (Thinking(effort="none"), False),
-        (Thinking(effort="adaptive"), True),
-        (Thinking(budget=1024), "low"),
-        (Thinking(budget=8000), "medium"),
-        (Thinking(budget=32000), "high"),
+        (ThinkingConfig(), True),
+        (ThinkingConfig(False), False),
+        (ThinkingConfig(effort="minimal"), "low"),
+        (ThinkingConfig(effort="xhigh"), "max"),
+        (ThinkingConfig(effort="none"), False),
+        (ThinkingConfig(effort="adaptive"), True),
+        (ThinkingConfig(budget=1024), "low"),
+        (ThinkingConfig(budget=8000), "medium"),
+        (ThinkingConfig(budget=32000), "high"),
     ],
 )
-def test_thinking_is_asked_for_in_ollamas_words(thinking, think):
-    body, _ = written(ModelRequest("m", REQUEST.messages, settings=Settings(thinking=thinking)))
+def test_thinking_is_encoded_in_ollamas_values(thinking: ThinkingConfig, think: bool | str) -> None:
+    body, _ = written(ModelRequest("m", REQUEST.messages, settings=RequestSettings(thinking=thinking)))
     assert body["think"] == think
 
 
-def test_a_schema_is_the_format():
+def test_a_schema_is_the_format() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
-    request = ModelRequest("m", REQUEST.messages, settings=Settings(output=OutputFormat(schema)))
+    request = ModelRequest("m", REQUEST.messages, settings=RequestSettings(output=OutputFormat(schema)))
     assert written(request)[0]["format"] == schema
     assert written(request, Quirks(output_format="json"))[0]["format"] == "json"
     assert "format" not in written(request, Quirks(output_format="none"))[0]
@@ -320,7 +342,7 @@ def test_a_schema_is_the_format():
         (ToolChoice(parallel=True), ["get_weather", "clock"], 0),
     ],
 )
-def test_a_choice_is_made_by_what_is_left_out(choice, names, notes):
+def test_a_choice_is_made_by_what_is_left_out(choice: ToolChoice | None, names: list[Any] | None, notes: int) -> None:
     """field: B17, B20"""
     body, dropped = written(ModelRequest("m", REQUEST.messages, (WEATHER, CLOCK), choice))
     assert ([tool["function"]["name"] for tool in body["tools"]] if "tools" in body else None) == names
@@ -336,26 +358,26 @@ def test_a_choice_is_made_by_what_is_left_out(choice, names, notes):
         (Opaque("anthropic", {"type": "search_result"}), "known to anthropic only"),
     ],
 )
-def test_what_has_no_place_is_named(part, note):
+def test_what_has_no_place_is_named(part: Part, note: str) -> None:
     body, dropped = written(ModelRequest("m", (Message("user", (Text("Look"), part)),)))
     assert body["messages"] == [{"role": "user", "content": "Look"}]
     assert note in dropped[0]
 
 
-def test_tools_and_settings_that_have_no_place_are_named():
+def test_tools_and_settings_that_have_no_place_are_named() -> None:
     tools = (ToolDef("web", kind="hosted"), ToolDef("patch", kind="freeform"), ToolDef("f", strict=True))
-    body, dropped = written(ModelRequest("m", REQUEST.messages, tools, settings=Settings(user="me")))
+    body, dropped = written(ModelRequest("m", REQUEST.messages, tools, settings=RequestSettings(user="me")))
     assert [tool["function"]["name"] for tool in body["tools"]] == ["f"]
     assert len(dropped) == 4
 
 
-def test_several_answers_are_refused():
+def test_several_answers_are_refused() -> None:
     with pytest.raises(InvalidRequest) as refused:
-        written(ModelRequest("m", REQUEST.messages, settings=Settings(choices=2)))
+        written(ModelRequest("m", REQUEST.messages, settings=RequestSettings(choices=2)))
     assert refused.value.param == "n"
 
 
-def test_pictures_out_of_results_follow_all_results_of_the_turn():
+def test_pictures_out_of_results_follow_all_results_of_the_turn() -> None:
     """field: B1"""
     messages = (
         Message("assistant", (ToolCall("call_a", "shot", "{}"), ToolCall("call_b", "clock", "{}"))),
@@ -372,33 +394,37 @@ def test_pictures_out_of_results_follow_all_results_of_the_turn():
     assert kept["messages"][1]["images"] == [PNG]
 
 
-def test_reasoning_that_another_dialect_sealed_stays_out():
+def test_reasoning_that_another_dialect_sealed_stays_out() -> None:
     """law 8"""
-    thoughts = (Reasoning("a", Seal("anthropic", {"signature": "x"})), Reasoning("b"), Reasoning("c", THINKING))
+    thoughts = (
+        Reasoning("a", ReasoningSignature("anthropic", {"signature": "x"})),
+        Reasoning("b"),
+        Reasoning("c", THINKING),
+    )
     body, _ = written(ModelRequest("m", (Message("assistant", (*thoughts, Text("d"))),)))
     assert body["messages"] == [{"role": "assistant", "content": "d", "thinking": "b\nc"}]
 
 
-def test_broken_arguments_in_a_history_are_neither_lost_nor_taken_for_none():
+def test_broken_arguments_in_a_history_are_neither_lost_nor_taken_for_none() -> None:
     """field: B12"""
     body, _ = written(ModelRequest("m", (Message("assistant", (ToolCall("call_1", "f", '{"a": '),)),)))
     assert body["messages"][0]["tool_calls"][0]["function"]["arguments"] == {"INVALID_JSON": '{"a": '}
 
 
-def test_refusals_are_text():
+def test_refusals_are_text() -> None:
     body, _ = written(ModelRequest("m", (Message("assistant", (Refusal("No."),)),)))
     assert body["messages"] == [{"role": "assistant", "content": "No."}]
 
 
-def test_unsupported_fields_are_left_out_and_named():
-    request = ModelRequest("m", REQUEST.messages, settings=Settings(seed=1, thinking=Thinking()))
+def test_unsupported_fields_are_left_out_and_named() -> None:
+    request = ModelRequest("m", REQUEST.messages, settings=RequestSettings(seed=1, thinking=ThinkingConfig()))
     body, dropped = written(request, Quirks(unsupported=("think", "seed", "format")))
     assert "think" not in body
     assert body["options"] == {}
     assert len(dropped) == 2
 
 
-def test_a_key_is_sent_as_a_bearer_token():
+def test_a_key_is_sent_as_a_bearer_token() -> None:
     assert DIALECT.upstream.headers("k") == {"authorization": "Bearer k"}
     assert DIALECT.upstream.headers(None) == {}
     assert DIALECT.upstream.path(REQUEST) == "/api/chat"

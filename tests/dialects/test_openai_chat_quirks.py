@@ -1,4 +1,4 @@
-"""Every quirk of Chat upstreams is understood, in pieces of any size, and passes on mended to a Chat client."""
+"""Every quirk of Chat upstreams is understood, in pieces of any size, and passes on repaired to a Chat client."""
 
 import json
 
@@ -6,12 +6,12 @@ import pytest
 from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types.chat import ChatCompletionChunk
 
-from tests.dialects.chat_quirks import CLOCK, QUIRKS, WEATHER, Quirk, Told
+from tests.dialects.chat_quirks import CLOCK, QUIRKS, WEATHER, ExpectedAnswer, Quirk
 from tests.dialects.relays import end_of
 from toolgate.conversation.events import ModelResponse, StepEvent
 from toolgate.conversation.fold import fold
 from toolgate.conversation.message import Reasoning, Refusal, ToolCall, plain_text
-from toolgate.dialects.dialect import Reply
+from toolgate.dialects.dialect import AnswerMetadata
 from toolgate.dialects.openai_chat import DIALECT
 from toolgate.wire.sse import SseDecoder
 
@@ -25,10 +25,10 @@ REQUEST = DIALECT.server.decode_request(
     }
 )
 CASES = [pytest.param(quirk, id=f"quirk: {quirk.name}") for quirk in QUIRKS]
-SMALL = [case for case in CASES if len(case.values[0].stream) < 100_000]
+SMALL = [case for case, quirk in zip(CASES, QUIRKS, strict=True) if len(quirk.stream) < 100_000]
 
 
-def heard(stream: bytes, size: int) -> ModelResponse:
+def decode_stream(stream: bytes, size: int) -> ModelResponse:
     """What the decoder understands of a stream that arrives in pieces of this size."""
     frames, decoder = SseDecoder(), DIALECT.upstream.decoder(REQUEST)
     events: list[StepEvent] = []
@@ -44,32 +44,34 @@ def heard(stream: bytes, size: int) -> ModelResponse:
 
 def relayed(stream: bytes) -> bytes:
     """What a Chat client gets of the stream."""
-    frames, relay = SseDecoder(), DIALECT.upstream.relay(REQUEST, Reply("chatcmpl-ours", 1, "m"))
+    frames, relay = SseDecoder(), DIALECT.upstream.relay(REQUEST, AnswerMetadata("chatcmpl-ours", 1, "m"))
     passed = [relay.feed(frame) for frame in [*frames.feed(stream), *frames.end()] if not relay.done]
     return b"".join([*passed, end_of(relay)])
 
 
-def check(response: ModelResponse, told: Told) -> None:
+def check(response: ModelResponse, expected: ExpectedAnswer) -> None:
     """The response says what the quirk's stream means."""
     calls = [part for part in response.parts if isinstance(part, ToolCall)]
-    assert plain_text(response.parts) == told.text
-    assert "".join(part.text for part in response.parts if isinstance(part, Reasoning)) == told.reasoning
-    assert "".join(part.text for part in response.parts if isinstance(part, Refusal)) == told.refusal
-    assert [(c.name, c.arguments, c.complete) for c in calls] == [(c.name, c.arguments, c.complete) for c in told.calls]
-    assert all(wanted.id in (None, call.id) for call, wanted in zip(calls, told.calls, strict=True))
+    assert plain_text(response.parts) == expected.text
+    assert "".join(part.text for part in response.parts if isinstance(part, Reasoning)) == expected.reasoning
+    assert "".join(part.text for part in response.parts if isinstance(part, Refusal)) == expected.refusal
+    assert [(c.name, c.arguments, c.complete) for c in calls] == [
+        (c.name, c.arguments, c.complete) for c in expected.calls
+    ]
+    assert all(wanted.id in (None, call.id) for call, wanted in zip(calls, expected.calls, strict=True))
     assert len({call.id for call in calls}) == len(calls)
-    assert response.reason == told.reason
-    assert told.usage is None or response.usage == told.usage
+    assert response.reason == expected.reason
+    assert expected.usage is None or response.usage == expected.usage
 
 
 @pytest.mark.parametrize("quirk", CASES)
 def test_a_quirk_is_understood(quirk: Quirk) -> None:
     if quirk.fails:
         with pytest.raises(quirk.fails):
-            heard(quirk.stream, len(quirk.stream))
+            decode_stream(quirk.stream, len(quirk.stream))
     else:
-        assert quirk.told is not None
-        check(heard(quirk.stream, len(quirk.stream)), quirk.told)
+        assert quirk.expected is not None
+        check(decode_stream(quirk.stream, len(quirk.stream)), quirk.expected)
 
 
 @pytest.mark.parametrize("quirk", SMALL)
@@ -77,10 +79,10 @@ def test_a_quirk_is_understood(quirk: Quirk) -> None:
 def test_a_quirk_means_the_same_in_pieces_of_any_size(quirk: Quirk, size: int) -> None:
     if quirk.fails:
         with pytest.raises(quirk.fails):
-            heard(quirk.stream, size)
+            decode_stream(quirk.stream, size)
     else:
-        assert quirk.told is not None
-        check(heard(quirk.stream, size), quirk.told)
+        assert quirk.expected is not None
+        check(decode_stream(quirk.stream, size), quirk.expected)
 
 
 @pytest.mark.parametrize("quirk", CASES)
@@ -89,7 +91,7 @@ def test_a_relayed_quirk_fails_or_is_mended_until_the_official_client_understand
         with pytest.raises(quirk.fails):
             relayed(quirk.stream)
         return
-    assert quirk.told is not None
+    assert quirk.expected is not None
     state = ChatCompletionStreamState(input_tools=[])
     lines = relayed(quirk.stream).decode().split("\n\n")
     assert lines[-2:] == ["data: [DONE]", ""]
@@ -103,11 +105,11 @@ def test_a_relayed_quirk_fails_or_is_mended_until_the_official_client_understand
     assert all(all(identity) for identity in identities)
     message = state.current_completion_snapshot.choices[0].message
     if quirk.name != "legacy_function_call":  # a relayed function_call stays one
-        assert (message.content or "") == quirk.told.text
+        assert (message.content or "") == quirk.expected.text
         names = [call.function.name for call in message.tool_calls or []]
-        assert names == [call.name for call in quirk.told.calls]
+        assert names == [call.name for call in quirk.expected.calls]
         assert len({call.id for call in message.tool_calls or []}) == len(names)
         arguments = [call.function.arguments for call in message.tool_calls or []]
-        assert arguments == [call.arguments for call in quirk.told.calls]
-        assert state.current_completion_snapshot.choices[0].finish_reason == quirk.told.reason
-    assert "".join(filter(None, [message.refusal])) == quirk.told.refusal
+        assert arguments == [call.arguments for call in quirk.expected.calls]
+        assert state.current_completion_snapshot.choices[0].finish_reason == quirk.expected.reason
+    assert "".join(filter(None, [message.refusal])) == quirk.expected.refusal

@@ -9,16 +9,25 @@ from openai.types import chat
 from pydantic import BaseModel
 
 from tests.dialects.chat_quirks import CITY, ID1, ROLE, START1, WEATHER, calls, chunk, entry, sse
-from tests.dialects.test_openai_chat_quirks import REQUEST, heard, relayed
-from toolgate.conversation.errors import InvalidRequest, RateLimited, Unavailable
+from tests.dialects.test_openai_chat_quirks import REQUEST, decode_stream, relayed
+from toolgate.conversation.errors import InvalidRequest, RateLimited, UpstreamUnavailable
 from toolgate.conversation.events import Finish, ModelResponse, RunEvent, Usage
 from toolgate.conversation.fold import unfold
-from toolgate.conversation.message import Message, Part, Reasoning, Refusal, Seal, Text, ToolCall, ToolResult
+from toolgate.conversation.message import (
+    Message,
+    Part,
+    Reasoning,
+    ReasoningSignature,
+    Refusal,
+    Text,
+    ToolCall,
+    ToolResult,
+)
 from toolgate.conversation.request import ModelRequest
-from toolgate.dialects.dialect import Quirks, Reply
+from toolgate.dialects.dialect import AnswerMetadata, Quirks
 from toolgate.dialects.openai_chat import DIALECT
 
-REPLY = Reply("chatcmpl-" + "x" * 29, 1_700_000_000, "public-name")
+REPLY = AnswerMetadata("chatcmpl-" + "x" * 29, 1_700_000_000, "public-name")
 CALL = ToolCall(ID1, WEATHER, CITY)
 OURS = {"reasoning_content", "reasoning_details", "images"}
 ANSWERS: dict[str, tuple[Part, ...]] = {
@@ -26,7 +35,7 @@ ANSWERS: dict[str, tuple[Part, ...]] = {
     "call": (CALL,),
     "text and calls": (Text("Let me see."), CALL, ToolCall("call_" + "b" * 24, "get_time", "{}")),
     "reasoning": (Reasoning("Hm."), Text("Yes")),
-    "sealed reasoning": (Reasoning("Hm.", Seal("anthropic", {"signature": "s"})), CALL),
+    "signed reasoning": (Reasoning("Hm.", ReasoningSignature("anthropic", {"signature": "s"})), CALL),
     "refusal": (Refusal("No."),),
     "freeform call": (ToolCall(ID1, "shell", "ls -l", freeform=True),),
     "nothing": (),
@@ -98,8 +107,8 @@ def test_content_is_null_and_calls_are_left_out_when_there_are_none() -> None:
     """field: A24"""
     called = json.loads(DIALECT.server.encode_response(ModelResponse((CALL,), "tool_calls"), REQUEST, REPLY))
     assert called["choices"][0]["message"]["content"] is None
-    said = json.loads(DIALECT.server.encode_response(ModelResponse((Text("x"),), "stop"), REQUEST, REPLY))
-    assert "tool_calls" not in said["choices"][0]["message"]
+    body = json.loads(DIALECT.server.encode_response(ModelResponse((Text("x"),), "stop"), REQUEST, REPLY))
+    assert "tool_calls" not in body["choices"][0]["message"]
 
 
 def test_usage_is_sent_only_to_those_who_ask() -> None:
@@ -111,7 +120,7 @@ def test_usage_is_sent_only_to_those_who_ask() -> None:
 
 
 def test_an_error_in_the_stream_is_followed_by_the_terminator() -> None:
-    text = DIALECT.server.encoder(REQUEST, REPLY).error(Unavailable("boom")).decode()
+    text = DIALECT.server.encoder(REQUEST, REPLY).error(UpstreamUnavailable("boom")).decode()
     error, done, _ = text.split("\n\n")
     assert done == "data: [DONE]"
     assert json.loads(error.removeprefix("data: "))["error"]["message"] == "boom"
@@ -154,18 +163,18 @@ def test_usage_on_every_chunk_closes_nothing_early() -> None:
         *[{**calls(entry(0, arguments=piece)), "usage": usage} for piece in ('{"city":', '"Paris"}')],
         {**chunk({}, "tool_calls"), "usage": usage},
     )
-    assert [part.arguments for part in heard(stream, 9).parts if isinstance(part, ToolCall)] == [CITY]
+    assert [part.arguments for part in decode_stream(stream, 9).parts if isinstance(part, ToolCall)] == [CITY]
 
 
 def test_a_finish_for_calls_that_never_came_is_a_plain_stop() -> None:
     """field: A19"""
     stream = sse(ROLE, chunk({"content": "Hi"}), chunk({}, "tool_calls"))
-    assert heard(stream, 1000).reason == "stop"
+    assert decode_stream(stream, 1000).reason == "stop"
     assert b'"finish_reason":"stop"' in relayed(stream)
 
 
 def test_unknown_fields_pass_through_a_relay() -> None:
-    """field: U2"""
+    """spec: U2"""
     odd = chunk({"content": "x", "vendor": {"a": [1]}}, service_tier="flex", system_fingerprint="fp", citations=["u"])
     odd["choices"][0]["logprobs"] = {"content": [{"token": "x"}]}
     passed = json.loads(relayed(sse(ROLE, odd, chunk({}, "stop"))).decode().split("\n\n")[1].removeprefix("data: "))
@@ -187,10 +196,10 @@ def test_a_thought_signature_returns_on_its_call_also_from_another_dialect() -> 
     """field: C9; quirk: thought_signature"""
     signed = {"google": {"thought_signature": "sig"}}
     stream = sse(ROLE, calls(entry(0, ID1, WEATHER, CITY, extra_content=signed)), chunk({}, "tool_calls"))
-    seal, call = heard(stream, 1000).parts
-    assert isinstance(seal, Reasoning)
+    signature, call = decode_stream(stream, 1000).parts
+    assert isinstance(signature, Reasoning)
     assert isinstance(call, ToolCall)
-    kept_apart = Message("assistant", (seal, ToolCall(call.id, call.name, call.arguments)))
+    kept_apart = Message("assistant", (signature, ToolCall(call.id, call.name, call.arguments)))
     history = (Message("user", (Text("x"),)), kept_apart, Message("tool", (ToolResult(call.id, (Text("22"),)),)))
     sent, _ = DIALECT.upstream.encode_request(ModelRequest("m", history), Quirks())
     assert sent["messages"][1]["tool_calls"][0]["extra_content"] == signed
@@ -244,13 +253,13 @@ def test_a_bad_request_is_refused_at_the_field(change: dict[str, Any], param: st
 
 
 @pytest.mark.parametrize(
-    "said",
+    "fields",
     [{}, {"stream": True}, {"stream": False, "max_tokens": 5}, {"stream": None}, {"max_tokens": None}],
     ids=str,
 )
-def test_a_plain_request_means_what_it_means_field_by_field(said: dict[str, Any]) -> None:
+def test_a_plain_request_means_what_it_means_field_by_field(fields: dict[str, Any]) -> None:
     turns = [("system", "Be brief."), ("user", "Hi"), ("assistant", "Hello"), ("user", "")]
-    body = {"model": "m", "messages": [{"role": role, "content": text} for role, text in turns], **said}
+    body = {"model": "m", "messages": [{"role": role, "content": text} for role, text in turns], **fields}
     not_quite_plain = {**body, "user": None}
     assert DIALECT.server.decode_request(body) == DIALECT.server.decode_request(not_quite_plain)
 

@@ -20,35 +20,35 @@ from tests.dialects.openai_responses_cases import (
     call,
     completed,
     created,
+    decode_events,
     done,
     event,
     message,
     text_delta,
-    told,
 )
 from tests.dialects.relays import end_of
-from tests.dialects.test_openai_responses_stream import REQUEST, heard
-from toolgate.conversation.errors import Garbled, Unavailable
+from tests.dialects.test_openai_responses_stream import REQUEST, decode_stream
+from toolgate.conversation.errors import MalformedResponse, UpstreamUnavailable
 from toolgate.conversation.message import Opaque, ToolCall
-from toolgate.dialects.dialect import Reply
+from toolgate.dialects.dialect import AnswerMetadata
 from toolgate.dialects.openai_responses import DIALECT
 from toolgate.dialects.openai_responses.relay import ResponsesRelay
 from toolgate.wire.sse import SseDecoder
 
-REPLY = Reply("resp_ours", 1, "public")
+REPLY = AnswerMetadata("resp_ours", 1, "public")
 CASES = [pytest.param(quirk, id=f"quirk: {quirk.name}") for quirk in QUIRKS]
-GOOD = [case for case in CASES if not case.values[0].fails]
+GOOD = [case for case, quirk in zip(CASES, QUIRKS, strict=True) if not quirk.fails]
 
 
 def relayed(stream: bytes) -> tuple[bytes, ResponsesRelay]:
-    """What a client gets of the stream, and what was heard of it."""
+    """What a client gets of the stream, and what the relay knows of it."""
     frames, relay = SseDecoder(), ResponsesRelay(REQUEST, REPLY)
     passed = [relay.feed(frame) for frame in [*frames.feed(stream), *frames.end()]]
     return b"".join([*passed, end_of(relay)]), relay
 
 
 def last(stream: bytes) -> dict[str, Any]:
-    response: dict[str, Any] = told(stream)[-1]["response"]
+    response: dict[str, Any] = decode_events(stream)[-1]["response"]
     return response
 
 
@@ -60,7 +60,7 @@ def test_a_relayed_quirk_means_what_it_meant(quirk: Quirk) -> None:
         assert quirk.mentions in failure.value.message
         return
     passed, relay = relayed(quirk.stream)
-    response = heard(passed)
+    response = decode_stream(passed)
     assert response.parts == quirk.parts
     assert (response.reason, relay.reason) == (quirk.reason, quirk.reason)
     assert relay.calls == len([part for part in quirk.parts if isinstance(part, ToolCall)])
@@ -72,7 +72,7 @@ def test_a_relayed_quirk_means_what_it_meant(quirk: Quirk) -> None:
 def test_the_sdk_reads_a_relayed_quirk(quirk: Quirk) -> None:
     """field: D1"""
     passed, _ = relayed(quirk.stream)
-    ids = {one["response"]["id"] for one in told(passed) if "response" in one}
+    ids = {one["response"]["id"] for one in decode_events(passed) if "response" in one}
     assert ids == {"resp_ours"}
     if quirk.reason in ("length", "content_filter"):
         return  # the SDK's helper waits for `response.completed` and has no word for these
@@ -90,7 +90,7 @@ def test_every_item_is_announced_and_keeps_its_id_to_the_end(quirk: Quirk) -> No
     opened: dict[int, str] = {}
     closed: dict[int, str] = {}
     passed, _ = relayed(quirk.stream)
-    for one in told(passed):
+    for one in decode_events(passed):
         if one["type"] == "response.output_item.added":
             assert one["output_index"] == len(opened)
             opened[one["output_index"]] = one["item"]["id"]
@@ -103,9 +103,9 @@ def test_every_item_is_announced_and_keeps_its_id_to_the_end(quirk: Quirk) -> No
 
 
 @pytest.mark.parametrize("quirk", GOOD)
-def test_whatever_an_item_says_was_told_in_deltas_too(quirk: Quirk) -> None:
+def test_the_text_of_every_item_was_also_sent_in_deltas(quirk: Quirk) -> None:
     """The AI SDK reads deltas alone."""
-    events = told(relayed(quirk.stream)[0])
+    events = decode_events(relayed(quirk.stream)[0])
     deltas: dict[str, str] = {}
     for one in events:
         if one["type"].endswith(("output_text.delta", "arguments.delta", "input.delta")):
@@ -134,7 +134,7 @@ def test_a_good_stream_passes_unchanged_but_for_id_and_numbers() -> None:
         + completed(message("a", x=6), x=7)
     )
     before = [json.loads(frame.data) for frame in SseDecoder().feed(stream)]
-    after = told(relayed(stream)[0])
+    after = decode_events(relayed(stream)[0])
     assert [one["type"] for one in after] == [one["type"] for one in before]
     for old, new in zip(before, after, strict=True):
         old.pop("response", None)
@@ -148,7 +148,7 @@ def test_unknown_fields_of_items_stay() -> None:
     passed, _ = relayed(
         created() + added({**EMPTY_MESSAGE, "x_strange": 1}) + text_delta("a") + done(item) + completed(item)
     )
-    events = told(passed)
+    events = decode_events(passed)
     assert [one["item"]["x_strange"] for one in events if "item" in one] == [1, 1]
     assert last(passed)["output"][0]["phase"] == "final_answer"
 
@@ -176,7 +176,7 @@ def test_a_late_proof_of_reasoning_is_the_one_that_counts() -> None:
 def test_numbers_that_repeat_are_numbered_anew() -> None:
     """field: D9"""
     stream = created(sequence_number=0) + event("response.in_progress", response={}, sequence_number=0) + completed()
-    told(relayed(stream)[0])
+    decode_events(relayed(stream)[0])
 
 
 def test_one_of_two_calls_with_the_same_id_gets_another() -> None:
@@ -190,15 +190,15 @@ def test_one_of_two_calls_with_the_same_id_gets_another() -> None:
 def test_a_stream_that_breaks_off_can_be_ended_in_its_own_numbering() -> None:
     relay = ResponsesRelay(REQUEST, REPLY)
     passed = b"".join([relay.feed(frame) for frame in SseDecoder().feed(created() + done(message("a")))])
-    with pytest.raises(Garbled):
+    with pytest.raises(MalformedResponse):
         relay.end()
-    events = told(passed + relay.error(Unavailable("gone")))
+    events = decode_events(passed + relay.error(UpstreamUnavailable("gone")))
     assert [one["type"] for one in events[-2:]] == ["error", "response.failed"]
     assert events[-1]["response"]["output"][0]["content"][0]["text"] == "a"
 
 
 def test_a_name_that_would_break_the_framing_is_refused() -> None:
-    with pytest.raises(Garbled):
+    with pytest.raises(MalformedResponse):
         relayed(created() + b'data: {"type":"response.x\\ndata: y"}\n\n')
 
 
@@ -209,7 +209,7 @@ def test_a_half_call_is_not_completed_on_the_way() -> None:
     passed, _ = relayed(
         stream + completed(half, status="incomplete", incomplete_details={"reason": "max_output_tokens"})
     )
-    events = told(passed)
+    events = decode_events(passed)
     assert "response.function_call_arguments.done" not in [one["type"] for one in events]
     assert events[-1]["type"] == "response.incomplete"
     assert events[-1]["response"]["output"][0]["status"] == "incomplete"
@@ -221,16 +221,16 @@ def test_a_call_cut_off_before_its_arguments_gets_none() -> None:
     assert last(relayed(created() + added(EMPTY_CALL) + done(half) + cut)[0])["output"][0]["arguments"] == ""
 
 
-def test_a_whole_answer_is_mended_and_kept() -> None:
+def test_a_whole_answer_is_repaired_and_kept() -> None:
     items = [message("a", phase="commentary"), call({"city": "Paris"}, "fc_1"), call("", "", ID1, "get_time")]
     body = {"id": "resp_up", "model": "up", "output": items, "usage": {"input_tokens": 3}, "x_strange": 1}
     response = DIALECT.upstream.decode_response(body, REQUEST)
-    mended = DIALECT.upstream.relay_response(body, response, REQUEST, REPLY)
-    assert mended["id"] == "resp_ours"
-    assert mended["x_strange"] == 1
-    assert mended["usage"]["total_tokens"] == 3
-    said, first, second = mended["output"]
-    assert said["phase"] == "commentary"
+    repaired = DIALECT.upstream.relay_response(body, response, REQUEST, REPLY)
+    assert repaired["id"] == "resp_ours"
+    assert repaired["x_strange"] == 1
+    assert repaired["usage"]["total_tokens"] == 3
+    text_item, first, second = repaired["output"]
+    assert text_item["phase"] == "commentary"
     assert first["arguments"] == CITY
     assert second["arguments"] == "{}"
     assert second["call_id"] not in ("", first["call_id"])

@@ -6,25 +6,25 @@ import pytest
 
 from tests.dialects.openai_responses_cases import CITY, ID1, ID2, WEATHER
 from toolgate.conversation.errors import InvalidRequest
-from toolgate.conversation.history import settle
+from toolgate.conversation.history import match_results
 from toolgate.conversation.message import (
     Media,
     Message,
     Opaque,
     Reasoning,
+    ReasoningSignature,
     Refusal,
-    Seal,
     Text,
     ToolCall,
     ToolResult,
 )
-from toolgate.conversation.request import ModelRequest, OutputFormat, Thinking, ToolChoice, ToolDef
+from toolgate.conversation.request import ModelRequest, OutputFormat, ThinkingConfig, ToolChoice, ToolDef
 from toolgate.dialects.anthropic import DIALECT as ANTHROPIC
 from toolgate.dialects.dialect import Dialect, Quirks
 from toolgate.dialects.ollama import DIALECT as OLLAMA
 from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
 from toolgate.dialects.openai_responses import DIALECT, requests
-from toolgate.dialects.openai_responses.words import NAME
+from toolgate.dialects.openai_responses.shared_codec import NAME
 
 
 def decode(**fields: Any) -> ModelRequest:
@@ -164,8 +164,10 @@ def test_a_result_of_another_shape_is_taken_as_text(value: Any, text: str) -> No
 )
 def test_a_result_finds_its_call_by_either_id(call: Any, named: str | None) -> None:
     """field: B5, B7"""
-    said = messages(call, {"type": "function_call_output", "output": "sunny", **({"call_id": named} if named else {})})
-    assert said[1].parts == (ToolResult(ID1, (Text("sunny"),)),)
+    decoded = messages(
+        call, {"type": "function_call_output", "output": "sunny", **({"call_id": named} if named else {})}
+    )
+    assert decoded[1].parts == (ToolResult(ID1, (Text("sunny"),)),)
 
 
 def test_a_result_without_an_id_is_refused_where_two_calls_wait() -> None:
@@ -177,12 +179,14 @@ def test_a_result_without_an_id_is_refused_where_two_calls_wait() -> None:
 
 def test_a_result_that_answers_no_call_is_refused_when_the_history_is_settled() -> None:
     with pytest.raises(InvalidRequest, match="matches no earlier tool call"):
-        settle(decode(input=[{"role": "user", "content": "u"}, output(id="call_openresponses_missing")]))
+        match_results(decode(input=[{"role": "user", "content": "u"}, output(id="call_openresponses_missing")]))
 
 
 def test_ids_that_return_every_round_belong_to_the_nearest_call() -> None:
     """field: B6"""
-    request = settle(decode(input=[fc("search:0"), output("a", "search:0"), fc("search:0"), output("b", "search:0")]))
+    request = match_results(
+        decode(input=[fc("search:0"), output("a", "search:0"), fc("search:0"), output("b", "search:0")])
+    )
     results = [part.content for message in request.messages for part in message.parts if isinstance(part, ToolResult)]
     assert results == [(Text("a"),), (Text("b"),)]
 
@@ -207,8 +211,16 @@ def test_a_half_call_in_the_history_stays_half() -> None:
 
 def test_reasoning_keeps_its_proof() -> None:
     """field: C1, C2"""
-    item = {"type": "reasoning", "id": "rs_1", "summary": [], "content": None, "encrypted_content": "gAAA"}
-    assert messages(item)[0].parts == (Reasoning("", Seal(NAME, {"summary": [], "encrypted_content": "gAAA"})),)
+    item: dict[str, Any] = {
+        "type": "reasoning",
+        "id": "rs_1",
+        "summary": [],
+        "content": None,
+        "encrypted_content": "gAAA",
+    }
+    assert messages(item)[0].parts == (
+        Reasoning("", ReasoningSignature(NAME, {"summary": [], "encrypted_content": "gAAA"})),
+    )
 
 
 def test_a_call_carries_its_namespace() -> None:
@@ -218,23 +230,23 @@ def test_a_call_carries_its_namespace() -> None:
 
 def test_items_of_unknown_kinds_stay_in_their_place() -> None:
     """field: B32"""
-    strange = [
+    strange: list[dict[str, Any]] = [
         {"type": "web_search_call", "id": "ws_1", "status": "completed"},
         {"type": "mcp_call", "id": "mcp_1", "server_label": "other", "name": "f", "arguments": "{}"},
         {"type": "compaction", "encrypted_content": "x"},
         {"type": "tool_search_call", "arguments": {}},
         {"type": "no_such_item", "x": 1},
     ]
-    said = messages({"role": "user", "content": "u"}, *strange, {"role": "user", "content": "v"})
-    assert said[1].parts == tuple([Opaque(NAME, item) for item in strange])
-    assert [message.role for message in said] == ["user", "assistant", "user"]
+    decoded = messages({"role": "user", "content": "u"}, *strange, {"role": "user", "content": "v"})
+    assert decoded[1].parts == tuple([Opaque(NAME, item) for item in strange])
+    assert [message.role for message in decoded] == ["user", "assistant", "user"]
 
 
 def test_a_call_that_was_run_here_is_history_for_any_model() -> None:
     item = {"type": "mcp_call", "id": "mcp_" + "a" * 24, "server_label": "toolgate", "name": "f", "arguments": "{}"}
-    said = messages({**item, "output": "x", "error": None})
-    assert said[0].parts == (ToolCall(ID1, "f", "{}", executor="gateway"),)
-    assert said[1].parts == (ToolResult(ID1, (Text("x"),), False, "f"),)
+    decoded = messages({**item, "output": "x", "error": None})
+    assert decoded[0].parts == (ToolCall(ID1, "f", "{}", executor="gateway"),)
+    assert decoded[1].parts == (ToolResult(ID1, (Text("x"),), False, "f"),)
     failed = messages(
         {**item, "error": {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": "no"}]}}
     )
@@ -296,7 +308,7 @@ def test_tools_of_every_kind() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "choice"),
+    ("sent", "choice"),
     [
         ("auto", ToolChoice("auto")),
         ("none", ToolChoice("none")),
@@ -321,9 +333,9 @@ def test_tools_of_every_kind() -> None:
         ),
     ],
 )
-def test_a_choice_is_read_flat_and_nested(said: Any, choice: ToolChoice) -> None:
+def test_a_choice_is_read_flat_and_nested(sent: Any, choice: ToolChoice) -> None:
     """field: B21"""
-    assert decode(tool_choice=said).tool_choice == choice
+    assert decode(tool_choice=sent).tool_choice == choice
 
 
 def test_parallel_calls_alone_are_a_free_choice() -> None:
@@ -344,14 +356,14 @@ def test_settings() -> None:
     settings = request.settings
     assert (settings.max_tokens, settings.temperature, settings.top_p, settings.user) == (8, 0.5, 0.9, "u")
     assert settings.output == OutputFormat({"a": 1}, "n", None, True)
-    assert settings.thinking == Thinking(True, "high", summary="auto")
+    assert settings.thinking == ThinkingConfig(True, "high", summary="auto")
     assert request.extra[NAME] == {"text": {"verbosity": "low"}, "reasoning": {"context": "all_turns"}}
     assert decode(text={"format": {"type": "json_object"}}).settings.output == OutputFormat()
     assert decode(text={"format": {"type": "text"}}).settings.output is None
-    assert decode(reasoning={"effort": "none"}).settings.thinking == Thinking(False, "none")
+    assert decode(reasoning={"effort": "none"}).settings.thinking == ThinkingConfig(False, "none")
 
 
-def test_what_keeps_state_can_be_asked_of_the_request() -> None:
+def test_fields_for_stored_responses_can_be_read_from_the_request() -> None:
     request = decode(store=False, previous_response_id="resp_1", background=True, conversation={"id": "conv_1"})
     assert not requests.is_stored(request)
     assert requests.is_background(request)

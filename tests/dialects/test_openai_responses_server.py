@@ -14,9 +14,9 @@ from tests.dialects.openai_responses_cases import (
     by_the_sdk,
     check_event,
     check_response,
-    told,
+    decode_events,
 )
-from toolgate.conversation.errors import InvalidRequest, RateLimited, Rejected, Unavailable
+from toolgate.conversation.errors import InvalidRequest, RateLimited, UpstreamRejected, UpstreamUnavailable
 from toolgate.conversation.events import (
     Delta,
     Finish,
@@ -30,14 +30,24 @@ from toolgate.conversation.events import (
     Usage,
 )
 from toolgate.conversation.fold import unfold_part
-from toolgate.conversation.message import Media, Opaque, Part, Reasoning, Refusal, Seal, Text, ToolCall, ToolResult
-from toolgate.conversation.seals import disclose
-from toolgate.dialects.dialect import Reply
+from toolgate.conversation.message import (
+    Media,
+    Opaque,
+    Part,
+    Reasoning,
+    ReasoningSignature,
+    Refusal,
+    Text,
+    ToolCall,
+    ToolResult,
+)
+from toolgate.conversation.reasoning_envelope import unwrap_signature
+from toolgate.dialects.dialect import AnswerMetadata
 from toolgate.dialects.openai_responses import DIALECT
 from toolgate.dialects.openai_responses.server import ResponsesEncoder
-from toolgate.dialects.openai_responses.words import NAME
+from toolgate.dialects.openai_responses.shared_codec import NAME
 
-REPLY = Reply("resp_ours", 1_700_000_000, "public")
+REPLY = AnswerMetadata("resp_ours", 1_700_000_000, "public")
 BODY: dict[str, Any] = {
     "model": "m",
     "input": "hi",
@@ -81,7 +91,10 @@ ANSWERS: dict[str, tuple[tuple[Part, ...], FinishReason]] = {
     "cut off in a call": ((Text("a"), ToolCall(ID1, "get_weather", '{"ci', complete=False)), "length"),
     "filtered": ((Text("Hel"),), "content_filter"),
     "a pause": ((Text("Hel"),), "pause"),
-    "sealed thoughts without words": ((Reasoning("", Seal("elsewhere", {"signature": "x"})), Text("a")), "stop"),
+    "signed reasoning without text": (
+        (Reasoning("", ReasoningSignature("elsewhere", {"signature": "x"})), Text("a")),
+        "stop",
+    ),
     "a picture": ((Media("image", "image/png", "QUJD"),), "stop"),
     "a picture elsewhere": ((Media("image", url="https://example.org/a.png"),), "stop"),
     "an item of its own kind": (
@@ -130,7 +143,7 @@ def without_ids(value: Any) -> Any:
 @answers
 @pytest.mark.parametrize("request_", [REQUEST, PLAIN], ids=["elaborate", "plain"])
 def test_every_event_is_what_the_published_types_say(parts: Any, reason: Any, request_: Any) -> None:
-    for event in told(streamed(parts, reason, request_)):
+    for event in decode_events(streamed(parts, reason, request_)):
         check_event(event)
 
 
@@ -138,7 +151,7 @@ def test_every_event_is_what_the_published_types_say(parts: Any, reason: Any, re
 def test_a_whole_answer_is_what_the_published_types_say_and_what_a_stream_ends_with(parts: Any, reason: Any) -> None:
     body = whole(parts, reason)
     check_response(body)
-    last = told(streamed(parts, reason))[-1]["response"]
+    last = decode_events(streamed(parts, reason))[-1]["response"]
     assert {**body, "output": without_ids(body["output"])} == {**last, "output": without_ids(last["output"])}
 
 
@@ -153,14 +166,14 @@ def test_the_sdk_reads_the_stream(parts: Any, reason: Any) -> None:
     )
     calls = [part for part in parts if isinstance(part, ToolCall) and part.executor == "client"]
     found = [item for item in final.output if item.type in ("function_call", "custom_tool_call")]
-    assert [(item.call_id, item.name) for item in found] == [(call.id, call.name) for call in calls]  # type: ignore[union-attr]
+    assert [(item.call_id, item.name) for item in found] == [(call.id, call.name) for call in calls]
     assert final.usage is not None
     assert final.usage.input_tokens_details.cached_tokens == 4
 
 
 @answers
-def test_items_are_announced_told_and_closed_under_one_id(parts: Any, reason: Any) -> None:
-    events = told(streamed(parts, reason))
+def test_items_are_announced_sent_and_closed_under_one_id(parts: Any, reason: Any) -> None:
+    events = decode_events(streamed(parts, reason))
     opened: dict[int, Any] = {}
     closed: dict[int, Any] = {}
     for event in events:
@@ -179,7 +192,7 @@ def test_items_are_announced_told_and_closed_under_one_id(parts: Any, reason: An
 
 
 def test_the_stream_of_a_text_has_exactly_these_events() -> None:
-    kinds = [event["type"].removeprefix("response.") for event in told(streamed((Text("Hello"),)))]
+    kinds = [event["type"].removeprefix("response.") for event in decode_events(streamed((Text("Hello"),)))]
     assert kinds == [
         "created",
         "in_progress",
@@ -195,7 +208,7 @@ def test_the_stream_of_a_text_has_exactly_these_events() -> None:
 
 def test_the_stream_of_thought_and_a_call_has_exactly_these_events() -> None:
     """field: A2, A20, B26"""
-    events = told(streamed((Reasoning("Hm."), WEATHER), "tool_calls"))
+    events = decode_events(streamed((Reasoning("Hm."), WEATHER), "tool_calls"))
     assert [event["type"].removeprefix("response.") for event in events] == [
         "created",
         "in_progress",
@@ -225,11 +238,11 @@ def test_every_event_leaves_in_one_piece_when_it_is_known() -> None:
     assert delta.endswith(b"}\n\n")
 
 
-def test_a_part_without_deltas_is_told_in_one() -> None:
+def test_a_part_without_deltas_is_sent_in_one() -> None:
     encoder = ResponsesEncoder(REQUEST, REPLY)
-    events = [StepStart(), PartStart(Text("")), PartEnd(Text("Hello")), Finish("stop", USAGE)]
+    events: list[RunEvent] = [StepStart(), PartStart(Text("")), PartEnd(Text("Hello")), Finish("stop", USAGE)]
     stream = b"".join([encoder.encode(event) for event in events])
-    assert [event["delta"] for event in told(stream) if "delta" in event] == ["Hello"]
+    assert [event["delta"] for event in decode_events(stream) if "delta" in event] == ["Hello"]
 
 
 def test_the_response_repeats_the_request() -> None:
@@ -254,10 +267,11 @@ def test_a_response_of_a_conversation_names_it() -> None:
 
 
 def test_an_answer_tells_when_it_was_complete_and_a_cut_one_was_never() -> None:
-    timed = Reply(REPLY.id, REPLY.created, REPLY.model, times=lambda: (1.0, 2.5))
-    for reason, second in (("stop", REPLY.created + 2), ("length", None)):
+    timed = AnswerMetadata(REPLY.id, REPLY.created, REPLY.model, times=lambda: (1.0, 2.5))
+    cases: list[tuple[FinishReason, float | None]] = [("stop", REPLY.created + 2), ("length", None)]
+    for reason, second in cases:
         encoder = ResponsesEncoder(REQUEST, timed)
-        events = told(b"".join([encoder.encode(event) for event in run((Text("Hi"),), reason)]))
+        events = decode_events(b"".join([encoder.encode(event) for event in run((Text("Hi"),), reason)]))
         assert events[-1]["response"]["completed_at"] == second
         whole = DIALECT.server.encode_response(ModelResponse((Text("Hi"),), reason, USAGE), REQUEST, timed)
         assert json.loads(whole)["completed_at"] == second
@@ -265,20 +279,20 @@ def test_an_answer_tells_when_it_was_complete_and_a_cut_one_was_never() -> None:
 
 def test_an_answer_that_was_cut_off_is_incomplete_and_so_is_its_last_item() -> None:
     """field: A26"""
-    events = told(streamed((Text("a"), Text("Hel")), "length"))
+    events = decode_events(streamed((Text("a"), Text("Hel")), "length"))
     assert events[-1]["type"] == "response.incomplete"
     assert events[-1]["response"]["incomplete_details"] == {"reason": "max_output_tokens"}
     assert [item["status"] for item in events[-1]["response"]["output"]] == ["completed", "incomplete"]
 
 
 def test_a_half_call_does_not_look_complete() -> None:
-    events = told(streamed((ToolCall(ID1, "get_weather", '{"ci', complete=False),), "length"))
+    events = decode_events(streamed((ToolCall(ID1, "get_weather", '{"ci', complete=False),), "length"))
     assert "response.function_call_arguments.done" not in [event["type"] for event in events]
     assert events[-1]["response"]["output"][0]["status"] == "incomplete"
 
 
 def test_a_whole_call_before_the_cut_stays_whole() -> None:
-    output = told(streamed((WEATHER,), "length"))[-1]["response"]["output"]
+    output = decode_events(streamed((WEATHER,), "length"))[-1]["response"]["output"]
     assert output[0]["status"] == "completed"
 
 
@@ -286,11 +300,11 @@ def test_a_failure_amid_the_stream_is_raised_by_the_sdk_with_its_message() -> No
     """field: A27, A29, D5"""
     encoder = ResponsesEncoder(REQUEST, REPLY)
     begun = b"".join([encoder.encode(event) for event in run((Text("a"), Text("b")), "stop")[:-2]])
-    stream = begun + encoder.error(Unavailable("The upstream is gone.", code="upstream_error"))
+    stream = begun + encoder.error(UpstreamUnavailable("The upstream is gone.", code="upstream_error"))
     with pytest.raises(openai.APIError, match=r"The upstream is gone\.") as raised:
         by_the_sdk(stream)
     assert raised.value.code == "upstream_error"
-    events = told(stream)
+    events = decode_events(stream)
     assert [event["type"] for event in events[-2:]] == ["error", "response.failed"]
     assert events[-2]["message"] == events[-2]["error"]["message"] == "The upstream is gone."
     failed = events[-1]["response"]
@@ -301,7 +315,7 @@ def test_a_failure_amid_the_stream_is_raised_by_the_sdk_with_its_message() -> No
 
 
 def test_a_stream_may_fail_before_it_begins() -> None:
-    events = told(ResponsesEncoder(REQUEST, REPLY).error(RateLimited("Slow down.")))
+    events = decode_events(ResponsesEncoder(REQUEST, REPLY).error(RateLimited("Slow down.")))
     assert [event["type"] for event in events] == ["error", "response.failed"]
     assert events[1]["response"]["error"] == {"code": "rate_limit_exceeded", "message": "Slow down."}
 
@@ -309,13 +323,13 @@ def test_a_stream_may_fail_before_it_begins() -> None:
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (Rejected("too long", code="context_length_exceeded"), "context_length_exceeded"),
+        (UpstreamRejected("too long", code="context_length_exceeded"), "context_length_exceeded"),
         (InvalidRequest("no"), "invalid_prompt"),
-        (Unavailable("gone"), "server_error"),
+        (UpstreamUnavailable("gone"), "server_error"),
     ],
 )
 def test_codes_that_clients_act_on_are_kept(error: Any, code: str) -> None:
-    assert told(ResponsesEncoder(REQUEST, REPLY).error(error))[1]["response"]["error"]["code"] == code
+    assert decode_events(ResponsesEncoder(REQUEST, REPLY).error(error))[1]["response"]["error"]["code"] == code
 
 
 def test_an_error_response_has_openais_form() -> None:
@@ -342,35 +356,39 @@ def test_a_name_that_two_namespaces_share_keeps_the_one_it_came_with() -> None:
 
 def test_a_foreign_seal_travels_in_an_envelope() -> None:
     """field: C5, C7"""
-    seal = Seal("anthropic", {"signature": "secret-of-another"})
-    item = whole((Reasoning("Hm.", seal),))["output"][0]
-    assert disclose(item["encrypted_content"]) == seal
+    signature = ReasoningSignature("anthropic", {"signature": "secret-of-another"})
+    item = whole((Reasoning("Hm.", signature),))["output"][0]
+    assert unwrap_signature(item["encrypted_content"]) == signature
     again = DIALECT.server.decode_request({"model": "m", "input": [item, {"role": "user", "content": "go on"}]})
-    assert again.messages[0].parts == (Reasoning("Hm.", seal),)
+    assert again.messages[0].parts == (Reasoning("Hm.", signature),)
 
 
 def test_an_own_seal_is_shown_as_it_came() -> None:
-    item = whole((Reasoning("Hm.", Seal(NAME, {"encrypted_content": "gAAA", "summary": []})),))["output"][0]
+    item = whole((Reasoning("Hm.", ReasoningSignature(NAME, {"encrypted_content": "gAAA", "summary": []})),))["output"][
+        0
+    ]
     assert item["encrypted_content"] == "gAAA"
 
 
 def test_thoughts_without_proof_keep_their_own_form_in_an_envelope() -> None:
-    seal = Seal(NAME, {"summary": [], "content": [{"type": "reasoning_text", "text": "raw"}]})
-    item = whole((Reasoning("raw", seal),))["output"][0]
-    assert disclose(item["encrypted_content"]) == seal
+    signature = ReasoningSignature(NAME, {"summary": [], "content": [{"type": "reasoning_text", "text": "raw"}]})
+    item = whole((Reasoning("raw", signature),))["output"][0]
+    assert unwrap_signature(item["encrypted_content"]) == signature
 
 
 def test_the_envelope_of_another_gateway_is_wrapped_not_opened() -> None:
-    inner = whole((Reasoning("Hm.", Seal("anthropic", {"signature": "s"})),))["output"][0]["encrypted_content"]
-    seal = Seal(NAME, {"encrypted_content": inner, "summary": []})
-    outer = whole((Reasoning("Hm.", seal),))["output"][0]["encrypted_content"]
-    assert disclose(outer) == seal
+    inner = whole((Reasoning("Hm.", ReasoningSignature("anthropic", {"signature": "s"})),))["output"][0][
+        "encrypted_content"
+    ]
+    signature = ReasoningSignature(NAME, {"encrypted_content": inner, "summary": []})
+    outer = whole((Reasoning("Hm.", signature),))["output"][0]["encrypted_content"]
+    assert unwrap_signature(outer) == signature
 
 
 def test_parts_of_other_dialects_are_not_shown() -> None:
     stream = streamed((Opaque("anthropic", {"type": "server_tool_use", "secret": "x"}), Text("a")))
     assert b"server_tool_use" not in stream
-    assert [item["type"] for item in told(stream)[-1]["response"]["output"]] == ["message"]
+    assert [item["type"] for item in decode_events(stream)[-1]["response"]["output"]] == ["message"]
 
 
 def test_a_call_run_here_is_an_mcp_call_with_its_result() -> None:
@@ -392,7 +410,7 @@ def test_letters_beyond_ascii_are_not_escaped() -> None:
     assert "größer 👩‍🚀".encode() in streamed((Text("größer 👩‍🚀"),))
 
 
-def test_a_delta_costs_the_same_however_much_was_said() -> None:
+def test_a_delta_costs_the_same_however_much_was_sent() -> None:
     encoder = ResponsesEncoder(REQUEST, REPLY)
     encoder.encode(StepStart())
     encoder.encode(PartStart(Text("")))

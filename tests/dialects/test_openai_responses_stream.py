@@ -20,14 +20,14 @@ from tests.dialects.openai_responses_cases import (
     message,
     text_delta,
 )
-from toolgate.conversation.errors import Garbled, Unavailable
+from toolgate.conversation.errors import MalformedResponse, UpstreamUnavailable
 from toolgate.conversation.events import Delta, ModelResponse, StepEvent
 from toolgate.conversation.fold import fold
 from toolgate.conversation.message import Media, Text, ToolCall
 from toolgate.dialects.openai_responses import DIALECT
-from toolgate.dialects.openai_responses.words import NAME
-from toolgate.wire.frames import Frame
+from toolgate.dialects.openai_responses.shared_codec import NAME
 from toolgate.wire.sse import SseDecoder
+from toolgate.wire.stream_framing import Frame
 
 REQUEST = DIALECT.server.decode_request(
     {
@@ -52,7 +52,7 @@ def events_of(stream: bytes, size: int | None = None) -> list[StepEvent]:
     return [*events, *decoder.end()]
 
 
-def heard(stream: bytes, size: int | None = None) -> ModelResponse:
+def decode_stream(stream: bytes, size: int | None = None) -> ModelResponse:
     return fold(events_of(stream, size))
 
 
@@ -61,23 +61,23 @@ def heard(stream: bytes, size: int | None = None) -> ModelResponse:
 def test_a_quirk_is_understood(quirk: Quirk, size: int | None) -> None:
     if quirk.fails:
         with pytest.raises(quirk.fails) as failure:
-            heard(quirk.stream, size)
+            decode_stream(quirk.stream, size)
         assert quirk.mentions in failure.value.message
         return
-    response = heard(quirk.stream, size)
+    response = decode_stream(quirk.stream, size)
     assert response.parts == quirk.parts
     assert response.reason == quirk.reason
     assert quirk.usage is None or response.usage == quirk.usage
 
 
-@pytest.mark.parametrize("quirk", [case for case in CASES if not case.values[0].fails])
+@pytest.mark.parametrize("quirk", [case for case, quirk in zip(CASES, QUIRKS, strict=True) if not quirk.fails])
 def test_the_deltas_make_up_the_parts(quirk: Quirk) -> None:
     spoken = "".join([one.text for one in events_of(quirk.stream) if isinstance(one, Delta)])
     whole = [part.arguments if isinstance(part, ToolCall) else getattr(part, "text", "") for part in quirk.parts]
     assert spoken == "".join(whole)
 
 
-def test_text_is_told_as_it_comes() -> None:
+def test_text_is_emitted_as_it_arrives() -> None:
     decoder = DIALECT.upstream.decoder(REQUEST)
     frames = SseDecoder().feed(created() + text_delta("Hel"))
     assert Delta("Hel") in [one for frame in frames for one in decoder.feed(frame)]
@@ -97,28 +97,28 @@ def test_four_thousand_tiny_deltas_make_one_call() -> None:
     text = '{"text":"' + "x" * 4000 + '"}'
     deltas = b"".join([argument_delta(letter) for letter in text])
     stream = created() + added(call("")) + deltas + done(call(text)) + completed()
-    assert heard(stream).parts == (ToolCall(ID1, "get_weather", text),)
+    assert decode_stream(stream).parts == (ToolCall(ID1, "get_weather", text),)
 
 
 def test_numbers_in_arguments_stay_as_they_are_spelled() -> None:
     """quirk: args_bignum"""
     text = '{"id": 12345678901234567890, "n": 1e400}'
-    assert heard(created() + added(call("")) + argument_delta(text) + completed()).parts == (
+    assert decode_stream(created() + added(call("")) + argument_delta(text) + completed()).parts == (
         ToolCall(ID1, "get_weather", text),
     )
 
 
 def test_an_upstream_without_call_ids_gets_fresh_ones() -> None:
     bare = {name: value for name, value in call().items() if name not in ("id", "call_id")}
-    (part,) = heard(created() + done(bare) + completed()).parts
+    (part,) = decode_stream(created() + done(bare) + completed()).parts
     assert isinstance(part, ToolCall)
     assert len(part.id) == 29
 
 
-def test_two_calls_of_one_id_are_told_apart() -> None:
+def test_two_calls_of_one_id_get_unique_ids() -> None:
     """field: B6"""
     stream = created() + done(call()) + done(call("{}", "fc_2", ID1, "get_time"), 1) + completed()
-    calls = [part for part in heard(stream).parts if isinstance(part, ToolCall)]
+    calls = [part for part in decode_stream(stream).parts if isinstance(part, ToolCall)]
     assert [one.name for one in calls] == ["get_weather", "get_time"]
     assert len({one.id for one in calls}) == 2
 
@@ -126,7 +126,9 @@ def test_two_calls_of_one_id_are_told_apart() -> None:
 def test_citations_and_phases_stay_with_their_text() -> None:
     citation = {"type": "url_citation", "url": "https://example.org", "title": "t", "start_index": 0, "end_index": 1}
     content = [{"type": "output_text", "text": "a", "annotations": [citation]}, {"type": "output_text", "text": "b"}]
-    (first, second) = heard(created() + done(message("", phase="commentary", content=content)) + completed()).parts
+    (first, second) = decode_stream(
+        created() + done(message("", phase="commentary", content=content)) + completed()
+    ).parts
     assert first == Text("a", {NAME: {"annotations": [citation], "message": {"phase": "commentary"}}})
     assert second == Text("b", {NAME: {"continues": True}})
 
@@ -139,7 +141,7 @@ def test_a_generated_picture_can_be_shown_in_any_dialect() -> None:
         "result": "QUJD",
         "output_format": "webp",
     }
-    (part,) = heard(created() + done(item) + completed()).parts
+    (part,) = decode_stream(created() + done(item) + completed()).parts
     assert isinstance(part, Media)
     assert (part.kind, part.mime, part.data) == ("image", "image/webp", "QUJD")
 
@@ -155,12 +157,12 @@ def test_a_whole_answer_means_what_the_streamed_one_means() -> None:
 @pytest.mark.parametrize(
     ("body", "fails"),
     [
-        ({"error": {"message": "boom", "type": "server_error"}}, Unavailable),
-        ({"status": "failed", "output": [], "error": {"code": "server_error", "message": "boom"}}, Unavailable),
-        ({"status": "in_progress", "output": []}, Garbled),
-        ({"status": "completed"}, Garbled),
-        ({"status": "completed", "output": [{"no": "type"}]}, Garbled),
-        ([], Garbled),
+        ({"error": {"message": "boom", "type": "server_error"}}, UpstreamUnavailable),
+        ({"status": "failed", "output": [], "error": {"code": "server_error", "message": "boom"}}, UpstreamUnavailable),
+        ({"status": "in_progress", "output": []}, MalformedResponse),
+        ({"status": "completed"}, MalformedResponse),
+        ({"status": "completed", "output": [{"no": "type"}]}, MalformedResponse),
+        ([], MalformedResponse),
     ],
 )
 def test_a_whole_answer_that_is_none_fails(body: object, fails: type[Exception]) -> None:
@@ -172,7 +174,7 @@ def test_a_delta_of_an_item_that_is_over_changes_nothing() -> None:
     stream = (
         created() + done(call()) + argument_delta("late") + text_delta("x", 5) + done(message("x"), 5) + completed()
     )
-    assert heard(stream).parts == (WEATHER, Text("x"))
+    assert decode_stream(stream).parts == (WEATHER, Text("x"))
 
 
 def test_events_that_only_name_the_item_find_it() -> None:
@@ -183,4 +185,4 @@ def test_events_that_only_name_the_item_find_it() -> None:
         + event("response.output_item.done", item=call())
         + completed()
     )
-    assert heard(stream).parts == (WEATHER,)
+    assert decode_stream(stream).parts == (WEATHER,)

@@ -5,24 +5,31 @@ from typing import Any
 import pytest
 
 from tests.dialects.openai_responses_cases import CITY, ID1, ID2, WEATHER
-from toolgate.conversation.errors import InvalidRequest, Rejected, Unavailable
-from toolgate.conversation.ids import portable
+from toolgate.conversation.errors import InvalidRequest, UpstreamRejected, UpstreamUnavailable
+from toolgate.conversation.ids import portable_id
 from toolgate.conversation.message import (
     Media,
     Message,
     Opaque,
     Part,
     Reasoning,
+    ReasoningSignature,
     Refusal,
-    Seal,
     Text,
     ToolCall,
     ToolResult,
 )
-from toolgate.conversation.request import ModelRequest, OutputFormat, Settings, Thinking, ToolChoice, ToolDef
+from toolgate.conversation.request import (
+    ModelRequest,
+    OutputFormat,
+    RequestSettings,
+    ThinkingConfig,
+    ToolChoice,
+    ToolDef,
+)
 from toolgate.dialects.dialect import Quirks
 from toolgate.dialects.openai_responses import DIALECT
-from toolgate.dialects.openai_responses.words import NAME
+from toolgate.dialects.openai_responses.shared_codec import NAME
 
 USER = Message("user", (Text("hi"),))
 
@@ -31,12 +38,12 @@ def encode(request: ModelRequest, **quirks: Any) -> tuple[dict[str, Any], tuple[
     return DIALECT.upstream.encode_request(request, Quirks(**quirks))
 
 
-def asked(*messages: Message, dialect: str = "openai_chat", **fields: Any) -> dict[str, Any]:
+def encode_request(*messages: Message, dialect: str = "openai_chat", **fields: Any) -> dict[str, Any]:
     return encode(ModelRequest("m", messages or (USER,), dialect=dialect, **fields))[0]
 
 
 def items(*parts: Part, dialect: str = "openai_chat") -> Any:
-    return asked(USER, Message("assistant", parts), dialect=dialect)["input"][1:]
+    return encode_request(USER, Message("assistant", parts), dialect=dialect)["input"][1:]
 
 
 def again(**fields: Any) -> dict[str, Any]:
@@ -52,7 +59,7 @@ def test_a_request_goes_to_responses_with_a_bearer() -> None:
 
 
 def test_a_leading_system_message_becomes_the_instructions() -> None:
-    body = asked(Message("system", (Text("Be"), Text("brief."))), USER, Message("system", (Text("Now."),)))
+    body = encode_request(Message("system", (Text("Be"), Text("brief."))), USER, Message("system", (Text("Now."),)))
     assert body["instructions"] == "Be\n\nbrief."
     assert body["input"] == [
         {"type": "message", "role": "user", "content": "hi"},
@@ -61,16 +68,18 @@ def test_a_leading_system_message_becomes_the_instructions() -> None:
 
 
 def test_a_message_that_the_client_placed_itself_stays_there() -> None:
-    said = [{"role": "developer", "content": "d"}, {"role": "user", "content": "u"}]
-    assert again(input=said)["input"] == [{"type": "message", **message} for message in said]
-    assert "instructions" not in again(input=said)
+    messages = [{"role": "developer", "content": "d"}, {"role": "user", "content": "u"}]
+    assert again(input=messages)["input"] == [{"type": "message", **message} for message in messages]
+    assert "instructions" not in again(input=messages)
     assert again(instructions="Be brief.")["instructions"] == "Be brief."
 
 
 def test_an_assistants_turn_becomes_items_in_order() -> None:
     """field: C4"""
-    seal = Seal(NAME, {"encrypted_content": "gAAA", "summary": [{"type": "summary_text", "text": "Hm."}]})
-    assert items(Reasoning("Hm.", seal), Text("Look."), WEATHER, Refusal("No.")) == [
+    signature = ReasoningSignature(
+        NAME, {"encrypted_content": "gAAA", "summary": [{"type": "summary_text", "text": "Hm."}]}
+    )
+    assert items(Reasoning("Hm.", signature), Text("Look."), WEATHER, Refusal("No.")) == [
         {"type": "reasoning", "encrypted_content": "gAAA", "summary": [{"type": "summary_text", "text": "Hm."}]},
         {"type": "message", "role": "assistant", "content": "Look."},
         {"type": "function_call", "call_id": ID1, "name": "get_weather", "arguments": CITY},
@@ -92,14 +101,14 @@ def test_no_item_names_an_id_that_the_upstream_would_look_for() -> None:
     assert body["input"][1]["encrypted_content"] == "gAAA"
 
 
-@pytest.mark.parametrize("seal", [None, Seal("anthropic", {"signature": "s"})])
-def test_reasoning_of_others_or_without_proof_stays_out(seal: Seal | None) -> None:
-    assert items(Reasoning("Hm.", seal), Text("a")) == [{"type": "message", "role": "assistant", "content": "a"}]
+@pytest.mark.parametrize("signature", [None, ReasoningSignature("anthropic", {"signature": "s"})])
+def test_reasoning_of_others_or_without_proof_stays_out(signature: ReasoningSignature | None) -> None:
+    assert items(Reasoning("Hm.", signature), Text("a")) == [{"type": "message", "role": "assistant", "content": "a"}]
 
 
 def test_results_follow_their_calls() -> None:
     """field: B1, B9"""
-    body = asked(
+    body = encode_request(
         USER,
         Message("assistant", (WEATHER, ToolCall(ID2, "patch", "*** Begin", freeform=True))),
         Message("tool", (ToolResult(ID1, (Text("a"), Text("b"))),)),
@@ -119,8 +128,8 @@ def test_results_follow_their_calls() -> None:
 
 
 def test_an_upstream_gets_its_own_call_id_back() -> None:
-    carried = portable("functions.get_weather:0")
-    body = asked(
+    carried = portable_id("functions.get_weather:0")
+    body = encode_request(
         USER,
         Message("assistant", (ToolCall(carried, "get_weather", "{}"),)),
         Message("tool", (ToolResult(carried, (Text("x"),)),)),
@@ -158,7 +167,7 @@ def test_what_another_dialect_keeps_is_reported_not_sent() -> None:
 
 
 def test_the_upstream_keeps_nothing_unless_the_client_says_so() -> None:
-    assert asked()["store"] is False
+    assert encode_request()["store"] is False
     assert again()["store"] is False
     assert again(store=False)["store"] is False
     assert again(store=True)["store"] is True
@@ -167,11 +176,16 @@ def test_the_upstream_keeps_nothing_unless_the_client_says_so() -> None:
 @pytest.mark.parametrize(
     ("body", "include"),
     [
-        (asked(), None),
-        (asked(settings=Settings(thinking=Thinking(effort="high"))), ["reasoning.encrypted_content"]),
-        (asked(settings=Settings(thinking=Thinking(enabled=False))), None),
+        (encode_request(), None),
         (
-            asked(USER, Message("assistant", (Reasoning("", Seal(NAME, {"encrypted_content": "g"})),)), USER),
+            encode_request(settings=RequestSettings(thinking=ThinkingConfig(effort="high"))),
+            ["reasoning.encrypted_content"],
+        ),
+        (encode_request(settings=RequestSettings(thinking=ThinkingConfig(enabled=False))), None),
+        (
+            encode_request(
+                USER, Message("assistant", (Reasoning("", ReasoningSignature(NAME, {"encrypted_content": "g"})),)), USER
+            ),
             ["reasoning.encrypted_content"],
         ),
         (again(include=["reasoning.encrypted_content"]), ["reasoning.encrypted_content"]),
@@ -188,21 +202,21 @@ def test_the_upstream_keeps_nothing_unless_the_client_says_so() -> None:
         "client asks none",
     ],
 )
-def test_the_proof_of_reasoning_is_asked_of_models_that_reason(body: dict[str, Any], include: Any) -> None:
+def test_encrypted_reasoning_is_requested_of_models_that_reason(body: dict[str, Any], include: Any) -> None:
     assert body.get("include") == include
 
 
 def test_tools_say_that_they_are_not_strict_unless_they_are() -> None:
     """field: B14, B25"""
     schema = {"type": "object", "properties": {"a": {"$ref": "#/$defs/a"}}, "$defs": {"a": {}}}
-    tools = asked(tools=(ToolDef("f", "d", schema), ToolDef("g", strict=True)))["tools"]
+    tools = encode_request(tools=(ToolDef("f", "d", schema), ToolDef("g", strict=True)))["tools"]
     assert tools == [
         {"type": "function", "name": "f", "description": "d", "parameters": schema, "strict": False},
         {"type": "function", "name": "g", "parameters": {"type": "object", "properties": {}}, "strict": True},
     ]
 
 
-def test_a_client_of_this_dialect_knows_what_unsaid_strictness_means() -> None:
+def test_unspecified_strictness_is_not_sent_for_clients_of_this_dialect() -> None:
     (tool,) = again(tools=[{"type": "function", "name": "f", "strict": None}])["tools"]
     assert "strict" not in tool
 
@@ -259,17 +273,17 @@ def test_a_hosted_tool_of_another_dialect_is_dropped_in_words() -> None:
 )
 def test_a_choice_is_written_flat(choice: ToolChoice | None, fields: dict[str, Any]) -> None:
     """field: B15, B16, B21"""
-    body = asked(tools=(ToolDef("f"), ToolDef("c", kind="freeform")), tool_choice=choice)
+    body = encode_request(tools=(ToolDef("f"), ToolDef("c", kind="freeform")), tool_choice=choice)
     assert {name: body[name] for name in ("tool_choice", "parallel_tool_calls") if name in body} == fields
-    assert "tool_choice" not in asked(tool_choice=choice)
+    assert "tool_choice" not in encode_request(tool_choice=choice)
 
 
 def test_a_choice_of_a_hosted_tool_returns_in_the_clients_words() -> None:
-    for said in (
+    for choice in (
         {"type": "web_search"},
         {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "mcp", "server_label": "wiki"}]},
     ):
-        assert again(tools=[{"type": "web_search"}], tool_choice=said)["tool_choice"] == said
+        assert again(tools=[{"type": "web_search"}], tool_choice=choice)["tool_choice"] == choice
 
 
 def test_a_choice_that_was_changed_on_the_way_is_not_undone() -> None:
@@ -287,16 +301,16 @@ def test_a_choice_that_was_changed_on_the_way_is_not_undone() -> None:
     assert encode(changed)[0]["tool_choice"] == "auto"
 
 
-def test_settings_are_said_in_this_dialects_words() -> None:
-    settings = Settings(
+def test_settings_are_encoded_in_this_dialects_fields() -> None:
+    settings = RequestSettings(
         max_tokens=100,
         temperature=0.5,
         top_p=0.9,
         user="u",
-        thinking=Thinking(effort="high", summary="auto"),
+        thinking=ThinkingConfig(effort="high", summary="auto"),
         output=OutputFormat({"type": "object"}, "n", strict=True),
     )
-    body = asked(settings=settings, stream=True)
+    body = encode_request(settings=settings, stream=True)
     assert (body["max_output_tokens"], body["temperature"], body["top_p"], body["user"]) == (100, 0.5, 0.9, "u")
     assert body["reasoning"] == {"effort": "high", "summary": "auto"}
     assert body["text"] == {
@@ -307,18 +321,20 @@ def test_settings_are_said_in_this_dialects_words() -> None:
 
 @pytest.mark.parametrize(("budget", "effort"), [(1024, "low"), (8000, "medium"), (30000, "high")])
 def test_a_budget_of_thought_becomes_an_effort(budget: int, effort: str) -> None:
-    assert asked(settings=Settings(thinking=Thinking(budget=budget)))["reasoning"] == {"effort": effort}
+    assert encode_request(settings=RequestSettings(thinking=ThinkingConfig(budget=budget)))["reasoning"] == {
+        "effort": effort
+    }
 
 
 def test_a_limit_below_the_least_is_raised_with_a_word() -> None:
     """field: B35"""
-    body, dropped = encode(ModelRequest("m", (USER,), settings=Settings(max_tokens=1)))
+    body, dropped = encode(ModelRequest("m", (USER,), settings=RequestSettings(max_tokens=1)))
     assert body["max_output_tokens"] == 16
     assert dropped == ("the limit of 1 tokens was raised to 16, the least that the Responses API takes",)
 
 
 def test_settings_without_a_place_are_reported() -> None:
-    settings = Settings(stop=("x",), seed=1, top_k=3, frequency_penalty=0.5, presence_penalty=0.0)
+    settings = RequestSettings(stop=("x",), seed=1, top_k=3, frequency_penalty=0.5, presence_penalty=0.0)
     body, dropped = encode(ModelRequest("m", (USER,), settings=settings))
     assert [name for name in ("stop", "seed", "top_k", "frequency_penalty", "presence_penalty") if name in body] == []
     assert sorted([note.split()[0] for note in dropped]) == ["frequency_penalty", "seed", "stop", "top_k"]
@@ -327,12 +343,12 @@ def test_settings_without_a_place_are_reported() -> None:
 
 def test_more_than_one_answer_is_refused() -> None:
     with pytest.raises(InvalidRequest) as refused:
-        encode(ModelRequest("m", (USER,), settings=Settings(choices=2)))
+        encode(ModelRequest("m", (USER,), settings=RequestSettings(choices=2)))
     assert refused.value.param == "n"
 
 
 def test_an_output_format_bends_to_the_upstream() -> None:
-    request = ModelRequest("m", (USER,), settings=Settings(output=OutputFormat({"type": "object"})))
+    request = ModelRequest("m", (USER,), settings=RequestSettings(output=OutputFormat({"type": "object"})))
     assert encode(request, output_format="json")[0]["text"] == {"format": {"type": "json_object"}}
     body, dropped = encode(request, output_format="none")
     assert "text" not in body
@@ -360,7 +376,7 @@ def test_unknown_fields_return_and_what_we_keep_ourselves_does_not() -> None:
 
 def test_an_unsupported_field_is_taken_out_with_a_word() -> None:
     body, dropped = encode(
-        ModelRequest("m", (USER,), settings=Settings(temperature=1.0)), unsupported=("temperature", "include")
+        ModelRequest("m", (USER,), settings=RequestSettings(temperature=1.0)), unsupported=("temperature", "include")
     )
     assert "temperature" not in body
     assert dropped == ("temperature is not supported by the upstream",)
@@ -368,7 +384,7 @@ def test_an_unsupported_field_is_taken_out_with_a_word() -> None:
 
 def test_a_history_of_codex_returns_as_it_was_but_for_ids() -> None:
     """field: B31, B32"""
-    history = [
+    history: list[dict[str, Any]] = [
         {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "d"}]},
         {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "u"}]},
         {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm."}], "encrypted_content": "gAAA"},
@@ -395,9 +411,9 @@ def test_a_picture_that_was_generated_returns_as_its_item() -> None:
 
 
 def test_texts_of_one_message_return_in_one() -> None:
-    content = [{"type": "output_text", "text": text, "annotations": []} for text in ("a", "b")]
-    said = [{"type": "message", "role": "assistant", "content": content}, {"role": "user", "content": "u"}]
-    assert again(input=said)["input"][0] == said[0]
+    content: list[dict[str, Any]] = [{"type": "output_text", "text": text, "annotations": []} for text in ("a", "b")]
+    messages = [{"type": "message", "role": "assistant", "content": content}, {"role": "user", "content": "u"}]
+    assert again(input=messages)["input"][0] == messages[0]
 
 
 def test_an_empty_text_is_not_sent() -> None:
@@ -412,7 +428,8 @@ def test_a_half_call_is_marked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "fault"), [(400, Rejected), (429, Unavailable), (500, Unavailable), (401, Unavailable)]
+    ("status", "fault"),
+    [(400, UpstreamRejected), (429, UpstreamUnavailable), (500, UpstreamUnavailable), (401, UpstreamUnavailable)],
 )
 def test_a_bad_status_is_read_into_whose_fault_it_is(status: int, fault: type[Exception]) -> None:
     body = b'{"error":{"message":"boom","type":"invalid_request_error","param":"input","code":"bad"}}'

@@ -6,16 +6,16 @@ pieces change nothing, and a call that is told as whole and without a problem ha
 
 import sys
 
-import atheris
+import atheris  # type: ignore[import-untyped]  # it brings no types
 
 with atheris.instrument_imports():
     from toolgate.conversation.arguments import is_object
     from toolgate.conversation.events import Delta, PartEnd, PartStart, StepEvent
     from toolgate.conversation.message import Part, ToolCall
     from toolgate.conversation.request import ToolDef
-    from toolgate.text.parser import Parser
-    from toolgate.text.repair import repair
-    from toolgate.text.syntaxes import syntax, syntaxes
+    from toolgate.text_tools.parsing.argument_repair import repair
+    from toolgate.text_tools.parsing.parser import TextParser
+    from toolgate.text_tools.syntaxes import syntax, syntaxes
 
 NAMES = sorted(syntaxes())
 TYPES = ("string", "integer", "number", "boolean", "array", "object", "null")
@@ -26,7 +26,7 @@ TOOLS = (ToolDef("f", None, SCHEMA), ToolDef("now", None, {"type": "object", "pr
 def read(name: str, pieces: list[str], cut: bool) -> tuple[list[StepEvent], bool]:
     """The events of a text, and whether all calls could be made out."""
     numbers = iter(range(1 << 30))
-    parser = Parser(syntax(name), TOOLS, new_id=lambda: f"call_{next(numbers):024d}")
+    parser = TextParser(syntax(name), TOOLS, new_id=lambda: f"call_{next(numbers):024d}")
     events = [event for piece in pieces for event in parser.feed(piece)]
     return events + parser.end(cut=cut), not parser.problems
 

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 from tests.laws.gateway import DIALECTS, Served
-from toolgate.conversation.events import Delta, Finish, ModelResponse, RunEvent, Usage
+from toolgate.conversation.events import Delta, Finish, FinishReason, ModelResponse, RunEvent, Usage
 from toolgate.conversation.fold import unfold
 from toolgate.conversation.message import Part, ToolCall
 from toolgate.conversation.request import ModelRequest
 from toolgate.dialects.anthropic import DIALECT as ANTHROPIC
-from toolgate.dialects.dialect import Dialect, Reply
+from toolgate.dialects.dialect import AnswerMetadata, Dialect
 from toolgate.dialects.ollama import DIALECT as OLLAMA
 from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
 from toolgate.dialects.openai_responses import DIALECT as OPENAI_RESPONSES
@@ -19,7 +19,7 @@ PAIRS = tuple(
 """A client of the upstream's own dialect, which is relayed, and one of another, for each upstream."""
 
 _HALVES: dict[str, Dialect] = {one.name: one for one in (OPENAI_CHAT, OPENAI_RESPONSES, ANTHROPIC, OLLAMA)}
-_REPLY = Reply("answer_1", 1_700_000_000, "m")
+_REPLY = AnswerMetadata("answer_1", 1_700_000_000, "m")
 _USAGE = Usage(1, 1)
 
 
@@ -33,7 +33,7 @@ def streamed(dialect: str, *parts: Part, times: int = 1, pieces: int = 1) -> Ser
     """An answer as a stream in which every delta comes so many times, sent in so many pieces."""
     response = _response(parts)
     encoder = _HALVES[dialect].server.encoder(ModelRequest("m", (), stream=True), _REPLY)
-    events: list[RunEvent] = [*unfold(response), Finish(response.reason, response.usage)]
+    events: list[RunEvent] = [*unfold(response), Finish(response.reason, _USAGE)]
     frames = [encoder.encode(event) * (times if isinstance(event, Delta) else 1) for event in events]
     body = b"".join(frames)
     size = -(-len(body) // pieces)
@@ -41,5 +41,5 @@ def streamed(dialect: str, *parts: Part, times: int = 1, pieces: int = 1) -> Ser
 
 
 def _response(parts: Sequence[Part]) -> ModelResponse:
-    reason = "tool_calls" if any(isinstance(part, ToolCall) for part in parts) else "stop"
+    reason: FinishReason = "tool_calls" if any(isinstance(part, ToolCall) for part in parts) else "stop"
     return ModelResponse(tuple(parts), reason, _USAGE)

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from tests.server.talk import Heard
+from tests.api.http_client import HttpResponse
 from toolgate.conversation.arguments import is_object
 
 
@@ -35,12 +35,12 @@ class Outcome(Struct, kw_only=True):
     error: str = ""
 
 
-def outcome(client: str, stream: bool, heard: Heard) -> Outcome:
+def outcome(client: str, stream: bool, received: HttpResponse) -> Outcome:
     """The answer as a client of this dialect reads it."""
-    assert not heard.cut, "the connection broke off"
-    if heard.status != 200:
-        return Outcome(error=_error(client, heard.json))
-    return (_STREAMED if stream else _WHOLE)[client](heard.body)
+    assert not received.cut, "the connection broke off"
+    if received.status != 200:
+        return Outcome(error=_error(client, received.json))
+    return (_STREAMED if stream else _WHOLE)[client](received.body)
 
 
 def _read(text: bytes) -> Any:
@@ -270,8 +270,8 @@ def _response(response: dict[str, Any]) -> Outcome:
                     found.text += part["text"] if part["type"] == "output_text" else ""
                     found.refusal += part["refusal"] if part["type"] == "refusal" else ""
             case "reasoning":
-                said = item["summary"] or item.get("content") or ()
-                found.reasoning += "\n\n".join([piece["text"] for piece in said])
+                stated = item["summary"] or item.get("content") or ()
+                found.reasoning += "\n\n".join([piece["text"] for piece in stated])
             case "function_call":
                 assert item["status"] in ("completed", "incomplete")
                 call = _cut(item["name"], item["arguments"], item["call_id"], "")
@@ -289,7 +289,7 @@ def _responses_whole(body: bytes) -> Outcome:
 
 def _responses_streamed(body: bytes) -> Outcome:
     items: dict[int, dict[str, Any]] = {}
-    told: dict[str, str] = {}
+    emitted: dict[str, str] = {}
     frames, failed = _frames(body), ""
     assert frames[-1] == ("", "[DONE]")
     for number, (name, event) in enumerate(frames[:-1]):
@@ -308,9 +308,9 @@ def _responses_streamed(body: bytes) -> Outcome:
                 assert items[event["output_index"]]["id"] == event["item"]["id"]
                 items[event["output_index"]] = event["item"]
             case _ if kind.endswith(".delta"):
-                told[event["item_id"]] = told.get(event["item_id"], "") + event["delta"]
+                emitted[event["item_id"]] = emitted.get(event["item_id"], "") + event["delta"]
             case "function_call_arguments.done":
-                assert told.get(event["item_id"], "") == event["arguments"], "deltas that do not make the arguments"
+                assert emitted.get(event["item_id"], "") == event["arguments"], "deltas that do not make the arguments"
             case "completed" | "incomplete" | "failed":
                 assert number == len(frames) - 2
                 found = _response(event["response"])
@@ -318,19 +318,19 @@ def _responses_streamed(body: bytes) -> Outcome:
                     assert found.error == failed
                     return found
                 assert event["response"]["output"] == list(items.values())
-                _check_told(event["response"]["output"], told)
+                _check_told(event["response"]["output"], emitted)
                 return found
     raise AssertionError("no terminal event")
 
 
-def _check_told(output: list[dict[str, Any]], told: dict[str, str]) -> None:
+def _check_told(output: list[dict[str, Any]], emitted: dict[str, str]) -> None:
     """Clients that read deltas alone see the same."""
     for item in output:
-        said = told.get(item["id"], "")
+        stated = emitted.get(item["id"], "")
         if item["type"] == "function_call":
-            assert said == item["arguments"]
+            assert stated == item["arguments"]
         elif item["type"] == "message":
-            assert said == "".join([part.get("text") or part.get("refusal") or "" for part in item["content"]])
+            assert stated == "".join([part.get("text") or part.get("refusal") or "" for part in item["content"]])
 
 
 def _ollama_line(line: dict[str, Any], found: Outcome) -> None:

@@ -11,21 +11,19 @@ import random
 import select
 import selectors
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any, Literal
 
 from msgspec import Struct
-from uvicorn.config import Config as UvicornConfig
-from uvicorn.server import ServerState
 
 from tests.stage import Player
-from toolgate.config import BUILTIN, Config, Key, Model, Secret, Target
-from toolgate.config.settings import Log, Server
-from toolgate.server.build import Toolgate
-from toolgate.server.edge.guard import guarded
-from toolgate.server.edge.head import Limits
-from toolgate.server.startup import open_storage
+from toolgate.app.asgi_app import Toolgate
+from toolgate.app.startup import open_storage
+from toolgate.config import BUILTIN, Config, KeySettings, ModelConfig, Secret, TargetConfig
+from toolgate.config.settings import LogSettings, ServerSettings
+from toolgate.http.protocol import HttpListenerState, HttpProtocol
+from toolgate.http.request_limits import RequestLimits
 from toolgate.testing import ScriptedModel
 
 KEY = b"ann-key"
@@ -83,10 +81,7 @@ class Site:
         self.errors: list[str] = []
         self._loop = asyncio.get_running_loop()
         self._loop.set_exception_handler(lambda _, context: self.errors.append(str(context)))
-        self._state = ServerState()
-        options: dict[str, Any] = {"ws": "none", "interface": "asgi3", "log_config": None, "proxy_headers": False}
-        self._config = UvicornConfig(gate, http=guarded(Limits(), gate.refuse), access_log=False, **options)
-        self._config.load()
+        self._state: HttpListenerState = HttpListenerState(gate, RequestLimits(), gate.refuse)
 
     @property
     def connections(self) -> int:
@@ -97,22 +92,21 @@ class Site:
         """Let a client do what the case says, and return what it heard; TimeoutError if the server never closes."""
         ours, theirs = socket.socketpair()
         theirs.setblocking(False)
-        protocol: Callable[..., Any] = self._config.http_protocol_class
-        await self._loop.connect_accepted_socket(lambda: protocol(self._config, self._state, {}, self._loop), sock=ours)
-        heard = bytearray()
+        await self._loop.connect_accepted_socket(lambda: HttpProtocol(self._state, self._loop), sock=ours)
+        response = bytearray()
         try:
             with contextlib.suppress(ConnectionError):
                 async with asyncio.timeout(LONGEST):
-                    await self._act(case, theirs, heard)
+                    await self._act(case, theirs, response)
         finally:
             theirs.close()
-        return bytes(heard)
+        return bytes(response)
 
-    async def _act(self, case: Case, theirs: socket.socket, heard: bytearray) -> None:
+    async def _act(self, case: Case, theirs: socket.socket, response: bytearray) -> None:
         if case.first:
             await self._loop.sock_sendall(theirs, case.first)
-            heard += await self._loop.sock_recv(theirs, 65536)
-        reading = None if case.ending == "deaf" else asyncio.ensure_future(self._read(theirs, heard))
+            response += await self._loop.sock_recv(theirs, 65536)
+        reading = None if case.ending == "deaf" else asyncio.ensure_future(self._read(theirs, response))
         try:
             with contextlib.suppress(ConnectionError):
                 for piece in case.pieces:
@@ -132,10 +126,10 @@ class Site:
                 reading.cancel()
                 await asyncio.wait({reading})
 
-    async def _read(self, theirs: socket.socket, heard: bytearray) -> None:
+    async def _read(self, theirs: socket.socket, response: bytearray) -> None:
         with contextlib.suppress(ConnectionError):
             while piece := await self._loop.sock_recv(theirs, 65536):
-                heard += piece
+                response += piece
 
 
 def _has_hung_up(theirs: socket.socket) -> bool:
@@ -156,27 +150,31 @@ async def play_all(cases: Iterable[tuple[str, Case]], at_a_time: int = 100) -> l
     """Play the cases, so many at a time; return what went against the law, by the names of the cases."""
     player = Player()
     player.scripted = _Endless([])
-    played = Model(name="played", targets=(Target(upstream=BUILTIN, model="played"),))
-    ann = Key(name="ann", key=Secret(KEY.decode()))
+    played = ModelConfig(name="played", targets=(TargetConfig(upstream=BUILTIN, model="played"),))
+    ann = KeySettings(name="ann", key=Secret(KEY.decode()))
     config = Config(
-        server=Server(port=0), models=(played,), storage=Secret("sqlite://"), log=Log(level="error"), keys=(ann,)
+        server=ServerSettings(port=0),
+        models=(played,),
+        storage=Secret("sqlite://"),
+        log=LogSettings(level="error"),
+        keys=(ann,),
     )
     gate = Toolgate(config, {"played": player})
-    await open_storage(gate._database, gate._traced.log)
+    await open_storage(gate.services.database, gate.services.telemetry.log)
     site = Site(gate)
     wrong: list[str] = []
     batch: list[tuple[str, Case]] = []
 
     async def judge(name: str, case: Case) -> None:
         try:
-            heard = await site.play(case)
+            response = await site.play(case)
         except TimeoutError:
             wrong.append(f"{name}: neither answered nor closed: {case}")
             return
-        if heard and not heard.startswith(b"HTTP/1."):
-            wrong.append(f"{name}: {heard[:100]!r} is no answer to {case}")
-        if b"HTTP/1.1 500" in heard or b"internal_error" in heard:
-            wrong.append(f"{name}: an internal error: {heard[:300]!r} for {case}")
+        if response and not response.startswith(b"HTTP/1."):
+            wrong.append(f"{name}: {response[:100]!r} is no answer to {case}")
+        if b"HTTP/1.1 500" in response or b"internal_error" in response:
+            wrong.append(f"{name}: an internal error: {response[:300]!r} for {case}")
 
     for one in cases:
         batch.append(one)
@@ -187,7 +185,7 @@ async def play_all(cases: Iterable[tuple[str, Case]], at_a_time: int = 100) -> l
     await asyncio.sleep(LONGEST)  # those that the clients have left end, too
     if site.connections:
         wrong.append(f"{site.connections} connections are still open")
-    await gate._database.aclose()
+    await gate.services.database.aclose()
     return wrong + site.errors
 
 

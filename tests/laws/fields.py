@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 
 from tests.laws.sdk_fields import APIS, Api, FieldCase, cases
 from tests.stage import UPSTREAMS, gateway_config, in_a_thread
-from toolgate.server.build import Toolgate
-from toolgate.server.edge.listen import listening
+from toolgate.app.asgi_app import Toolgate
+from toolgate.http.listener import listening
 
 Outcome: TypeAlias = Literal["yes", "mapped", "here", "default", "warning", "refused", "silent"]
 Outcomes: TypeAlias = dict[tuple[str, str], dict[str, Outcome]]
@@ -226,9 +226,7 @@ def _leaves(value: Any, name: str = "", skip: tuple[str, ...] = ()) -> Iterator[
 def _carries(before: Any, after: Any, case: FieldCase) -> bool:
     """Whether the upstream received the value itself: a text anywhere, anything else under its own name or its only one."""
     held, was = list(_leaves(after)), list(_leaves(before))
-    texts, old = [], []
-    for leaves, strings in ((held, texts), (was, old)):
-        strings += [value for _, value in leaves if type(value) is str]
+    texts, old = ([value for _, value in leaves if type(value) is str] for leaves in (held, was))
     name = re.split(r"[.=]", re.sub(r"\[\w*\]", "", case.path))[-1]
     own = (
         re.split(r"=", name)[0]
@@ -243,7 +241,7 @@ def _carries(before: Any, after: Any, case: FieldCase) -> bool:
 
 def _count(body: Any, value: Any) -> int:
     inner = body.values() if isinstance(body, dict) else body if isinstance(body, list) else ()
-    return (body == value) + sum([_count(held, value) for held in inner])
+    return int(body == value) + sum([_count(held, value) for held in inner])
 
 
 def _is_new(leaf: tuple[str, Any], held: list[Any], was: list[Any], texts: str, old: str) -> bool:
@@ -256,59 +254,87 @@ def _is_new(leaf: tuple[str, Any], held: list[Any], was: list[Any], texts: str, 
 
 
 HERE: Mapping[str, str] = {
-    r"openai_responses (background|conversation|previous_response_id|store|stream_options).*": "the gateway keeps the state",
-    r"openai_chat (store|stream_options).*": "the gateway keeps completions and writes the stream",
+    r"openai_responses (background|conversation|previous_response_id|store)(\.id|=false)?": "the gateway keeps the state",
+    r"openai_chat store(=false)?": "the gateway keeps completions",
+    r"openai_\w+ stream_options(\.include_usage(=false)?)?": "the gateway writes the stream and counts usage",
     r"ollama keep_alive": "whoever serves a model keeps it loaded; the gateway answers requests to load and unload",
 }
 """Fields that have their effect in the gateway; a pattern of the client's dialect and the path, and why."""
 
 EQUIVALENT: Mapping[str, str] = {
-    r"\S+ (reasoning_effort=|reasoning\.|thinking|think|output_config\.effort).*": "the upstream's own word for the effort",
-    r"\S+ (tool_choice|function_call).*": "the upstream's own word for the choice, or other tools on offer",
-    r"\S+ parallel_tool_calls\S* .*": "Anthropic says it in tool_choice",
-    r"\S+ .*disable_parallel_tool_use .*": "parallel_tool_calls",
-    r"\S+ (response_format|text\.format|format).*": "the upstream's own output format, or a tool whose input is the answer",
-    r"\S+ (logprobs|top_logprobs) openai_responses": "a word in include",
-    r"openai_responses include .*": "log probabilities are asked for in the upstream's own field",
-    r"\S+ service_tier=(default|standard_only) .*": "the same tier in the other vendor's word",
-    r"\S+ (messages\[assistant\]|input)\S*(function_call|tool_calls|tool_use)\S* .*": "a call in the upstream's own form",
-    r"\S+ messages\.tool_calls\S* .*": "a call in the upstream's own form",
-    r"\S+ \S+\[(image|document|image_url|input_image|file|input_file)\]\S* .*": "the same bytes in the upstream's own form",
-    r"ollama (messages\.)?images\S* .*": "the same bytes in the upstream's own form",
-    r"\S+ \S*tool_result\S* .*": "a result in the upstream's own form; an error is marked by its words",
-    r"\S+ (messages|input)\[(function|tool|message|assistant|system|developer)\]\S* .*": "a message in its own form",
-    r"ollama messages(\.role)? .*": "a message in the upstream's own form",
-    r"openai_responses input\[image_generation_call\]\S* .*": "the picture that was made goes on, its making does not",
-    r"\S+ tools\S*(custom|namespace|function)\S* .*": "a function in its own form; a grammar stands in the description",
-    r"openai_chat (stop|max_completion_tokens) openai_responses": "cut here; max_output_tokens",
+    r"openai_chat reasoning_effort=(none|minimal|xhigh) .*": "the nearest effort that the upstream knows, or no thinking",
+    r"openai_responses reasoning\.effort=(none|minimal|xhigh) .*": "as above",
+    r"anthropic output_config\.effort=xhigh ollama": "as above",
+    r"openai_responses reasoning\.summary=\w+ .*": "thinking is turned on, and shown",
+    r"anthropic thinking\[\w+\](\.budget_tokens)? .*": "the effort that the budget comes to, or no thinking",
+    r"anthropic thinking\[\w+\]\.display=omitted openai_responses": "no summary is asked for",
+    r"ollama think(=false)? .*": "an effort, or no thinking",
+    r"openai_chat (tool_choice|function_call)=\w+ .*": "the upstream's own word for the choice, a schema, or no tools",
+    r"openai_responses tool_choice=\w+ .*": "as above",
+    r"openai_\w+ tool_choice\[allowed_tools\](\.allowed_tools)?(\.mode=required)? .*": "only these tools are offered",
+    r"anthropic tool_choice\[\w+\](\.disable_parallel_tool_use(=false)?)? .*": "tool_choice and parallel_tool_calls",
+    r"openai_\w+ parallel_tool_calls(=false)? anthropic": "disable_parallel_tool_use in tool_choice",
+    r"openai_chat response_format\[json_(schema|object)\] .*": "the upstream's own output format, or a tool's input",
+    r"openai_responses text\.format\[json_(schema|object)\] .*": "as above",
+    r"ollama format=json .*": "as above",
+    r"\S+ logprobs openai_responses": "a word in include",
+    r"openai_\w+ service_tier=default anthropic": "standard_only",
+    r"anthropic service_tier=standard_only openai_\w+": "default",
+    r"openai_chat messages\[assistant\]\.(function_call|tool_calls\[function\]\.function)\.arguments .*": "input, an object",
+    r"openai_chat messages\[assistant\]\.(function_call|tool_calls\[function\]) .*": "a call in the upstream's own form",
+    r"openai_responses input\[function_call\](\.arguments)? .*": "a call in the upstream's own form",
+    r"openai_responses input\[function_call\]\.status=incomplete anthropic": "half the arguments under one key",
+    r"anthropic messages\[assistant\]\.content\[tool_use\]\.input .*": "arguments, a text",
+    r"openai_chat messages\[user\]\.content\[file\] anthropic": "the same bytes as a document",
+    r"openai_responses input\[\w+\]\.(content|output)\[input_file\] anthropic": "the same bytes as a document",
+    r"anthropic messages\[user\]\.content\[(tool_result\]\.content\[)?image\] ollama": "the same bytes in images",
+    r"anthropic messages\[user\]\.content\[(tool_result\]\.content\[)?document\]\.source\[text\] .*": "its text",
+    r"anthropic messages\[user\]\.content\[tool_result\](\.is_error)? .*": "a result; an error is marked by its words",
+    r"openai_chat messages\[(assistant|function)\] .*": "a message in the upstream's own form",
+    r"openai_responses input\[message\](\.role=developer)? .*": "a message in the upstream's own form",
+    r"anthropic messages\[system\] .*": "a message in the upstream's own form",
+    r"openai_responses input\[image_generation_call\] .*": "the picture that was made",
+    r"openai_\w+ tools\[custom\]\S*\.format\[grammar\] .*": "the grammar stands in the description",
+    r"openai_responses tools\[function\] ollama": "a function in its own form",
+    r"openai_chat max_completion_tokens openai_responses": "max_output_tokens",
 }
 """Changes of the upstream's body that carry a field in other words; a pattern of dialect, path and upstream, and how."""
 
 SAYS_NOTHING: Mapping[str, str] = {
     r"anthropic .*cache_control.*": "a mark for a cache: other upstreams cache the beginning of a prompt by themselves",
     r"anthropic .*\[text\]\.citations.*": "citations of an answer that is sent back; its text arrives",
+    r"anthropic messages\[user\]\.content\[search_result\]\.citations\.enabled=false .*": "the default",
     r"anthropic betas .*": "the SDK sends it as a header, which Anthropic's upstreams receive",
     r"openai_responses input\[\w+\]\.(id|status=\w+) .*": "the identity of an item: the upstream keeps none for us",
     r"openai_responses input\[message\].*(annotations|logprobs).*": "part of an answer that is sent back; its text arrives",
     r"openai_responses input\[\w+\]\.(name|namespace) .*": "ties a result to its call, as the calls do by themselves",
+    r"openai_responses input\[image_generation_call\]\.\w+ .*": "how a picture was made; the picture arrives",
+    r"openai_\w+ stream_options\.include_obfuscation=false .*": "no padding is what happens anyway",
     r"\S+ (stop|stop_sequences|options\.stop) openai_responses": "the answer is cut here",
     r"\S+ (response_format|text\.format|format)(\[text\]|=) .*": "plain text is the default",
-    r"\S+ \S*(json_schema|text\.format\[json_schema\])\.(name|strict) .*": "a label; these upstreams enforce every schema",
+    r"openai_\w+ \S*json_schema\S*\.name (anthropic|ollama)": "a label that the model does not see",
+    r"openai_\w+ \S*json_schema\S*\.strict(=false)? (anthropic|ollama)": "these upstreams enforce every schema",
+    r"\S+ tools\S*\.strict=false .*": "the default",
+    r"openai_responses tools\[function\]\.strict ollama": "it must be given, so the case gives false, the default",
     r"\S+ (tool_choice|function_call)(=auto|\[auto\]) ollama": "the default",
-    r"\S+ tool_choice\[allowed_tools\]\S* ollama": "only these tools are offered",
-    r"\S+ tool_choice\[(any|tool)\]\.disable_parallel_tool_use\S* ollama": "a demanded call is the only one",
-    r"\S+ (?!parallel_tool_calls=false)\S*(=false|parallel_tool_calls|strict) .*": "the default, or what is always done",
+    r"openai_\w+ tool_choice\[allowed_tools\] ollama": "only these tools are offered",
+    r"anthropic tool_choice\[(any|tool)\]\.disable_parallel_tool_use(=false)? ollama": "a demanded call is the only one",
+    r"anthropic tool_choice\[auto\]\.disable_parallel_tool_use=false ollama": "the default",
+    r"openai_\w+ parallel_tool_calls ollama": "the default",
+    r"\S+ logprobs=false .*": "the default",
+    r"ollama raw=false .*": "the default",
+    r"anthropic messages\[user\]\.content\[tool_result\]\.is_error=false .*": "the default",
     r"openai_chat messages\[assistant\] .*": "an empty message",
     r"\S+ \S*custom\S*\.format\[text\] .*": "the default",
-    r"\S+ \S*media_type=\S* ollama": "Ollama looks at the bytes",
-    r"openai_responses input\[image_generation_call\]\.\w+ .*": "the picture that was made goes on, its making does not",
+    r"anthropic \S*media_type=\S* ollama": "Ollama looks at the bytes",
     r"\S+ \S*detail=auto .*": "the default",
     r"openai_responses truncation=disabled .*": "the default",
     r"anthropic service_tier=auto .*": "the default",
-    r"\S+ (reasoning\.summary|thinking)\S* .*": "thinking is shown where it can be, and is the model's choice",
+    r"openai_responses reasoning\.summary=\w+ openai_chat": "reasoning is shown wherever the upstream gives it",
+    r"anthropic thinking\[(adaptive|between_tools)\] .*": "thinking is left to the model",
+    r"anthropic thinking\[\w+\]\.display=summarized .*": "thinking is shown wherever the upstream gives it",
     r"openai_responses include .*": "what it adds to an answer belongs to hosted tools, which are named, or is given always",
     r"\S+ (reasoning|text|options|metadata|output_config) .*": "an empty object",
-    r"openai_responses input\[reasoning\]\S* ollama": "the text of the reasoning arrives",
 }
 """Fields that change nothing at such an upstream; a pattern of dialect, path and upstream, and why nothing is lost."""
 

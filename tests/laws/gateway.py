@@ -36,6 +36,11 @@ HANG_SECONDS = 120.0
 """Only so that a server that never answers does not stop the tests for ever."""
 
 
+def size(usual: int, all_cases: int) -> int:
+    """How large a case is: of its usual size, or with `TOOLGATE_LAW_CASES=all` as large as the server takes it."""
+    return all_cases if os.environ.get("TOOLGATE_LAW_CASES") == "all" else usual
+
+
 class Served(Struct, frozen=True):
     """What the upstream sends for one request."""
 
@@ -214,7 +219,7 @@ class Gateway:
         assert self._process.stdout is not None
         self._process.terminate()
         try:
-            self._process.wait(10)
+            self._process.wait(30)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -248,9 +253,9 @@ class Gateway:
             while True:
                 with log.open("rb") as file:
                     file.seek(before)
-                    said = file.read().decode("utf-8", "replace")
-                if '"reloaded"' in said or '"reload refused"' in said or not self.alive:
-                    return said
+                    output = file.read().decode("utf-8", "replace")
+                if '"reloaded"' in output or '"reload refused"' in output or not self.alive:
+                    return output
                 await asyncio.sleep(0.02)
 
     async def send(self, raw: bytes | Iterable[bytes]) -> bytes:
@@ -280,8 +285,8 @@ class Gateway:
             *headers,
             f"content-length: {len(data)}",
         ]
-        heard = await self.send("\r\n".join(lines).encode() + b"\r\n\r\n" + data)
-        head, _, rest = heard.partition(b"\r\n\r\n")
+        response = await self.send("\r\n".join(lines).encode() + b"\r\n\r\n" + data)
+        head, _, rest = response.partition(b"\r\n\r\n")
         if b"transfer-encoding: chunked" in head.lower():
             rest = _unchunked(rest)
         return Heard(int(head.split()[1]) if head.startswith(b"HTTP/") else 0, rest)
@@ -340,15 +345,15 @@ async def _exchanged(reader: asyncio.StreamReader, writer: asyncio.StreamWriter,
                 await writer.drain()
 
     writing = asyncio.create_task(write())
-    heard = []
+    response = []
     try:
         with contextlib.suppress(ConnectionError):
             while piece := await reader.read(1 << 20):
-                heard.append(piece)
+                response.append(piece)
     finally:
         writing.cancel()
         await asyncio.gather(writing, return_exceptions=True)
-    return b"".join(heard)
+    return b"".join(response)
 
 
 def _unchunked(body: bytes) -> bytes:

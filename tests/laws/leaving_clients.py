@@ -17,9 +17,9 @@ from typing import Any
 import psutil
 from msgspec import Struct
 
-from tests.server.crews import Service, service
+from tests.workers.server_process import RunningServer, running_server
 
-MOCK = Path(__file__).parent.parent / "tools" / "mcp" / "mock_server.py"
+MOCK = Path(__file__).parents[1] / "mcp" / "client" / "mock_server.py"
 META = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
     "io.modelcontextprotocol/clientCapabilities": {},
@@ -80,7 +80,7 @@ def request(host: str, tool: str, arguments: dict[str, Any]) -> bytes:
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
-async def leave(running: Service, number: int, chance: random.Random, counted: Counted) -> None:
+async def leave(running: RunningServer, number: int, chance: random.Random, counted: Counted) -> None:
     """Call the next tool and close the connection a moment later; every tenth client stays for its answer."""
     tool, arguments = CALLS[number % len(CALLS)]
     host, port = running.address
@@ -101,7 +101,7 @@ async def leave(running: Service, number: int, chance: random.Random, counted: C
     counted.calls += 1
 
 
-async def drive(running: Service, calls: int, seed: int, counted: Counted) -> None:
+async def drive(running: RunningServer, calls: int, seed: int, counted: Counted) -> None:
     """Four clients at a time, until so many calls were made or the server is gone."""
     numbers = iter(range(calls))
 
@@ -138,7 +138,7 @@ async def at_rest(process: psutil.Process) -> tuple[int, int]:
 def stress(folder: Path, calls: int, seed: int = 0) -> Counted:
     """Run it all."""
     counted = Counted()
-    with service(folder, configuration(folder)) as running:
+    with running_server(folder, configuration(folder)) as running:
         running.announced()
         process = psutil.Process(running.process.pid)
         asyncio.run(drive(running, len(CALLS) * 4, seed, Counted()))
@@ -149,11 +149,11 @@ def stress(folder: Path, calls: int, seed: int = 0) -> Counted:
             counted.descriptors, counted.children = (before[0], after[0]), (before[1], after[1])
         running.process.terminate()
         counted.status = running.ended(60)
-    said = "".join(running.said)
-    counted.bad_descriptors = said.count("Bad file descriptor")
-    counted.tracebacks = said.count("Traceback") + said.count("Fatal error")
+    output = "".join(running.log_lines)
+    counted.bad_descriptors = output.count("Bad file descriptor")
+    counted.tracebacks = output.count("Traceback") + output.count("Fatal error")
     if counted.tracebacks or counted.status:
-        sys.stderr.write(said[-4000:])
+        sys.stderr.write(output[-4000:])
     return counted
 
 

@@ -1,14 +1,12 @@
 """An MCP server on pipes that sends as much as it is asked for: `python mcp_server.py`. Knows nothing of Toolgate.
 
-The tool `send` takes `form` (`text`, `many`, `structured`, `progress`, `blank`, `offer`), `text` and `count`; `offer` has it
-offer so many tools of large schemas, with fields named after the text, beside it from then on. A file named by the
-environment variable MCP_TOOLS is a JSON list that is offered in place of the usual tool.
+The tool `send` takes `form` (`text`, `many`, `structured`, `progress`, `blank`, `offer`, `small`), `text` and `count`. With
+`offer` it offers so many tools of large schemas, with fields named after the text, beside itself from then on, and with
+`small` so many small ones.
 """
 
 import json
-import os
 import sys
-from pathlib import Path
 from typing import Any
 
 TOOL = {
@@ -17,12 +15,6 @@ TOOL = {
     "inputSchema": {"type": "object"},
     "annotations": {"readOnlyHint": True, "openWorldHint": False},
 }
-
-
-def offered() -> str:
-    """The tools, as JSON text."""
-    path = os.environ.get("MCP_TOOLS")
-    return Path(path).read_text() if path and Path(path).exists() else json.dumps([TOOL, *more])
 
 
 more: list[dict[str, Any]] = []
@@ -49,6 +41,9 @@ def send(id: Any, token: Any, form: str, text: str, count: int) -> None:
         sys.stdout.write(line * count)
     elif form == "blank":
         sys.stdout.write((text + "\n") * count)
+    elif form == "small":
+        more[:] = [{**TOOL, "name": f"small_{number}"} for number in range(count)]
+        write(json.dumps({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}))
     elif form == "offer":
         more[:] = [large_tool(number, text) for number in range(count)]
         write(json.dumps({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}))
@@ -73,7 +68,7 @@ def main() -> None:
                 result = {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": info}
                 write(json.dumps({"jsonrpc": "2.0", "id": id, "result": result}))
             case "tools/list":
-                write(f'{{"jsonrpc":"2.0","id":{json.dumps(id)},"result":{{"tools":{offered()}}}}}')
+                write(f'{{"jsonrpc":"2.0","id":{json.dumps(id)},"result":{{"tools":{json.dumps([TOOL, *more])}}}}}')
             case "tools/call":
                 asked = params.get("arguments") or {}
                 token = (params.get("_meta") or {}).get("progressToken")

@@ -14,10 +14,11 @@ import time
 from pathlib import Path
 
 from tests.laws.loop import PERIOD, MeasuredLoop, Monitor, encoded
+from toolgate.app.asgi_app import Toolgate
+from toolgate.app.serve import listener_options
+from toolgate.app.startup import tune_garbage_collector
 from toolgate.config import load
-from toolgate.server.build import Toolgate, edge
-from toolgate.server.edge.listen import serve
-from toolgate.server.startup import spare_the_collector
+from toolgate.http.listener import serve
 
 
 def main() -> None:
@@ -29,13 +30,13 @@ def main() -> None:
     def ready(url: str) -> None:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGHUP, gate.reload_soon, path)
-        spare_the_collector()
+        tune_garbage_collector()
         monitor.start()
         threading.Thread(target=_obey, args=(monitor,), daemon=True).start()
         _say(url)
 
     with asyncio.Runner(loop_factory=lambda: MeasuredLoop(monitor)) as runner:
-        runner.run(serve(gate, on_ready=ready, **edge(gate)))
+        runner.run(serve(gate, on_ready=ready, **listener_options(gate)))
 
 
 def _obey(monitor: Monitor) -> None:

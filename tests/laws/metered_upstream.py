@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from tests.upstreams.faulty import Peer, chunk, head, reset, whole
+from tests.upstreams.transport.faulty import Peer, chunk, head, reset, whole
 
 INPUT, OUTPUT = 70_000, 30_000
 """What an answer reports; far more than anybody would count."""
@@ -140,8 +140,8 @@ def _whole_body(case: Case, calling: bool) -> dict[str, Any]:
             return {"id": "x", "object": "chat.completion", "created": 1, "model": "up", "choices": [choice], **used}
         case "openai_responses":
             item = {"type": "function_call", "id": "fc_1", "call_id": "call_1", **function}
-            said = {"type": "message", "id": "m", "content": [{"type": "output_text", "text": text}]}
-            return {"id": "resp_x", "status": "completed", "output": [item if calling else said], **used}
+            output = {"type": "message", "id": "m", "content": [{"type": "output_text", "text": text}]}
+            return {"id": "resp_x", "status": "completed", "output": [item if calling else output], **used}
         case "anthropic":
             block = {"type": "tool_use", "id": "toolu_1", "name": TOOL, "input": json.loads(ARGUMENTS)}
             content = [block if calling else {"type": "text", "text": text}]

@@ -6,6 +6,7 @@ closed is taken again at once, so that a second close of it shows. `TOOLGATE_LAW
 """
 
 import asyncio
+import gc
 import os
 import random
 import socket
@@ -13,6 +14,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from functools import partial
+from itertools import count
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
@@ -22,23 +24,23 @@ import pytest
 import uvloop
 
 from tests.laws.leaving_clients import stress
-from toolgate.server.supervisor.hand import Hand, Post
-from toolgate.tools.authoring.loading import Place
-from toolgate.tools.builtin.command import RunCommand
-from toolgate.tools.builtin.roots import Roots
-from toolgate.tools.sources.mcp.line import Trouble
-from toolgate.tools.sources.mcp.messages import Request
-from toolgate.tools.sources.mcp.process import ProcessLine
-from toolgate.tools.sources.mcp.servers import Stdio
+from toolgate.mcp.client.stdio import StdioTransport
+from toolgate.mcp.protocol.jsonrpc import RpcRequest
+from toolgate.mcp.protocol.server_config import StdioServerConfig
+from toolgate.mcp.protocol.transport import McpError
+from toolgate.tools.authoring.loading import CodeLocation
+from toolgate.tools.builtin.command import CommandTool
+from toolgate.tools.builtin.granted_folders import GrantedFolders
 from toolgate.tools.tool import Invocation, ToolFailure
 from toolgate.tools.workers import frames
 from toolgate.tools.workers.pool import WorkerPool
-from toolgate.tools.workers.worker import Limits
-from toolgate.upstreams.embedded import frames as engine_frames
-from toolgate.upstreams.embedded import process as engine_process
-from toolgate.upstreams.embedded.process import EngineFault, EngineProcess
+from toolgate.tools.workers.process import WorkerLimits
+from toolgate.upstreams.local import frames as engine_frames
+from toolgate.upstreams.local import process as engine_process
+from toolgate.upstreams.local.process import EngineFault, EngineProcess
 from toolgate.upstreams.transport.address import Origin
 from toolgate.upstreams.transport.dial import dial
+from toolgate.workers.process import ServerWorkerProcess, WorkerStart
 
 CASES = 10_000 if os.environ.get("TOOLGATE_LAW_CASES") == "all" else 320
 LOOPS = {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
@@ -102,8 +104,21 @@ def identity(number: int) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
+def connections() -> dict[int, tuple[int, int]]:
+    """The open sockets that do not listen: those of a server of the session, whose clients may leave at any time."""
+    gc.collect()  # what earlier tests left behind is closed now and not amid a case
+    return {number: what for number, what in opened().items() if is_connection(number)}
+
+
+def is_connection(number: int) -> bool:
+    if not os.readlink(f"/proc/self/fd/{number}").startswith("socket:"):
+        return False
+    with socket.socket(fileno=os.dup(number)) as found:
+        return not found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+
+
 def opened(others: Mapping[int, tuple[int, int]] = MappingProxyType({})) -> dict[int, tuple[int, int]]:
-    """Every open descriptor and what it is, but for those of others."""
+    """Every open descriptor and what it is, but for these of others."""
     found = {number: identity(number) for number in map(int, os.listdir("/proc/self/fd"))}
     return {number: what for number, what in found.items() if what not in ((0, 0), others.get(number))}
 
@@ -147,7 +162,7 @@ class Case:
         self._chance = chance
         self.command = [str(script)]
         self.behaviour = chance.choice(list(BEHAVIOURS))
-        self.told: list[str] = []
+        self.history: list[str] = []
         script.write_text(f"#!/bin/sh\n{BEHAVIOURS[self.behaviour]}\n")
         script.chmod(0o700)
 
@@ -155,7 +170,7 @@ class Case:
         """Run a step of the component, cancelled somewhere; how it fails beside that is not of interest here."""
         how = self._chance.choice(["begins to wait", "is woken", "after a time"])
         at = self._chance.randint(1, 12)
-        self.told.append(f"{work.__qualname__} when it {how}, {at}")
+        self.history.append(f"{getattr(work, '__qualname__', work)} when it {how}, {at}")
         stepped = how != "after a time"
         step: Awaitable[Any] = Cancelling(work, at, how == "is woken") if stepped else work
         task = asyncio.ensure_future(_awaited(step))
@@ -167,7 +182,7 @@ class Case:
         assert done, "it waits for ever"
         work.close()  # unless it was cancelled before it began, it has ended
         error = None if task.cancelled() else task.exception()
-        expected = (ToolFailure, EngineFault, Trouble, OSError)
+        expected = (ToolFailure, EngineFault, McpError, OSError)
         assert error is None or isinstance(error, expected), repr(error)
 
 
@@ -176,31 +191,31 @@ async def _awaited(step: Awaitable[Any]) -> Any:
 
 
 async def python_tool(case: Case) -> None:
-    pool = WorkerPool(Limits(workers=2, grace=0.01))
-    question = frames.Describe(Place("none", path="/none"))
-    await asyncio.gather(*[case.cancelled(pool.ask(question)) for _ in range(2)])
+    pool = WorkerPool(WorkerLimits(workers=2, grace=0.01))
+    question = frames.DescribeFrame(CodeLocation("none", path="/none"))
+    await asyncio.gather(*[case.cancelled(pool.request(question)) for _ in range(2)])
     await case.cancelled(pool.aclose())
     await pool.aclose()
 
 
 async def command_tool(case: Case) -> None:
-    tool = RunCommand(Roots([Path(case.command[0]).parent]))
+    tool = CommandTool(GrantedFolders([Path(case.command[0]).parent]))
     await case.cancelled(tool.invoke(Invocation("1", {"command": case.command}, "{}")))
 
 
 async def mcp_server(case: Case) -> None:
-    line = ProcessLine(Stdio(tuple(case.command)), grace=0.01)
-    await line.open(lambda message: None)
-    await case.cancelled(line.ask(Request(1, "tools/list", {})))
-    await case.cancelled(line.aclose())
-    await line.aclose()
+    transport = StdioTransport(StdioServerConfig(tuple(case.command)), grace=0.01)
+    await transport.open(lambda message: None)
+    await case.cancelled(transport.request(RpcRequest(1, "tools/list", {})))
+    await case.cancelled(transport.aclose())
+    await transport.aclose()
 
 
 async def engine(case: Case) -> None:
     started: list[EngineProcess] = []
 
     async def start() -> None:
-        started.append(await EngineProcess.start(engine_frames.Load("/none", 1, 1, 1)))
+        started.append(await EngineProcess.start(engine_frames.LoadFrame("/none", 1, 1, 1)))
 
     await case.cancelled(start())
     for one in started:
@@ -209,17 +224,17 @@ async def engine(case: Case) -> None:
 
 
 async def worker_of_the_supervisor(case: Case) -> None:
-    started: list[Hand] = []
+    started: list[ServerWorkerProcess] = []
 
     async def start() -> None:
-        started.append(await Hand.start(Post(0, None, "127.0.0.1", 0, 1, (), lifeline=0)))
+        started.append(await ServerWorkerProcess.start(WorkerStart(0, None, "127.0.0.1", 0, 1, (), lifeline=0)))
 
     await case.cancelled(start())
     for one in started:
-        await case.cancelled(one.serves(0.01))
+        await case.cancelled(one.wait_ready(0.01))
         one.kill()
-        await case.cancelled(one.gone())
-        await one.gone()
+        await case.cancelled(one.wait_ended())
+        await one.wait_ended()
 
 
 class Socket(asyncio.Protocol):
@@ -248,9 +263,9 @@ COMPONENTS = (python_tool, command_tool, mcp_server, engine, worker_of_the_super
 
 
 async def run_cases(
-    component: Callable[[Case], Awaitable[None]], script: Path, count: int, others: Mapping[int, tuple[int, int]]
+    component: Callable[[Case], Awaitable[None]], script: Path, cases: int, others: Mapping[int, tuple[int, int]]
 ) -> None:
-    """So many cases, each of which must leave things as they were; descriptors of others may be closed by their owners."""
+    """So many cases, each of which must leave things as they were; connections of others may be closed by their owners."""
     failures: list[str] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(str(context)))
     ours, other = socket.socketpair()  # libuv opens a descriptor of its own with the first stream, and keeps it
@@ -262,14 +277,14 @@ async def run_cases(
         await asyncio.sleep(0.002)
     for _ in range(20):  # rounds in which the loop closes the rest
         await asyncio.sleep(0)
-    for number in range(count):
+    for number in range(cases):
         case = Case(random.Random(number), script)
         before, descriptors = opened(others), Descriptors()
         taking = asyncio.create_task(descriptors.keep_taking())
         await component(case)
         taking.cancel()
         await asyncio.wait({taking})
-        where = f"{component.__name__} {number}: {case.behaviour}, {case.told}"
+        where = f"{component.__name__} {number}: {case.behaviour}, {case.history}"
         assert not descriptors.violations, f"{where}: {descriptors.violations}"
         deadline = time.monotonic() + SECONDS
         while (opened(others) != before or psutil.Process().children()) and time.monotonic() < deadline:  # noqa: ASYNC110
@@ -290,10 +305,25 @@ def test_a_cancellation_anywhere_leaves_no_descriptor_and_no_child(
     monkeypatch.setattr(sys, "executable", str(script))  # it is what workers and engines are started with
     monkeypatch.setattr(engine_process, "_END_SECONDS", 0.01)
     share = CASES // len(COMPONENTS)
-    count = share * 3 // 4 if loop == "uvloop" else share // 4
-    others = opened()  # a server of the session may close connections meanwhile
+    cases = share * 3 // 4 if loop == "uvloop" else share // 4
     with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
-        runner.run(run_cases(component, script, count, others))
+        runner.run(run_cases(component, script, cases, connections()))
+
+
+@pytest.mark.parametrize("end", range(2))
+def test_a_descriptor_of_another_test_that_a_case_closes_is_found(
+    end: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe, calls = os.pipe(), count()  # the first call is not a case yet
+
+    async def careless(case: Case) -> None:
+        if next(calls):
+            os.close(pipe[end])
+
+    monkeypatch.setattr(f"{__name__}.SECONDS", 0.1)
+    with asyncio.Runner() as runner, pytest.raises(AssertionError, match="careless 0"):
+        runner.run(run_cases(careless, tmp_path / "program", 1, connections()))
+    os.close(pipe[1 - end])
 
 
 def test_clients_that_leave_while_tools_start_harm_nobody(tmp_path: Path) -> None:

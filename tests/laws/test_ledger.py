@@ -19,23 +19,24 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from tests.api.http_client import CLIENTS, PATHS, HttpConnection, body
+from tests.app.nodes import running_redis
 from tests.databases import Postgres
 from tests.laws.metered_upstream import INPUT, OUTPUT, TOOL, Case, MeteredUpstream
-from tests.server.nodes import running_redis
-from tests.server.talk import CLIENTS, PATHS, Caller, body
 from tests.stage import QUIET
-from tests.upstreams.faulty import Faulty
-from toolgate.config import Config, Key, Model, Secret, Target, Upstream
-from toolgate.config.settings import KeyBudget, Price, Server
-from toolgate.server.build import Toolgate
-from toolgate.server.edge.listen import listening
+from tests.upstreams.transport.faulty import Faulty
+from toolgate.app.asgi_app import Toolgate
+from toolgate.config import Config, KeySettings, ModelConfig, Secret, TargetConfig, UpstreamConfig
+from toolgate.config.settings import KeyBudgetSettings, PriceSettings, ServerSettings
+from toolgate.http.listener import listening
 from toolgate.storage.database import Database
 from toolgate.storage.spending import SpendingStore
+from toolgate.storage.usage import UsageStore
 from toolgate.testing import FakeSource, FakeTool
 
 SAMPLE = 160
 AT_ONCE = 12
-PER_TOKEN = Price(input=1_000_000, output=1_000_000)
+PER_TOKEN = PriceSettings(input=1_000_000, output=1_000_000)
 """A token costs one."""
 
 COUNTED_AT_MOST = 2_000
@@ -65,14 +66,16 @@ def cases_of(count: int, seed: int) -> list[Case]:
 def config_of(cases: list[Case], port: int, storage: str, **changes: Any) -> Config:
     bases = dict.fromkeys(CLIENTS, f"http://127.0.0.1:{port}/v1") | {"ollama": f"http://127.0.0.1:{port}"}
     return Config(
-        server=Server(port=0),
-        upstreams={name: Upstream(name=name, dialect=name, base_url=base) for name, base in bases.items()},  # type: ignore[arg-type]
+        server=ServerSettings(port=0),
+        upstreams={name: UpstreamConfig(name=name, dialect=name, base_url=base) for name, base in bases.items()},  # type: ignore[arg-type]
         models=tuple(
-            Model(name=name, targets=(Target(upstream=name, model="up"),), retries=1, price=PER_TOKEN)
+            ModelConfig(name=name, targets=(TargetConfig(upstream=name, model="up"),), retries=1, price=PER_TOKEN)
             for name in CLIENTS
         ),
         keys=tuple(
-            Key(name=case.name, key=Secret(f"{case.name}-key"), budget=KeyBudget(amount=1e12, period="total"))
+            KeySettings(
+                name=case.name, key=Secret(f"{case.name}-key"), budget=KeyBudgetSettings(amount=1e12, period="total")
+            )
             for case in cases
         ),
         storage=Secret(storage),
@@ -85,9 +88,9 @@ async def play(url: str, case: Case) -> None:
     """Send the request, and wait for its answer or leave where the upstream stands still."""
     more: dict[str, Any] = {"tool_execution": "auto", "use_server_tools": [TOOL]} if case.tools else {}
     payload = body(case.client, case.upstream, case.stream, f"{case.name}: what is two and three?", **more)
-    async with Caller(url) as caller:
+    async with HttpConnection(url) as caller:
         await caller.post(PATHS[case.client], payload, f"authorization: Bearer {case.name}-key")
-        answering = asyncio.ensure_future(caller.answer())
+        answering = asyncio.ensure_future(caller.response())
         pausing = asyncio.ensure_future(case.paused.wait())
         async with asyncio.timeout(60):
             await asyncio.wait({answering, pausing}, return_when=asyncio.FIRST_COMPLETED)
@@ -124,8 +127,19 @@ async def spent_of(storage: str) -> dict[str, float]:
     return {key: amount for (key, _), amount in sums.items()}
 
 
+async def used_of(storage: str) -> dict[str, float]:
+    """What the records of usage say that each key has cost."""
+    database = Database(storage)
+    try:
+        rows = await UsageStore(database).sums(("key",))
+    finally:
+        await database.aclose()
+    return {row["key"]: row["cost"] for row in rows if row["cost"]}
+
+
 async def check(cases: list[Case], storage: str, **changes: Any) -> None:
     spent = await charged(cases, storage, **changes)
+    assert await used_of(storage) == pytest.approx(spent)
     wrong = []
     for case in cases:
         paid, counted = spent.get(case.name, 0.0), case.asked * COUNTED_AT_MOST
@@ -164,8 +178,8 @@ async def test_corrections_of_a_text_model_are_charged_too(tmp_path: Path, strea
     async with Faulty(MeteredUpstream([case]).play) as upstream:
         config = config_of([case], upstream.port, storage)
         emulated = tuple(replace(model, tools="emulated") for model in config.models)
-        async with listening(Toolgate(replace(config, models=emulated))) as url, Caller(url) as caller:
+        async with listening(Toolgate(replace(config, models=emulated))) as url, HttpConnection(url) as caller:
             await caller.post(PATHS["openai_chat"], payload, "authorization: Bearer case-0-key")
-            await caller.answer()
+            await caller.response()
     assert case.asked == 2
     assert await spent_of(storage) == {"case-0": pytest.approx(case.total)}

@@ -21,14 +21,14 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from tests.server.talk import CLIENTS, PATHS, Caller, Heard, body
+from tests.api.http_client import CLIENTS, PATHS, HttpConnection, HttpResponse, body
 from tests.stage import UPSTREAMS, Player, gateway_config, in_a_thread, upstream_config
-from toolgate.config import Model, Target
+from toolgate.app.asgi_app import Toolgate
+from toolgate.config import ModelConfig, TargetConfig
 from toolgate.conversation.arguments import is_object
 from toolgate.conversation.events import ModelResponse
 from toolgate.conversation.message import Text, ToolCall
-from toolgate.server.build import Toolgate
-from toolgate.server.edge.listen import listening
+from toolgate.http.listener import listening
 from toolgate.testing import FakeSource, FakeTool, ScriptedModel
 
 NAME = "get_weather"
@@ -69,7 +69,7 @@ def written(arguments: str, name: str = NAME) -> str:
 FAULTS = {
     "unknown tool": Fault(native_call("{}", "no_such_tool"), written("{}", "no_such_tool")),
     "unknown tool in words": Fault(
-        ModelResponse((Text("See."), *native_call("{}", "no_such_tool").parts), "tool_calls"),  # type: ignore[arg-type]
+        ModelResponse((Text("See."), *native_call("{}", "no_such_tool").parts), "tool_calls"),
         "See. " + written("{}", "no_such_tool"),
     ),
     "broken json": Fault(native_call('{"city": "Paris", ,}'), written('{"city": "Paris", ,}')),
@@ -114,9 +114,9 @@ class Place(Struct):
 async def _opened() -> AsyncIterator[Place]:
     player = Player()
     tool = FakeTool(NAME, lambda arguments: WORDS, input_schema=SCHEMA)
-    target = Target(upstream="openai_chat", model="played")
-    emulated = Model(name=EMULATED, targets=(target,), retries=0, tools="emulated")
-    promoted = Model(name=PROMOTED, targets=(target,), retries=0, promote=True)
+    target = TargetConfig(upstream="openai_chat", model="played")
+    emulated = ModelConfig(name=EMULATED, targets=(target,), retries=0, tools="emulated")
+    promoted = ModelConfig(name=PROMOTED, targets=(target,), retries=0, promote=True)
     async with listening(Toolgate(upstream_config(), {"played": player})) as upstream:
         config = gateway_config(upstream)
         config = msgspec.structs.replace(config, models=(*config.models, emulated, promoted))
@@ -163,11 +163,11 @@ _responses_event: Callable[[Any], Any] = TypeAdapter(ResponseStreamEvent).valida
 _anthropic_event: Callable[[Any], Any] = TypeAdapter(BetaRawMessageStreamEvent).validate_python
 
 
-def told(client: str, stream: bool, heard: Heard) -> Told:
+def emitted(client: str, stream: bool, received: HttpResponse) -> Told:
     """The answer as the client's own types read it."""
-    if heard.status != 200:
-        return Told(error=_error(client, heard.json))
-    return (_STREAMED if stream else _WHOLE)[client](heard)
+    if received.status != 200:
+        return Told(error=_error(client, received.json))
+    return (_STREAMED if stream else _WHOLE)[client](received)
 
 
 def _error(client: str, found: Any) -> str:
@@ -181,20 +181,20 @@ def _error(client: str, found: Any) -> str:
     return message
 
 
-def _chat_whole(heard: Heard) -> Told:
-    choice = ChatCompletion.model_validate(heard.json).choices[0]
+def _chat_whole(received: HttpResponse) -> Told:
+    choice = ChatCompletion.model_validate(received.json).choices[0]
     calls = [(call.function.name, call.function.arguments) for call in choice.message.tool_calls or ()]  # type: ignore[union-attr]
     return Told(choice.message.content or "", calls, choice.finish_reason)
 
 
-def _data(heard: Heard) -> list[str]:
-    assert not heard.cut
-    lines = heard.body.decode().split("\n")
+def _data(received: HttpResponse) -> list[str]:
+    assert not received.cut
+    lines = received.body.decode().split("\n")
     return [line.removeprefix("data:").strip() for line in lines if line.startswith("data:")]
 
 
-def _chat_streamed(heard: Heard) -> Told:
-    frames, found, calls = _data(heard), Told(), dict[int, list[str]]()
+def _chat_streamed(received: HttpResponse) -> Told:
+    frames, found, calls = _data(received), Told(), dict[int, list[str]]()
     assert frames[-1] == "[DONE]"
     for frame in frames[:-1]:
         if "error" in (value := json.loads(frame)):
@@ -221,12 +221,12 @@ def _response(value: Any) -> Told:
     return Told(response.output_text, calls, details.reason if details else response.status)
 
 
-def _responses_whole(heard: Heard) -> Told:
-    return _response(heard.json)
+def _responses_whole(received: HttpResponse) -> Told:
+    return _response(received.json)
 
 
-def _responses_streamed(heard: Heard) -> Told:
-    for frame in _data(heard):
+def _responses_streamed(received: HttpResponse) -> Told:
+    for frame in _data(received):
         if frame == "[DONE]":
             break
         value = json.loads(frame)
@@ -235,11 +235,11 @@ def _responses_streamed(heard: Heard) -> Told:
             return Told(error=event.message)
         if event.type in ("response.completed", "response.incomplete", "response.failed"):
             return _response(value["response"])
-    raise AssertionError(f"the stream has no end: {heard.body[-300:]!r}")
+    raise AssertionError(f"the stream has no end: {received.body[-300:]!r}")
 
 
-def _anthropic_whole(heard: Heard) -> Told:
-    message = BetaMessage.model_validate(heard.json)
+def _anthropic_whole(received: HttpResponse) -> Told:
+    message = BetaMessage.model_validate(received.json)
     found = Told(reason=message.stop_reason)
     for block in message.content:
         match block.type:
@@ -250,9 +250,9 @@ def _anthropic_whole(heard: Heard) -> Told:
     return found
 
 
-def _anthropic_streamed(heard: Heard) -> Told:
+def _anthropic_streamed(received: HttpResponse) -> Told:
     found, names, arguments, ended = Told(), dict[int, str](), dict[int, str](), False
-    for frame in _data(heard):
+    for frame in _data(received):
         if (value := json.loads(frame))["type"] == "error":
             return Told(error=_error("anthropic", value))
         if value["type"] == "ping":
@@ -275,16 +275,16 @@ def _anthropic_streamed(heard: Heard) -> Told:
     return found
 
 
-def _ollama_whole(heard: Heard) -> Told:
-    response = ChatResponse.model_validate(heard.json)
+def _ollama_whole(received: HttpResponse) -> Told:
+    response = ChatResponse.model_validate(received.json)
     assert response.done
     calls = [(call.function.name, json.dumps(call.function.arguments)) for call in response.message.tool_calls or ()]
     return Told(response.message.content or "", calls, response.done_reason)
 
 
-def _ollama_streamed(heard: Heard) -> Told:
+def _ollama_streamed(received: HttpResponse) -> Told:
     found, response = Told(), None
-    for line in heard.body.splitlines():
+    for line in received.body.splitlines():
         if "error" in (value := json.loads(line)):
             return Told(error=_error("ollama", value))
         response = ChatResponse.model_validate(value)
@@ -298,13 +298,13 @@ def _ollama_streamed(heard: Heard) -> Told:
     return found
 
 
-_WHOLE: dict[str, Callable[[Heard], Told]] = {
+_WHOLE: dict[str, Callable[[HttpResponse], Told]] = {
     "openai_chat": _chat_whole,
     "openai_responses": _responses_whole,
     "anthropic": _anthropic_whole,
     "ollama": _ollama_whole,
 }
-_STREAMED: dict[str, Callable[[Heard], Told]] = {
+_STREAMED: dict[str, Callable[[HttpResponse], Told]] = {
     "openai_chat": _chat_streamed,
     "openai_responses": _responses_streamed,
     "anthropic": _anthropic_streamed,
@@ -315,15 +315,15 @@ _TEXT_ARGUMENTS = ("openai_chat", "openai_responses")
 """Clients that take arguments as text, which by their documentation need not be JSON."""
 
 
-def warnings(heard: Heard) -> str:
+def warnings(received: HttpResponse) -> str:
     """What the answer warns of, in its headers or in the stream."""
-    late = [line for line in heard.body.decode().splitlines() if "toolgate-warning" in line or '"warning"' in line]
-    return "; ".join([heard.headers.get("x-toolgate-warning", ""), *late])
+    late = [line for line in received.body.decode().splitlines() if "toolgate-warning" in line or '"warning"' in line]
+    return "; ".join([received.headers.get("x-toolgate-warning", ""), *late])
 
 
-def complaint(client: str, own: bool, found: Told, heard: Heard) -> str | None:
+def complaint(client: str, own: bool, found: Told, received: HttpResponse) -> str | None:
     """What is wrong with an answer, if anything is."""
-    if heard.status == 500:
+    if received.status == 500:
         return "an internal error"
     if found.error is not None:
         return "an internal error" if "internal error" in found.error else None
@@ -335,19 +335,19 @@ def complaint(client: str, own: bool, found: Told, heard: Heard) -> str | None:
                 return f"the arguments of {name} are no object: {arguments}"
     if found.text.strip() or found.calls or found.reason in _CUT:
         return None
-    if "empty answer" in warnings(heard):
+    if "empty answer" in warnings(received):
         return None
     return "an empty success"
 
 
-async def judged(caller: Caller, client: str, stream: bool, own: bool, request: dict[str, Any]) -> str | None:
+async def judged(caller: HttpConnection, client: str, stream: bool, own: bool, request: dict[str, Any]) -> str | None:
     await caller.post(PATHS[client], request)
-    heard = await caller.answer()
+    received = await caller.response()
     try:
-        wrong = complaint(client, own, told(client, stream, heard), heard)
+        wrong = complaint(client, own, emitted(client, stream, received), received)
     except Exception as error:  # noqa: BLE001  # whatever the client's types say is a finding
         wrong = f"{type(error).__name__}: {str(error)[:300]}"
-    return wrong and f"{wrong}\n    {heard.status} {heard.body[-600:]!r}"
+    return wrong and f"{wrong}\n    {received.status} {received.body[-600:]!r}"
 
 
 @pytest.mark.parametrize("puts_right", [True, False], ids=["once", "for ever"])
@@ -360,7 +360,7 @@ async def test_a_client_gets_an_answer_or_an_error_whatever_its_model_does(
     async with asyncio.timeout(HANGING):
         for client, model, stream, own in combinations:
             place.player.scripted = script(FAULTS[name], model, puts_right)
-            async with Caller(place.url) as caller:
+            async with HttpConnection(place.url) as caller:
                 wrong = await judged(
                     caller, client, stream, own, asked(client, model, stream, own, FAULTS[name].choice)
                 )
@@ -377,7 +377,7 @@ def replayed(client: str, model: str, arguments: str) -> dict[str, Any]:
     found: Any = msgspec.json.decode(arguments) if is_object(arguments) else {"INVALID_JSON": arguments}
     match client:
         case "openai_responses":
-            call = {"type": "function_call", "call_id": id, "name": NAME, "arguments": arguments}
+            call: dict[str, Any] = {"type": "function_call", "call_id": id, "name": NAME, "arguments": arguments}
             request["input"] += [call, {"type": "function_call_output", "call_id": id, "output": "No."}]
         case "anthropic":
             call = {"type": "tool_use", "id": id, "name": NAME, "input": found}
@@ -405,10 +405,10 @@ async def test_malformed_arguments_of_a_history_reach_the_upstream_as_an_object(
 ) -> None:
     for arguments in ('{"city": ,}', '["Paris"]', '{"city":"Par', r'{"city":"\ud83d"}', ""):
         place.player.scripted = ScriptedModel([WORDS])
-        async with Caller(place.url) as caller:
+        async with HttpConnection(place.url) as caller:
             await caller.post(PATHS[client], replayed(client, upstream, arguments))
-            heard = await caller.answer()
-        assert heard.status == 200, heard.body
+            received = await caller.response()
+        assert received.status == 200, received.body
         (request,) = place.player.scripted.requests
         calls = [part for message in request.messages for part in message.parts if isinstance(part, ToolCall)]
         assert [is_object(call.arguments) for call in calls] == [True], arguments
@@ -424,13 +424,13 @@ async def test_a_tool_may_be_called_by_another_spelling_of_its_name(place: Place
         spelling = SPELLINGS[number]
         called: Said = native_call(RIGHT, spelling) if model in UPSTREAMS else written(RIGHT, spelling)
         place.player.scripted = ScriptedModel([called, WORDS])
-        async with Caller(place.url) as caller:
+        async with HttpConnection(place.url) as caller:
             await caller.post(PATHS[client], asked(client, model, stream, own, "auto"))
-            heard = await caller.answer()
-        found = told(client, stream, heard)
-        assert [name for name, _ in found.calls] == ([NAME] if own else []), heard.body
-        assert own or found.text.strip() == WORDS, heard.body
-        assert f"{spelling!r}, which was taken for {NAME!r}" in warnings(heard), (stream, own)
+            received = await caller.response()
+        found = emitted(client, stream, received)
+        assert [name for name, _ in found.calls] == ([NAME] if own else []), received.body
+        assert own or found.text.strip() == WORDS, received.body
+        assert f"{spelling!r}, which was taken for {NAME!r}" in warnings(received), (stream, own)
 
 
 @pytest.mark.parametrize("model", [*UPSTREAMS, EMULATED])
@@ -442,9 +442,9 @@ async def test_a_spelling_that_may_mean_two_tools_means_none(place: Place, clien
         request["tools"].append(other)
         called = native_call(RIGHT, "get-weather") if model in UPSTREAMS else written(RIGHT, "get-weather")
         place.player.scripted = ScriptedModel([called, WORDS, WORDS])
-        async with Caller(place.url) as caller:
+        async with HttpConnection(place.url) as caller:
             await caller.post(PATHS[client], request)
-            heard = await caller.answer()
-        found = told(client, stream, heard)
-        assert [name for name, _ in found.calls] == (["get-weather"] if model in UPSTREAMS else []), heard.body
-        assert "taken for" not in warnings(heard)
+            received = await caller.response()
+        found = emitted(client, stream, received)
+        assert [name for name, _ in found.calls] == (["get-weather"] if model in UPSTREAMS else []), received.body
+        assert "taken for" not in warnings(received)

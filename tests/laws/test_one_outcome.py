@@ -16,17 +16,17 @@ import pytest
 from msgspec import Struct
 from msgspec.structs import replace
 
+from tests.api.http_client import CLIENTS, PATHS, HttpConnection, body
 from tests.dialects import anthropic_quirks, chat_quirks, ollama_quirks, openai_responses_cases, responses_call_quirks
-from tests.dialects.chat_quirks import Called, Quirk, Told
+from tests.dialects.chat_quirks import ExpectedAnswer, ExpectedCall, Quirk
 from tests.laws.client_readers import Outcome, outcome
 from tests.laws.whole_answers import WHOLE
-from tests.server.talk import CLIENTS, PATHS, Caller, body
 from tests.stage import UPSTREAMS, gateway_config, in_a_thread
-from tests.upstreams.faulty import Faulty, Peer, chunked, whole
+from tests.upstreams.transport.faulty import Faulty, Peer, chunked, whole
+from toolgate.app.asgi_app import Toolgate
 from toolgate.conversation.arguments import is_object
 from toolgate.conversation.message import Reasoning, Refusal, Text, ToolCall
-from toolgate.server.build import Toolgate
-from toolgate.server.edge.listen import listening
+from toolgate.http.listener import listening
 
 NAMES = ("get_weather", "get_time")
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
@@ -40,16 +40,16 @@ def _of_responses() -> list[Quirk]:
     found = []
     for quirk in openai_responses_cases.QUIRKS:
         parts = quirk.parts
-        told = Told(
+        emitted = ExpectedAnswer(
             "".join([part.text for part in parts if isinstance(part, Text)]),
-            tuple([Called(p.name, p.arguments, p.id, p.complete) for p in parts if isinstance(p, ToolCall)]),
+            tuple([ExpectedCall(p.name, p.arguments, p.id, p.complete) for p in parts if isinstance(p, ToolCall)]),
             quirk.reason,
             quirk.usage,
             "".join([part.text for part in parts if isinstance(part, Reasoning)]),
             "".join([part.text for part in parts if isinstance(part, Refusal)]),
         )
         if quirk.name not in UNDECLARED:
-            found.append(Quirk(quirk.name, quirk.stream, None if quirk.fails else told, quirk.fails))
+            found.append(Quirk(quirk.name, quirk.stream, None if quirk.fails else emitted, quirk.fails))
     return found
 
 
@@ -110,27 +110,27 @@ def asked(client: str, upstream: str, stream: bool) -> dict[str, Any]:
     return body(client, upstream, stream, "How is the weather?", **more)
 
 
-def expected(told: Told, client: str) -> Told:
+def expected(emitted: ExpectedAnswer, client: str) -> ExpectedAnswer:
     """What a client of this dialect can see of an answer."""
     if client in ("anthropic", "ollama"):  # these have no refusals, so they are text
-        told = replace(told, text=told.text + told.refusal, refusal="")
+        emitted = replace(emitted, text=emitted.text + emitted.refusal, refusal="")
     if client == "ollama":  # half a call cannot be told apart from a whole one there, so it is not shown
-        told = replace(told, calls=tuple([call for call in told.calls if call.complete]))
-    if client != "anthropic" and told.reason == "pause":
-        told = replace(told, reason="stop")
-    return told
+        emitted = replace(emitted, calls=tuple([call for call in emitted.calls if call.complete]))
+    if client != "anthropic" and emitted.reason == "pause":
+        emitted = replace(emitted, reason="stop")
+    return emitted
 
 
-def complaint(told: Told, found: Outcome, client: str, stream: bool) -> str | None:
+def complaint(emitted: ExpectedAnswer, found: Outcome, client: str, stream: bool) -> str | None:
     """What is wrong with an outcome, if anything is."""
-    unusable = [call.name for call in told.calls if call.complete and not is_object(call.arguments)]
+    unusable = [call.name for call in emitted.calls if call.complete and not is_object(call.arguments)]
     if client == "anthropic" and stream and unusable:  # it has been sent when its end shows that it is no object
         return None if "not a JSON object" in found.error else f"no error: {found}"
-    wanted = expected(told, client)
+    wanted = expected(emitted, client)
     if found.error:
         return f"an error: {found.error}"
-    reason = "content_filter" if client == "anthropic" and told.refusal else wanted.reason
-    pairs = {
+    reason = "content_filter" if client == "anthropic" and emitted.refusal else wanted.reason
+    pairs: dict[str, tuple[object, object]] = {
         "text": (found.text, wanted.text),
         "reasoning": (found.reasoning, wanted.reasoning),
         "refusal": (found.refusal, wanted.refusal),
@@ -140,8 +140,8 @@ def complaint(told: Told, found: Outcome, client: str, stream: bool) -> str | No
             [(call.name, _value(call.arguments), call.complete) for call in wanted.calls],
         ),
     }
-    if told.usage:
-        pairs["usage"] = (found.usage, (told.usage.input, told.usage.output))
+    if emitted.usage:
+        pairs["usage"] = (found.usage, (emitted.usage.input, emitted.usage.output))
     elif not found.usage[0]:
         return "the input is not counted"
     wrong = [f"{name} is {a!r}, not {b!r}" for name, (a, b) in pairs.items() if a != b]
@@ -177,22 +177,22 @@ async def test_a_quirk_ends_the_same_for_every_client(place: Place, upstream: st
     for way, stream, sent in answers(upstream, quirk.stream):
         for client in CLIENTS:
             place.answer = sent
-            async with Caller(place.url) as caller:
+            async with HttpConnection(place.url) as caller:
                 await caller.post(PATHS[client], asked(client, upstream, stream))
-                heard = await caller.answer()
+                received = await caller.response()
             try:
-                found = outcome(client, stream, heard)
-                if quirk.told is None:
+                found = outcome(client, stream, received)
+                if quirk.expected is None:
                     failures.setdefault(way, set()).add(found.error)
                     wrong = None if found.error else f"no error: {found}"
                 else:
-                    wrong = complaint(quirk.told, found, client, stream)
+                    wrong = complaint(quirk.expected, found, client, stream)
             except (AssertionError, KeyError, TypeError, ValueError, IndexError) as error:
                 line = traceback.extract_tb(error.__traceback__)[-1].line
                 wrong = f"{type(error).__name__}: {str(error)[:200]} at {line}"
             if wrong:
-                findings.append(f"{client}, {way}: {wrong}\n    {heard.status} {heard.body[-400:]!r}")
-    findings += [f"{way}: failures differ: {said}" for way, said in failures.items() if len(said) > 1]
+                findings.append(f"{client}, {way}: {wrong}\n    {received.status} {received.body[-400:]!r}")
+    findings += [f"{way}: failures differ: {stated}" for way, stated in failures.items() if len(stated) > 1]
     assert not findings, f"{len(findings)} findings\n" + "\n".join(findings)
 
 
@@ -213,17 +213,17 @@ THOUGHTS = {
 async def test_a_client_that_wants_no_thinking_gets_none(place: Place, upstream: str) -> None:
     quirk = quirk_of(upstream, THOUGHTS[upstream])
     for way, stream, place.answer in answers(upstream, quirk.stream):
-        async with Caller(place.url) as caller:
+        async with HttpConnection(place.url) as caller:
             await caller.post(PATHS["ollama"], {**asked("ollama", upstream, stream), "think": False})
-            found = outcome("ollama", stream, await caller.answer())
-        assert (found.text, found.reasoning) == (quirk.told and quirk.told.text, ""), way
+            found = outcome("ollama", stream, await caller.response())
+        assert (found.text, found.reasoning) == (quirk.expected and quirk.expected.text, ""), way
 
 
 @pytest.mark.parametrize("upstream", ["openai_chat", "openai_responses", "ollama"])
 async def test_a_message_starts_with_a_count_of_its_input(place: Place, upstream: str) -> None:
     plain = {"openai_chat": "one_write"}.get(upstream, "plain")
     place.answer = chunked(quirk_of(upstream, plain).stream)
-    async with Caller(place.url) as caller:
+    async with HttpConnection(place.url) as caller:
         await caller.post(PATHS["anthropic"], asked("anthropic", upstream, True))
-        first = (await caller.answer()).body.split(b"\n")[1]
+        first = (await caller.response()).body.split(b"\n")[1]
     assert json.loads(first.removeprefix(b"data: "))["message"]["usage"]["input_tokens"] > 0

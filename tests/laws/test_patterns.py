@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 import toolgate
-from toolgate.text.syntaxes import syntaxes
+from toolgate.text_tools.syntaxes import syntaxes
 
 try:
-    from re import _parser as parser
+    from re import _parser as parser  # type: ignore[attr-defined]  # private, and the only reader of patterns
 except ImportError:  # pragma: no cover
     parser = pytest.importorskip("sre_parse")
 
@@ -37,24 +37,26 @@ BY_STRANGERS_NEVER = "made of the configuration or of the code, and used on the 
 def marks() -> Iterator[str]:
     """The patterns by which calls in text begin."""
     for syntax in syntaxes().values():
-        yield from [opener.pattern for opener in syntax.openers(("search", "a_b")) if opener.pattern]
+        yield from [marker.pattern for marker in syntax.markers(("search", "a_b")) if marker.pattern]
 
 
 WORDS = "made of plain words alone"
 INSIDE: dict[str, tuple[str, str] | str] = {
-    "conversation/ids.py:fitted": (r"[a-zA-Z0-9_-]{1,64}", "fullmatch"),
-    "dialects/anthropic/turns.py:__init__": (r"[a-zA-Z0-9_-]+", "fullmatch"),
-    "dialects/refusals.py:without_refused_wishes": (r"\bservice_tier\b", "search"),
-    "server/app.py:_pattern": (r"/v1/responses/([^/]+)/items/(.+)", "fullmatch"),
-    "server/openapi.py:_operation": BY_STRANGERS_NEVER,
-    "server/openapi.py:document": BY_STRANGERS_NEVER,
-    "storage/migrations.py:_spelled": BY_STRANGERS_NEVER,
-    "text/openers.py:__init__": ("|".join(dict.fromkeys(marks())), "search"),
-    "text/source.py:__init__": WORDS,
-    "text/writing.py:identifier": (r"[\w.:/-]+", "fullmatch"),
-    "text/writing.py:python_name": (r"[\w.$-]+", "fullmatch"),
+    "cli/chat/inline_markdown.py:_code_span": (r"(?<!`)`{3}(?!`)", "search"),
+    "config/errors.py:note": (r"tools\.mcp\.a\.(command|url)", "fullmatch"),
+    "conversation/ids.py:fit_id": (r"[a-zA-Z0-9_-]{1,64}", "fullmatch"),
+    "dialects/anthropic/encode_messages.py:__init__": (r"[a-zA-Z0-9_-]+", "fullmatch"),
+    "dialects/upstream_errors.py:without_rejected_settings": (r"\bservice_tier\b", "search"),
+    "http/application.py:_pattern": (r"/v1/responses/([^/]+)/items/(.+)", "fullmatch"),
+    "api/openapi.py:_operation": BY_STRANGERS_NEVER,
+    "api/openapi.py:openapi_document": BY_STRANGERS_NEVER,
+    "storage/migrations.py:_create": BY_STRANGERS_NEVER,
+    "text_tools/parsing/call_markers.py:__init__": ("|".join(dict.fromkeys(marks())), "search"),
+    "text_tools/parsing/input_buffer.py:__init__": WORDS,
+    "text_tools/parsing/call_rendering.py:identifier": (r"[\w.:/-]+", "fullmatch"),
+    "text_tools/parsing/call_rendering.py:python_name": (r"[\w.$-]+", "fullmatch"),
     "tools/selection.py:_compiled": (fnmatch.translate("*a*b*[c-e]*a?*"), "match"),
-    "tools/sources/mcp/oauth/discovery.py:challenged": (
+    "mcp/oauth/discovery.py:challenge_parameter": (
         r'(?:^|[\s,])scope\s*+=\s*+(?:"([^"]*+)"|([^\s,"]+))',
         "search",
     ),
@@ -63,8 +65,8 @@ INSIDE: dict[str, tuple[str, str] | str] = {
     "tools/sources/openapi/operation.py:read": (r"[?#\\\s]", "search"),
     "tools/sources/openapi/parameter.py:_segment": (r"[/\\]", "split"),
     "tools/sources/openapi/schema.py:_reference": (r"[^A-Za-z0-9_.-]", "sub"),
-    "upstreams/embedded/vocabulary.py:__init__": ("[<[]", "finditer"),
-    "upstreams/echo.py:_told": (r"\S+\s*|\s+", "findall"),
+    "upstreams/local/control_tokens.py:__init__": ("[<[]", "finditer"),
+    "upstreams/echo.py:_word_events": (r"\S+\s*|\s+", "findall"),
 }
 
 
@@ -128,7 +130,7 @@ def patterns(value: Any, depth: int = 3) -> Iterator[re.Pattern[Any]]:
 
 def cases() -> Iterator[Any]:
     for path, tree in sources():
-        if not any(map(is_pattern, ast.walk(tree))) or path.startswith("upstreams/embedded/engine"):
+        if not any(map(is_pattern, ast.walk(tree))) or path.startswith("upstreams/local/engine"):
             continue
         module = importlib.import_module(
             "toolgate." + path.removesuffix(".py").replace("/", ".").removesuffix(".__init__")

@@ -1,4 +1,4 @@
-"""Replay law (Y9): an answer that a client sends back as it received it reaches its own upstream identical.
+"""Replay law (spec: Y9): an answer that a client sends back as it received it reaches its own upstream identical.
 
 Blocks, their order, their signatures and the ids of calls: whichever API the client speaks, whole or streamed. The official
 clients put streams together, as an agent would have them do. Ollama's API has no place for signatures and is left out.
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from openai import OpenAI
 
 from tests.stage import Stage
-from toolgate.conversation.message import Part, Reasoning, Refusal, Seal, Text, ToolCall
+from toolgate.conversation.message import Part, Reasoning, ReasoningSignature, Refusal, Text, ToolCall
 
 TOOL = "look_up"
 PROOFS = ("signature", "data", "encrypted_content")
@@ -22,11 +22,11 @@ SCHEMA: dict[str, Any] = {"type": "object", "properties": {"city": {"type": "str
 
 
 def signed(text: str, name: str) -> Reasoning:
-    return Reasoning(text, Seal("anthropic", {"signature": f"signature-{name}"}))
+    return Reasoning(text, ReasoningSignature("anthropic", {"signature": f"signature-{name}"}))
 
 
 def redacted(name: str) -> Reasoning:
-    return Reasoning("", Seal("anthropic", {"data": f"redacted-{name}"}))
+    return Reasoning("", ReasoningSignature("anthropic", {"data": f"redacted-{name}"}))
 
 
 def call(number: int) -> ToolCall:
@@ -34,7 +34,7 @@ def call(number: int) -> ToolCall:
 
 
 def item(text: str, name: str) -> Reasoning:
-    return Reasoning(text, Seal("openai_responses", {"encrypted_content": f"encrypted-{name}"}))
+    return Reasoning(text, ReasoningSignature("openai_responses", {"encrypted_content": f"encrypted-{name}"}))
 
 
 ANSWERS: dict[str, dict[str, tuple[Part, ...]]] = {
@@ -166,9 +166,9 @@ def essence(part: Part) -> tuple[Any, ...]:
     match part:
         case Text(text) | Refusal(text):
             return "text", text
-        case Reasoning(text, seal):
-            proof = [(name, value) for name, value in (seal.fields if seal else {}).items() if name in PROOFS]
-            return "reasoning", text, seal and seal.dialect, *proof
+        case Reasoning(text, signature):
+            proof = [(name, value) for name, value in (signature.fields if signature else {}).items() if name in PROOFS]
+            return "reasoning", text, signature and signature.dialect, *proof
         case ToolCall():
             return "call", part.id, part.name, part.arguments.replace(" ", "")
         case _:

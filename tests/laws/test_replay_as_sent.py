@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from msgspec import Struct, field
 
+from tests.api.http_client import CLIENTS, PATHS, HttpConnection, HttpResponse, body
 from tests.dialects import anthropic_cases, openai_responses_cases
-from tests.server.talk import CLIENTS, PATHS, Caller, Heard, body
 from tests.stage import UPSTREAMS, gateway_config, in_a_thread
-from tests.upstreams.faulty import Faulty, Peer, chunked, whole
-from toolgate.server.build import Toolgate
-from toolgate.server.edge.listen import listening
+from tests.upstreams.transport.faulty import Faulty, Peer, chunked, whole
+from toolgate.app.asgi_app import Toolgate
+from toolgate.http.listener import listening
 
 TOOL = "look_up"
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
@@ -37,7 +37,7 @@ def responses_call(**more: Any) -> Json:
     return {"type": "function_call", "id": "fc_1", "call_id": ID1, "name": TOOL, "arguments": ROME, **more}
 
 
-def said(*parts: Json, id: str = "msg_1", **more: Any) -> Json:
+def stated(*parts: Json, id: str = "msg_1", **more: Any) -> Json:
     return {"type": "message", "id": id, "role": "assistant", "status": "completed", "content": list(parts), **more}
 
 
@@ -108,12 +108,15 @@ ANSWERS: dict[str, dict[str, Any]] = {
         "encrypted reasoning": [SEALED, responses_call()],
         "reasoning with a summary": [{**SEALED, "summary": [{"type": "summary_text", "text": "hm"}]}, responses_call()],
         "namespaced call": [responses_call(namespace="web")],
-        "refusal": [said({"type": "refusal", "refusal": "No."})],
-        "two parts of one message": [said(output("One. "), output("Two."))],
-        "two messages": [said(output("One.")), said(output("Two."), id="msg_2"), responses_call()],
-        "mcp call": [MCP_CALL, said(output("Done."))],
+        "refusal": [stated({"type": "refusal", "refusal": "No."})],
+        "two parts of one message": [stated(output("One. "), output("Two."))],
+        "two messages": [stated(output("One.")), stated(output("Two."), id="msg_2"), responses_call()],
+        "mcp call": [MCP_CALL, stated(output("Done."))],
         FREEFORM: [PATCH],
-        "phases": [said(output("Wait."), phase="commentary"), said(output("Done."), id="msg_2", phase="final_answer")],
+        "phases": [
+            stated(output("Wait."), phase="commentary"),
+            stated(output("Done."), id="msg_2", phase="final_answer"),
+        ],
     },
     "anthropic": {
         "several texts": [text("One."), text("Two."), tool_use()],
@@ -229,7 +232,7 @@ _SENT: dict[str, Callable[[Any], tuple[Json, bytes]]] = {
 }
 DONE: dict[str, Any] = {
     "openai_chat": {"content": "Done."},
-    "openai_responses": [said(output("Done."))],
+    "openai_responses": [stated(output("Done."))],
     "anthropic": [text("Done.")],
     "ollama": {"content": "Done."},
 }
@@ -250,27 +253,27 @@ def asked(client: str, upstream: str, stream: bool) -> Json:
     return body(client, upstream, stream, "How is the weather?", **more)
 
 
-def next_request(client: str, request: Json, stream: bool, heard: Heard) -> Json:
+def next_request(client: str, request: Json, stream: bool, received: HttpResponse) -> Json:
     """The request that sends an answer back as it was received, with results for its calls."""
     match client:
         case "openai_chat":
-            message = _chat_message(heard.body) if stream else heard.json["choices"][0]["message"]
+            message = _chat_message(received.body) if stream else received.json["choices"][0]["message"]
             calls = message.get("tool_calls") or ()
             results = [{"role": "tool", "tool_call_id": call["id"], "content": "sunny"} for call in calls]
             return _further(request, "messages", [message], results)
         case "openai_responses":
-            items = _events(heard.body)[-1]["response"]["output"] if stream else heard.json["output"]
+            items = _events(received.body)[-1]["response"]["output"] if stream else received.json["output"]
             calls = [item for item in items if item["type"] in ("function_call", "custom_tool_call")]
             results = [{"type": f"{one['type']}_output", "call_id": one["call_id"], "output": "sunny"} for one in calls]
             return _further(request, "input", items, results)
         case "anthropic":
-            content = _blocks(heard.body) if stream else heard.json["content"]
+            content = _blocks(received.body) if stream else received.json["content"]
             ids = [block["id"] for block in content if block["type"] == "tool_use"]
             answers = [{"type": "tool_result", "tool_use_id": id, "content": "sunny"} for id in ids]
             results = [{"role": "user", "content": answers}] if answers else []
             return _further(request, "messages", [{"role": "assistant", "content": content}], results)
         case _:
-            message = _ollama_message(heard.body) if stream else heard.json["message"]
+            message = _ollama_message(received.body) if stream else received.json["message"]
             calls = message.get("tool_calls") or ()
             results = [{"role": "tool", "tool_name": TOOL, "content": "sunny"} for _ in calls]
             return _further(request, "messages", [message], results)
@@ -447,12 +450,12 @@ async def test_what_a_server_sent_comes_back_to_it(
     place.requests = []
     request = asked(client, upstream, stream)
     headers = ("anthropic-beta: mcp-client-2025-11-20",) if client == "anthropic" else ()
-    async with Caller(place.url) as caller:
+    async with HttpConnection(place.url) as caller:
         await caller.post(PATHS[client], request, *headers)
-        first = await caller.answer()
+        first = await caller.response()
         assert first.status == 200, first.body
         await caller.post(PATHS[client], next_request(client, request, stream, first), *headers)
-        second = await caller.answer()
+        second = await caller.response()
     assert second.status == 200, second.body
     came = essence(upstream, returned(upstream, place.requests[1]))
     assert came == kept(upstream, client, essence(upstream, answer))

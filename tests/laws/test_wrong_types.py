@@ -9,21 +9,22 @@ import json
 import random
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
 
+from tests.api.http_client import CLIENTS, PATHS, ask, body
 from tests.dialects.test_laws import DIALECTS, REPLY, question, streamed
-from tests.server.talk import CLIENTS, PATHS, ask, body
-from tests.upstreams.faulty import Faulty, Peer, head, whole
-from toolgate.config import Config, Key, Model, Secret, Target, Upstream
-from toolgate.config.settings import Breaker, KeyBudget, Price, Server
+from tests.upstreams.transport.faulty import Faulty, Peer, head, whole
+from toolgate.app.asgi_app import Toolgate
+from toolgate.config import Config, KeySettings, ModelConfig, Secret, TargetConfig, UpstreamConfig
+from toolgate.config.settings import BreakerSettings, KeyBudgetSettings, PriceSettings, ServerSettings
 from toolgate.conversation.events import ModelResponse, Usage
 from toolgate.conversation.message import Reasoning, Text, ToolCall
 from toolgate.dialects.dialect import Dialect
-from toolgate.server.build import Toolgate
-from toolgate.server.edge.listen import listening
+from toolgate.http.listener import listening
+from toolgate.upstreams.catalog import DialectName
 
 CASES = 120  # of each dialect, whole and streamed
 OTHER_VALUES: list[Any] = [
@@ -81,16 +82,23 @@ def answers(dialect: Dialect, stream: bool, rng: random.Random) -> Iterator[byte
 def config_of(port: int) -> Config:
     bases = dict.fromkeys(CLIENTS, f"http://127.0.0.1:{port}/v1") | {"ollama": f"http://127.0.0.1:{port}"}
     return Config(
-        server=Server(port=0),
+        server=ServerSettings(port=0),
         upstreams={
-            name: Upstream(name=name, dialect=name, base_url=base, breaker=Breaker(failures=0))
+            name: UpstreamConfig(
+                name=name, dialect=cast(DialectName, name), base_url=base, breaker=BreakerSettings(failures=0)
+            )
             for name, base in bases.items()
-        },  # type: ignore[arg-type]
+        },
         models=tuple(
-            Model(name=name, targets=(Target(upstream=name, model="up"),), retries=0, price=Price(input=1, output=1))
+            ModelConfig(
+                name=name,
+                targets=(TargetConfig(upstream=name, model="up"),),
+                retries=0,
+                price=PriceSettings(input=1, output=1),
+            )
             for name in CLIENTS
         ),
-        keys=(Key(name="k", key=Secret("a-key"), budget=KeyBudget(amount=1e12, period="total")),),
+        keys=(KeySettings(name="k", key=Secret("a-key"), budget=KeyBudgetSettings(amount=1e12, period="total")),),
         storage=Secret("sqlite://"),
     )
 
@@ -113,9 +121,9 @@ async def test_values_of_wrong_types_are_the_upstreams_fault(upstream: str, stre
         for number, answer in enumerate(sent):
             client = CLIENTS[number % len(CLIENTS)]
             payload = body(client, upstream, stream, f"case-{number}- Hi", store=client == "openai_responses")
-            heard = await ask(url, PATHS[client], payload, "authorization: Bearer a-key")
-            assert heard.status != 500, (client, answer)
-            assert b"internal error" not in heard.body, (client, answer)
+            response = await ask(url, PATHS[client], payload, "authorization: Bearer a-key")
+            assert response.status != 500, (client, answer)
+            assert b"internal error" not in response.body, (client, answer)
         async with httpx.AsyncClient(base_url=url, headers={"authorization": "Bearer a-key"}) as caller:
             [row] = (await caller.get("/v1/usage")).json()["data"]
         assert row["input_tokens"] > 50 * CASES

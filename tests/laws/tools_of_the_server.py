@@ -28,7 +28,7 @@ def structure(kind: str, count: int) -> Any:
 
 
 @tool(annotations=Annotations())
-def harmful(text: str) -> str:
+def harmful(text: str, rows: list[Any] | None = None) -> str:
     """Change something, after a person has consented."""
     time.sleep(0.01)
     return text[:10]

@@ -107,8 +107,8 @@ def anthropic_answer(stream: bytes) -> Body | None:
                 message |= {name: value for name, value in event["delta"].items() if value is not None}
                 message["usage"] = {**(message.get("usage") or {}), **(event.get("usage") or {})}
     for block in message["content"]:
-        if said := pieces.get(id(block)):
-            block["input"] = _input(said)
+        if output := pieces.get(id(block)):
+            block["input"] = _input(output)
     return message if message["stop_reason"] else None
 
 
@@ -188,7 +188,7 @@ def ollama_answer(stream: bytes) -> Body | None:
             return None
         text = text[end:]
         if line.get("error"):
-            return line
+            return dict(line)
         answer |= line
         _join(message, line.get("message") or {})
     return {**answer, "message": message} if answer.get("done") else None

@@ -1,4 +1,4 @@
-"""Counting in one process: never more than the limit in any minute, and nothing is given back twice (E5; fault: M3, M4)."""
+"""Counting in one process: never more than the limit a minute, nothing given back twice (spec: E5; fault: M3, M4)."""
 
 import asyncio
 from collections import deque
@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolgate.limits import KeyLimits, LocalCounters, Taken
-from toolgate.limits.window import SLOT, SLOTS, Window
+from toolgate.limits import KeyLimits, LocalCounters, RateLimitResult
+from toolgate.limits.sliding_window import SLOT, SLOTS, SlidingWindow
 
 MINUTE = 60 * 1_000_000_000
 GAP = st.one_of(
@@ -38,12 +38,12 @@ def most_in_a_minute(grants: list[tuple[int, int]]) -> int:
     return most
 
 
-def take(counters: LocalCounters, limits: KeyLimits, tokens: int = 0, key: str = "ann") -> Taken:
+def reserve(counters: LocalCounters, limits: KeyLimits, tokens: int = 0, key: str = "ann") -> RateLimitResult:
     """Counting here never waits, so no loop is needed."""
     try:
-        counters.take(key, limits, tokens).send(None)
+        counters.reserve(key, limits, tokens).send(None)
     except StopIteration as done:
-        taken: Taken = done.value
+        taken: RateLimitResult = done.value
         return taken
     raise AssertionError("it waited")
 
@@ -55,7 +55,7 @@ def test_no_minute_holds_more_requests_than_the_limit(gaps: list[int], limit: in
     counters, limits, grants = LocalCounters(clock), KeyLimits(requests_per_minute=limit), []
     for gap in gaps:
         clock.now += gap
-        if take(counters, limits).hold is not None:
+        if reserve(counters, limits).reservation is not None:
             grants.append((clock.now, 1))
     assert most_in_a_minute(grants) <= limit
     assert len(grants) >= min(limit, len(gaps))
@@ -68,24 +68,24 @@ def test_no_minute_holds_more_reserved_tokens_than_the_limit(arrivals: list[tupl
     counters, limits, grants = LocalCounters(clock), KeyLimits(tokens_per_minute=100), []
     for gap, tokens in arrivals:
         clock.now += gap
-        taken = take(counters, limits, tokens)
-        if taken.hold is not None:
-            grants.append((clock.now, taken.hold.tokens))
+        taken = reserve(counters, limits, tokens)
+        if taken.reservation is not None:
+            grants.append((clock.now, taken.reservation.tokens))
     assert most_in_a_minute(grants) <= 100
 
 
 @given(GAPS, st.integers(1, 5))
-def test_whoever_comes_back_when_told_is_let_in(gaps: list[int], limit: int) -> None:
+def test_a_retry_after_the_given_time_is_admitted(gaps: list[int], limit: int) -> None:
     clock = Clock()
     counters, limits = LocalCounters(clock), KeyLimits(requests_per_minute=limit)
     for gap in gaps:
         clock.now += gap
-        taken = take(counters, limits)
-        if taken.hold is None:
+        taken = reserve(counters, limits)
+        if taken.reservation is None:
             assert taken.refused == "requests"
             assert 0 < taken.retry_after <= 60.1
             clock.now += round(taken.retry_after * 1e9)
-            assert take(counters, limits).hold is not None
+            assert reserve(counters, limits).reservation is not None
 
 
 def test_what_is_refused_late_is_less_than_a_hundredth() -> None:
@@ -94,7 +94,7 @@ def test_what_is_refused_late_is_less_than_a_hundredth() -> None:
     counters, limits, granted = LocalCounters(clock), KeyLimits(requests_per_minute=100), 0
     for _ in range(10 * 600):  # ten minutes at 600 a minute
         clock.now += SLOT
-        granted += take(counters, limits).hold is not None
+        granted += reserve(counters, limits).reservation is not None
     assert 990 <= granted <= 1000
 
 
@@ -118,89 +118,89 @@ def test_reservations_never_go_negative_nor_come_back_twice(steps: list[tuple[st
         if what == "wait":
             clock.now += amount
         elif what == "take":
-            hold = take(counters, limits, amount).hold
+            hold = reserve(counters, limits, amount).reservation
             running += [hold] if hold else []
         elif what == "settle" and running:
             over.append(running.pop(0))
             counters.settle(over[-1], amount)
         elif what == "again" and over:
-            before = counters.running("ann"), counters._tally("ann").tokens.used
+            before = counters.running("ann"), counters._use_of("ann").tokens.used
             counters.settle(over[0], amount)
-            assert (counters.running("ann"), counters._tally("ann").tokens.used) == before
+            assert (counters.running("ann"), counters._use_of("ann").tokens.used) == before
         assert counters.running("ann") == len(running) <= 4
-        assert counters._tally("ann").tokens.used >= 0
+        assert counters._use_of("ann").tokens.used >= 0
     clock.now += 2 * MINUTE
-    assert take(counters, KeyLimits(tokens_per_minute=100), 100).tokens.remaining == 0  # type: ignore[union-attr]
+    assert reserve(counters, KeyLimits(tokens_per_minute=100), 100).tokens.remaining == 0  # type: ignore[union-attr]
 
 
 def test_what_was_not_used_can_be_used_by_the_next() -> None:
     """(fault: M3)"""
     counters, limits = LocalCounters(Clock()), KeyLimits(tokens_per_minute=100)
-    first = take(counters, limits, 90)
-    assert take(counters, limits, 90).refused == "tokens"
-    assert first.hold is not None
-    counters.settle(first.hold, 10)
-    assert take(counters, limits, 90).hold is not None
+    first = reserve(counters, limits, 90)
+    assert reserve(counters, limits, 90).refused == "tokens"
+    assert first.reservation is not None
+    counters.settle(first.reservation, 10)
+    assert reserve(counters, limits, 90).reservation is not None
 
 
 def test_what_was_used_beyond_the_reservation_is_owed() -> None:
     clock = Clock()
     counters, limits = LocalCounters(clock), KeyLimits(tokens_per_minute=100)
-    first = take(counters, limits, 10)
-    assert first.hold is not None
-    counters.settle(first.hold, 250)
-    refused = take(counters, limits, 1)
+    first = reserve(counters, limits, 10)
+    assert first.reservation is not None
+    counters.settle(first.reservation, 250)
+    refused = reserve(counters, limits, 1)
     assert (refused.refused, refused.tokens.remaining) == ("tokens", 0)  # type: ignore[union-attr]
     clock.now += round(refused.retry_after * 1e9)
-    assert take(counters, limits, 1).hold is not None
+    assert reserve(counters, limits, 1).reservation is not None
 
 
 @pytest.mark.parametrize("tokens", [0, 1, 60])
-def test_whoever_comes_back_when_told_finds_tokens(tokens: int) -> None:
+def test_a_retry_after_the_given_time_finds_tokens(tokens: int) -> None:
     clock = Clock()
     counters, limits = LocalCounters(clock), KeyLimits(tokens_per_minute=100)
     for _ in range(2):
-        assert take(counters, limits, 50).hold is not None
+        assert reserve(counters, limits, 50).reservation is not None
         clock.now += 10 * SLOT
-    refused = take(counters, limits, tokens)
+    refused = reserve(counters, limits, tokens)
     assert refused.refused == "tokens"
     clock.now += round(refused.retry_after * 1e9) - 1
-    assert take(counters, limits, tokens).hold is None
+    assert reserve(counters, limits, tokens).reservation is None
     clock.now += 1
-    assert take(counters, limits, tokens).hold is not None
+    assert reserve(counters, limits, tokens).reservation is not None
 
 
 def test_a_request_larger_than_the_limit_is_let_in_alone() -> None:
     counters, limits = LocalCounters(Clock()), KeyLimits(tokens_per_minute=100)
-    assert take(counters, limits, 5000).hold is not None
-    assert take(counters, limits, 0).refused == "tokens"
+    assert reserve(counters, limits, 5000).reservation is not None
+    assert reserve(counters, limits, 0).refused == "tokens"
 
 
 def test_a_refusal_by_one_limit_uses_up_none_of_the_others() -> None:
     counters, limits = LocalCounters(Clock()), KeyLimits(requests_per_minute=2, tokens_per_minute=100, concurrency=1)
-    first = take(counters, limits, 60)
-    assert first.hold is not None
+    first = reserve(counters, limits, 60)
+    assert first.reservation is not None
     for _ in range(5):
-        assert take(counters, limits, 60).refused == "concurrency"
-    counters.settle(first.hold, 60)
+        assert reserve(counters, limits, 60).refused == "concurrency"
+    counters.settle(first.reservation, 60)
     for _ in range(5):
-        assert take(counters, limits, 60).refused == "tokens"
-    assert take(counters, limits, 40).hold is not None
-    assert take(counters, limits).refused == "concurrency"
+        assert reserve(counters, limits, 60).refused == "tokens"
+    assert reserve(counters, limits, 40).reservation is not None
+    assert reserve(counters, limits).refused == "concurrency"
 
 
 def test_keys_do_not_share_their_limits() -> None:
     """(fault: L2)"""
     counters, limits = LocalCounters(Clock()), KeyLimits(requests_per_minute=1)
-    assert take(counters, limits).hold is not None
-    assert take(counters, limits).hold is None
-    assert take(counters, limits, key="bob").hold is not None
+    assert reserve(counters, limits).reservation is not None
+    assert reserve(counters, limits).reservation is None
+    assert reserve(counters, limits, key="bob").reservation is not None
 
 
 def test_what_was_used_behind_the_back_counts() -> None:
     counters, limits = LocalCounters(Clock()), KeyLimits(tokens_per_minute=100)
     counters.charge("ann", 100)
-    assert take(counters, limits, 1).refused == "tokens"
+    assert reserve(counters, limits, 1).refused == "tokens"
 
 
 async def test_tasks_that_race_are_granted_the_limit_and_no_more() -> None:
@@ -209,12 +209,12 @@ async def test_tasks_that_race_are_granted_the_limit_and_no_more() -> None:
     limits = KeyLimits(requests_per_minute=100, concurrency=30)
 
     async def ask() -> bool:
-        taken = await counters.take("ann", limits, 0)
-        if taken.hold is None:
+        taken = await counters.reserve("ann", limits, 0)
+        if taken.reservation is None:
             return False
         assert counters.running("ann") <= 30
         await asyncio.sleep(0)
-        counters.settle(taken.hold, 0)
+        counters.settle(taken.reservation, 0)
         return True
 
     granted = 0
@@ -225,7 +225,7 @@ async def test_tasks_that_race_are_granted_the_limit_and_no_more() -> None:
 
 
 def test_a_window_holds_no_more_slots_than_a_minute_has() -> None:
-    window, now = Window(), 0
+    window, now = SlidingWindow(), 0
     for _ in range(5000):
         now += SLOT // 2
         window.slide(now)

@@ -1,4 +1,4 @@
-"""Child processes that do not behave: their output ends with them, and closing one never waits for it."""
+"""Child processes end with their output and descendants, and closing one never blocks."""
 
 import asyncio
 import os
@@ -8,12 +8,12 @@ import subprocess
 import pytest
 
 from tests.offspring import offspring
-from tests.upstreams.faulty import on_both_loops
+from tests.upstreams.transport.faulty import on_both_loops
 from toolgate.processes.child import ChildProcess
 
 
 class Output(asyncio.Protocol):
-    """What a process has written; `ended` when there will be no more."""
+    """Collects what a process writes; `ended` is set at the end."""
 
     def __init__(self) -> None:
         self.data = bytearray()
@@ -27,7 +27,7 @@ class Output(asyncio.Protocol):
 
 
 @on_both_loops
-async def test_output_ends_with_its_process_whoever_else_holds_the_pipe() -> None:
+async def test_output_ends_with_its_process_even_if_another_holds_the_pipe() -> None:
     output, errors = Output(), Output()
     # It has a session of its own before the shell exits, so that it is not killed with the group of that.
     script = "setsid sh -c 'echo $$ >&2; exec sleep 600' & sleep 0.2; head -c 60000 /dev/zero; exit 4"
@@ -40,7 +40,7 @@ async def test_output_ends_with_its_process_whoever_else_holds_the_pipe() -> Non
 
 
 @on_both_loops
-async def test_a_process_that_does_not_read_holds_nobody_up() -> None:
+async def test_writing_to_a_process_that_does_not_read_does_not_block() -> None:
     process = ChildProcess(["sleep", "600"], stdin=subprocess.PIPE)
     assert process.stdin is not None
     process.stdin.write(bytes(1_000_000))
@@ -53,7 +53,7 @@ async def test_a_process_that_does_not_read_holds_nobody_up() -> None:
 
 
 @on_both_loops
-async def test_what_is_written_arrives_whole_and_in_order() -> None:
+async def test_written_data_arrives_whole_and_in_order() -> None:
     output, sent = Output(), os.urandom(1_000_000)
     process = ChildProcess(["cat"], stdin=subprocess.PIPE, stdout=output)
     assert process.stdin is not None
@@ -66,7 +66,7 @@ async def test_what_is_written_arrives_whole_and_in_order() -> None:
 
 
 @on_both_loops
-async def test_a_program_that_is_not_there_leaves_no_descriptor() -> None:
+async def test_a_missing_program_leaves_no_descriptor() -> None:
     before = os.listdir("/proc/self/fd")
     with pytest.raises(FileNotFoundError):
         ChildProcess(["/no/such/program"], stdin=subprocess.PIPE, stdout=Output(), stderr=Output())

@@ -5,9 +5,9 @@ from contextlib import ExitStack
 
 import pytest
 
+from tests.app.nodes import running_redis
 from tests.databases import ENGINES, storage_of
 from tests.races.pair import Pair, running_pair
-from tests.server.nodes import running_redis
 
 NOBODY = "redis://127.0.0.1:1"
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import msgspec
 
-from tests.server.crews import Service, service
-from tests.server.talk import Caller, Heard
+from tests.api.http_client import HttpConnection, HttpResponse
 from tests.stage import Player, served, upstream_config
+from tests.workers.server_process import RunningServer, running_server
+from toolgate.app.asgi_app import Toolgate
 from toolgate.conversation.message import Part, Text, ToolCall, ToolResult
 from toolgate.conversation.request import ModelRequest
-from toolgate.server.build import Toolgate
 from toolgate.testing import ScriptedModel
 
 CHAT = "/v1/chat/completions"
@@ -72,7 +72,7 @@ def mark(place: str) -> str:
 class Pair:
     """Servers that know of each other only what they share."""
 
-    def __init__(self, services: Sequence[Service], storage: str, ran: Path, player: Player) -> None:
+    def __init__(self, services: Sequence[RunningServer], storage: str, ran: Path, player: Player) -> None:
         self.services = services
         self.storage = storage
         self._ran = ran
@@ -101,44 +101,44 @@ class Pair:
     @asynccontextmanager
     async def asking(
         self, node: int, method: str, path: str, body: Any = None, key: str = "ann-key", *headers: str
-    ) -> AsyncIterator[Caller]:
+    ) -> AsyncIterator[HttpConnection]:
         """A request to one of them whose answer has not been read."""
-        async with Caller(self.services[node].url) as caller:
+        async with HttpConnection(self.services[node].url) as caller:
             caller.writer.write(_written(method, path, body, key, *headers))
             yield caller
 
     async def request(
         self, node: int, method: str, path: str, body: Any = None, key: str = "ann-key", *headers: str
-    ) -> Heard:
+    ) -> HttpResponse:
         """A request to one of them on a connection of its own."""
         async with self.asking(node, method, path, body, key, *headers) as caller:
-            return await caller.answer()
+            return await caller.response()
 
 
 class Crowd:
     """Clients that are connected to both, in turn, and let go of their requests at the same moment."""
 
-    def __init__(self, callers: Sequence[Caller]) -> None:
+    def __init__(self, callers: Sequence[HttpConnection]) -> None:
         self._callers = callers
 
-    async def volley(self, path: str, bodies: Sequence[Any], key: str, *headers: str) -> list[Heard]:
+    async def volley(self, path: str, bodies: Sequence[Any], key: str, *headers: str) -> list[HttpResponse]:
         """What each of them hears: the first body is the first client's, and so on."""
         callers = self._callers[: len(bodies)]
         for caller, body in zip(callers, bodies, strict=True):
             caller.writer.write(_written("POST", path, body, key, *headers))
-        return await asyncio.gather(*[caller.answer() for caller in callers])
+        return await asyncio.gather(*[caller.response() for caller in callers])
 
 
 @asynccontextmanager
 async def crowd(urls: Sequence[str], size: int) -> AsyncIterator[Crowd]:
     """So many clients."""
-    callers = [Caller(urls[number % len(urls)]) for number in range(size)]
+    callers = [HttpConnection(urls[number % len(urls)]) for number in range(size)]
     await asyncio.gather(*[caller.__aenter__() for caller in callers])
     try:
         yield Crowd(callers)
     finally:
         for caller in callers:
-            caller.hang_up()
+            caller.abort()
         await asyncio.sleep(0)
 
 
@@ -149,7 +149,7 @@ def _written(method: str, path: str, body: Any, key: str, *headers: str) -> byte
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + data
 
 
-def said(text: str, **more: Any) -> dict[str, Any]:
+def output(text: str, **more: Any) -> dict[str, Any]:
     """A request of the chat dialect."""
     return {"model": "m", "messages": [{"role": "user", "content": text}], **more}
 
@@ -181,7 +181,7 @@ def running_pair(folder: Path, storage: str, redis: str | None, *arguments: str,
         services = []
         for name in ("one", "two"):
             (folder / name).mkdir()
-            services.append(stack.enter_context(service(folder / name, json.dumps(config), *arguments)))
+            services.append(stack.enter_context(running_server(folder / name, json.dumps(config), *arguments)))
         yield Pair([one.announced() for one in services], storage, ran, player)
 
 

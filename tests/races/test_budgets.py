@@ -1,4 +1,4 @@
-"""One budget, long answers on two processes, some broken off: passed by one request at most (E5; fault: M4)."""
+"""One budget, long answers on two processes, some broken off: passed by one request at most (spec: E5; fault: M4)."""
 
 import asyncio
 import random
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.races.pair import CHAT, Pair, said
+from tests.races.pair import CHAT, Pair, output
 from toolgate.conversation.events import ModelResponse, Usage
 from toolgate.conversation.message import Text
 from toolgate.conversation.request import ModelRequest
@@ -37,14 +37,14 @@ async def book(pair: Pair, key: str) -> tuple[float, int]:
     database = Database(pair.storage)
     amount = "SELECT coalesce(max(amount), 0) FROM spending WHERE key = ? AND period = 'ever'"
     holds = "SELECT count(*) FROM budget_holds WHERE key = ?"
-    found = await database.do(lambda db: [db.execute(text, (key,)).fetchone()[0] for text in (amount, holds)])
+    found = await database.read(lambda db: [db.execute(text, (key,)).fetchone()[0] for text in (amount, holds)])
     await database.aclose()
     return found[0], found[1]
 
 
 async def settled(pair: Pair, key: str) -> float:
     """What a key has spent once nothing is held back for it any more."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while True:
             spent, holds = await book(pair, key)
             if not holds:
@@ -54,22 +54,22 @@ async def settled(pair: Pair, key: str) -> float:
 
 async def stream(pair: Pair, number: int, leaves: bool) -> str:
     """What becomes of one stream: refused, left by its client, or heard to its end."""
-    body = said("Go", stream=True, max_tokens=TOKENS)
+    body = output("Go", stream=True, max_tokens=TOKENS)
     async with pair.asking(number % 2, "POST", CHAT, body, "frugal-key") as caller:
         status, _ = await caller.head()
         if status != 200:
             return "refused"
-        assert await caller.piece()
+        assert await caller.chunk()
         if leaves:
             return "left"
-        while await caller.piece():
+        while await caller.chunk():
             pass
         return "heard"
 
 
 async def all_but(most: float, streams: list[asyncio.Task[str]]) -> None:
     """Wait until no more than so many are under way: those who were let in wait for the gate."""
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(30):
         while sum(not one.done() for one in streams) > most:  # noqa: ASYNC110 - any of them may be the last
             await asyncio.sleep(0.02)
 
@@ -108,7 +108,7 @@ async def test_responses_in_the_background_pass_a_budget_by_one_at_most(pair: Pa
 
 
 async def ended(pair: Pair, id: str) -> Any:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(30):
         while True:
             found = (await pair.request(0, "GET", f"/v1/responses/{id}", None, "patient-key")).json
             if found["status"] not in ("queued", "in_progress"):

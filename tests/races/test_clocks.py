@@ -18,18 +18,18 @@ import httpx
 import pytest
 
 import toolgate
+from tests.approvals.builders import Clock, call, open_service
 from tests.races.shifted import set_clock
 from tests.runs.processes import WANTS, Server, calling, server, until
-from tests.tools.approvals.asking import Clock, call, open_desk
+from toolgate.approvals import ApprovalLimits
 from toolgate.conversation.errors import ToolgateError
+from toolgate.storage.budget_reservations import BudgetReservationStore
+from toolgate.storage.conversation_locks import ConversationLocks
 from toolgate.storage.conversations import ConversationStore, StoredConversation
 from toolgate.storage.database import Database
-from toolgate.storage.holds import BudgetHolds
-from toolgate.storage.idempotency import Busy, Claimed, IdempotencyStore, KeptAnswer
-from toolgate.storage.locks import ConversationLocks
-from toolgate.storage.rounds import RoundStore
-from toolgate.storage.runs import Freed, LeaseLost, RunStore
-from toolgate.tools.approvals import Terms
+from toolgate.storage.hidden_turns import HiddenTurnStore
+from toolgate.storage.idempotency import ClaimGranted, IdempotencyKeyInUse, IdempotencyStore, StoredAnswer
+from toolgate.storage.runs import AbandonedRun, LeaseLost, RunStore
 
 HOUR = 3600.0
 JUMPS = [HOUR, -HOUR, 1.0, -1.0]
@@ -85,7 +85,7 @@ def jumping(test: Any) -> Any:
 
 @jumping
 async def test_a_run_stays_with_who_lives_and_goes_on_when_it_is_dead(two: Two, whose: str, jump: float) -> None:
-    """requirement D3; fault: K-M"""
+    """spec: D3; fault: K-M"""
     here, there = [
         RunStore(node.database, name, lease_seconds=6, clock=node.wall, steady=node.steady)
         for name, node in (("here", two.here), ("there", two.there))
@@ -93,17 +93,17 @@ async def test_a_run_stays_with_who_lives_and_goes_on_when_it_is_dead(two: Two, 
     await two.here.database.change(here.opening("run", "ann", b"{}"))
     claim = await here.claim("run")
     assert claim is not None
-    assert await there.free() == []
+    assert await there.take_abandoned() == []
     two.set(whose, jump)
     for _ in range(6):
-        assert await there.free() == []
+        assert await there.take_abandoned() == []
         two.wait(2)
-        assert [one.token for one in await here.beat(["run"])] == [claim.token]
-    assert await there.free() == []
+        assert [one.token for one in await here.renew(["run"])] == [claim.token]
+    assert await there.take_abandoned() == []
     two.wait(5.9)
-    assert await there.free() == [], "its lease is not over"
+    assert await there.take_abandoned() == [], "its lease is not over"
     two.wait(0.2)
-    assert await there.free() == [Freed("run", True)]
+    assert await there.take_abandoned() == [AbandonedRun("run", True)]
     assert await there.claim("run") is not None
     with pytest.raises(LeaseLost):
         await here.check("run", claim.token)
@@ -115,54 +115,56 @@ async def test_a_run_that_is_renewed_after_somebody_looked_is_not_taken(two: Two
     there = RunStore(two.there.database, "there", lease_seconds=6, clock=two.there.wall, steady=two.there.steady)
     await two.here.database.change(here.opening("run", "ann", b"{}"))
     await here.claim("run")
-    assert await there.free() == []
+    assert await there.take_abandoned() == []
     two.wait(7)
-    looked = two.there.database.do
+    looked = two.there.database.read
 
     async def and_sleep(work: Any) -> Any:
         found = await looked(work)
-        await here.beat(["run"])
+        await here.renew(["run"])
         return found
 
-    two.there.database.do = and_sleep  # type: ignore[method-assign]  # the moment between the two
-    assert await there.free() == []
+    two.there.database.read = and_sleep  # type: ignore[method-assign]  # the moment between the two
+    assert await there.take_abandoned() == []
 
 
 @jumping
 async def test_a_conversation_stays_with_who_answers_in_it(two: Two, whose: str, jump: float) -> None:
-    """requirement D4; fault: K-M, M5"""
+    """spec: D4; fault: K-M, M5"""
     here, there = [
-        ConversationStore(node.database, ConversationLocks(node.database, lease=20, now=node.wall, steady=node.steady))
+        ConversationStore(
+            node.database, ConversationLocks(node.database, lease_seconds=20, clock=node.wall, steady=node.steady)
+        )
         for node in (two.here, two.there)
     ]
     await here.create(StoredConversation("c", "ann", 1, {}), [])
-    assert await here.locks.take("c") is not None
-    assert await there.locks.take("c") is None
+    assert await here.locks.acquire("c") is not None
+    assert await there.locks.acquire("c") is None
     two.set(whose, jump)
     for _ in range(6):
-        assert await there.locks.take("c") is None
-        assert await there.locks.take("other") is not None
+        assert await there.locks.acquire("c") is None
+        assert await there.locks.acquire("other") is not None
         two.wait(5)
         await here.locks.renew(["c"])
         await there.locks.renew(["other"])
     assert await here.append("ann", "c", [{"id": "answer"}])
-    assert await there.locks.take("c") is not None, "it was given back with the answer"
-    assert await here.locks.take("c") is None
+    assert await there.locks.acquire("c") is not None, "it was given back with the answer"
+    assert await here.locks.acquire("c") is None
     two.wait(20)
-    assert await here.locks.take("c") is not None
+    assert await here.locks.acquire("c") is not None
 
 
 @pytest.mark.parametrize("how", ["takes", "adds", "renews"])
 async def test_a_conversation_of_a_dead_node_is_free_for_everybody(two: Two, how: str) -> None:
     """fault: K-M: whoever is the first to see it, and whatever it wants there."""
-    locks = ConversationLocks(two.there.database, lease=20, now=two.there.wall, steady=two.there.steady)
+    locks = ConversationLocks(two.there.database, lease_seconds=20, clock=two.there.wall, steady=two.there.steady)
     store = ConversationStore(two.there.database, locks)
     await store.create(StoredConversation("c", "ann", 1, {}), [])
-    await ConversationLocks(two.here.database, now=two.here.wall, steady=two.here.steady).take("c")
+    await ConversationLocks(two.here.database, clock=two.here.wall, steady=two.here.steady).acquire("c")
     two.there.wrong = -HOUR
     for passed in (False, True):
         if how == "takes":
-            assert (await locks.take("c") is not None) == passed
+            assert (await locks.acquire("c") is not None) == passed
         elif how == "adds":
             assert await adds(store) == passed
         else:
@@ -179,51 +181,52 @@ async def adds(store: ConversationStore) -> bool:
 
 
 async def is_locked(database: Database) -> bool:
-    found = await database.do(lambda db: db.execute("SELECT count(*) FROM conversation_locks").fetchone())
+    found = await database.read(lambda db: db.execute("SELECT count(*) FROM conversation_locks").fetchone())
     return bool(found[0])
 
 
 @jumping
 async def test_a_request_under_a_key_is_carried_out_once(two: Two, whose: str, jump: float) -> None:
-    """requirement D4; fault: K-M, M2"""
+    """spec: D4; fault: K-M, M2"""
     here, there = [
         IdempotencyStore(node.database, lease=30, clock=node.wall, steady=node.steady) for node in (two.here, two.there)
     ]
-    assert await here.claim("ann", "k", b"d", "here") == Claimed()
+    assert await here.claim("ann", "k", b"d", "here", b"s") == ClaimGranted()
     two.set(whose, jump)
     for _ in range(6):
-        assert await there.claim("ann", "k", b"d", "there") == Busy()
+        assert await there.claim("ann", "k", b"d", "there", b"s") == IdempotencyKeyInUse()
         two.wait(10)
         assert await here.renew("ann", "k", "here")
-    assert await there.claim("ann", "k", b"d", "there") == Busy()
+    assert await there.claim("ann", "k", b"d", "there", b"s") == IdempotencyKeyInUse()
     two.wait(31)
-    assert await there.claim("ann", "k", b"d", "there") == Claimed(), "the other is dead"
-    assert not await here.keep("ann", "k", "here", KeptAnswer(200, [], b"late"))
-    kept = KeptAnswer(200, [], b"answer")
-    assert await there.keep("ann", "k", "there", kept)
+    assert await there.claim("ann", "k", b"d", "there", b"s") == ClaimGranted(), "the other is dead"
+    assert not await here.keep("ann", "k", "here", StoredAnswer(200, [], b"late"), b"s")
+    kept = StoredAnswer(200, [], b"answer")
+    assert await there.keep("ann", "k", "there", kept, b"s")
     two.set(whose, -jump)
-    assert await here.claim("ann", "k", b"d", "again") == kept
+    assert await here.claim("ann", "k", b"d", "again", b"s") == kept
 
 
 @jumping
 async def test_what_runs_holds_back_of_a_budget_until_it_has_ended(two: Two, whose: str, jump: float) -> None:
     """fault: K-M, M4"""
     here, there = [
-        BudgetHolds(node.database, lease=900, now=node.wall, steady=node.steady) for node in (two.here, two.there)
+        BudgetReservationStore(node.database, lease=900, now=node.wall, steady=node.steady)
+        for node in (two.here, two.there)
     ]
-    assert (await here.take("one", "ann", "total", 1.0, 0.9, []))[0]
+    assert (await here.reserve("one", "ann", "total", 1.0, 0.9, []))[0]
     two.set(whose, jump)
-    assert not (await there.take("two", "ann", "total", 1.0, 0.9, []))[0]
+    assert not (await there.reserve("two", "ann", "total", 1.0, 0.9, []))[0]
     await here.settle([("one", "ann", ["total"], 0.05)])
-    assert (await there.take("two", "ann", "total", 1.0, 0.9, []))[0]
+    assert (await there.reserve("two", "ann", "total", 1.0, 0.9, []))[0]
     two.wait(901 + HOUR)
-    assert (await here.take("three", "ann", "total", 1.0, 0.9, []))[0], "whoever held it back is dead"
+    assert (await here.reserve("three", "ann", "total", 1.0, 0.9, []))[0], "whoever held it back is dead"
 
 
 @pytest.mark.parametrize("jump", JUMPS)
 async def test_a_call_that_has_begun_is_known_when_its_request_comes_again(two: Two, jump: float) -> None:
     """fault: K-M: the same request within the hour goes on, and runs nothing twice."""
-    store = RoundStore(two.here.database, clock=two.here.wall, steady=two.here.steady)
+    store = HiddenTurnStore(two.here.database, clock=two.here.wall, steady=two.here.steady)
     await store.keep("ann", ["k"], [])
     await store.start("ann", "k", "call_1")
     two.wait(60)
@@ -237,15 +240,15 @@ async def test_a_call_that_has_begun_is_known_when_its_request_comes_again(two: 
 async def test_a_question_is_answered_once_or_expires_for_good(jump: float) -> None:
     """fault: K-M: its end is a time that people are told, so that a clock set forward may bring it early, and no consent."""
     clock = Clock()
-    async with open_desk(terms=Terms(expiry_seconds=2000), now=clock) as desk:
+    async with open_service(options=ApprovalLimits(expiry_seconds=2000), now=clock) as desk:
         first = await desk.decide(call())
         assert first.approval is not None
         clock.time += jump
-        found = await desk.find(first.approval, by="ann", everybody=True)
+        found = await desk.find(first.approval, by="ann", any_caller=True)
         assert found.state == ("expired" if jump == HOUR else "pending")
         clock.time -= jump
         if jump != HOUR:
-            assert (await desk.answer(first.approval, True, by="bob", everybody=True)).state == "approved"
+            assert (await desk.answer(first.approval, True, by="bob", any_caller=True)).state == "approved"
             clock.time += jump
             assert (await desk.decide(call())).stance == "allow"
         assert (await desk.decide(call())).stance != "allow", "a consent is good once"
@@ -258,8 +261,8 @@ def test_nothing_that_waits_asks_for_the_time_of_day() -> None:
         "engine",
         "runs",
         "limits",
-        "server/edge",
-        "server/supervisor",
+        "http",
+        "workers",
         "tools/egress",
         "tools/workers",
     )
@@ -269,16 +272,17 @@ def test_nothing_that_waits_asks_for_the_time_of_day() -> None:
         for file in sorted((SOURCE / folder).rglob("*.py"))
         if re.search(r"\btime\.time\b|from time import .*\btime\b|datetime\.now", file.read_text())
     ]
-    assert found == ["limits/purse.py"], "budgets are for days and months, all others are for a while"
+    # A header names the time of day at which a limit resets, and budgets are for days and months.
+    assert found == ["limits/admission.py", "limits/local_budgets.py"], "all others are for a while"
 
 
-def test_no_time_is_taken_or_told_in_the_zone_of_the_machine() -> None:
+def test_no_time_is_taken_or_reported_in_the_zone_of_the_machine() -> None:
     """fault: K-M: summer time changes nothing but what a command prints for its user."""
     naive = re.compile(r"datetime\.now\(\)|fromtimestamp\([^,()]*\)|utcnow|localtime|date\.today|datetime\.today")
     files = [
         file.relative_to(SOURCE).as_posix() for file in sorted(SOURCE.rglob("*.py")) if naive.search(file.read_text())
     ]
-    assert files == ["cli/toollog.py"]
+    assert files == ["cli/chat/slash_commands.py", "cli/times.py", "cli/tools.py"]
 
 
 @contextmanager
@@ -298,11 +302,11 @@ def shifted_servers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[l
 
 def test_servers_whose_clocks_jump_run_every_call_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """fault: K-M: a harmless call runs in the background, and a request under a key waits for a person's consent."""
-    said = {"model": "m", "messages": [{"role": "user", "content": "Go."}], **WANTS}
+    output = {"model": "m", "messages": [{"role": "user", "content": "Go."}], **WANTS}
 
     def ask(where: Server) -> httpx.Response:
         return httpx.post(
-            f"{where.url}/v1/chat/completions", json=said, headers={"idempotency-key": "once"}, timeout=60
+            f"{where.url}/v1/chat/completions", json=output, headers={"idempotency-key": "once"}, timeout=60
         )
 
     with shifted_servers(tmp_path, monkeypatch) as (one, two), ThreadPoolExecutor(2) as clients:

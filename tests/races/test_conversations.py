@@ -1,4 +1,4 @@
-"""Many clients in one conversation, through two processes: turns follow each other and never mix (D4; fault: M5)."""
+"""Many clients in one conversation, through two processes: turns follow each other and never mix (spec: D4; fault: M5)."""
 
 import asyncio
 import random
@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.app.nodes import Node, nodes
 from tests.races.pair import RUN, Pair, obeying
-from tests.server.nodes import Node, nodes
 from toolgate.storage.database import Database
 
 CLIENTS, TURNS = 8, 5
@@ -47,11 +47,11 @@ class Client:
         else:
             asked = {"model": "m", "input": f"look_up {word}", "conversation": self._conversation}
             path, body = "/v1/responses", {**asked, **RUN}
-        heard = await self._pair.request(node, "POST", path, body)
-        if heard.status == 200:
+        received = await self._pair.request(node, "POST", path, body)
+        if received.status == 200:
             self.acknowledged.append(word)
             return True
-        assert (heard.status, heard.json["error"]["code"]) == (409, "conversation_locked"), heard.body
+        assert (received.status, received.json["error"]["code"]) == (409, "conversation_locked"), received.body
         self.refused += 1
         return False
 
@@ -111,24 +111,24 @@ async def test_items_that_were_not_added_are_not_acknowledged(tmp_path: Path) ->
     """fault: M5"""
     async with robbed(tmp_path) as (node, id):
         items = {"items": [{"role": "user", "content": "Hello"}]}
-        heard = await node.request("POST", f"/v1/conversations/{id}/items", items)
-    assert (heard.status, heard.json["error"]["code"]) == (409, "conversation_locked")
+        received = await node.request("POST", f"/v1/conversations/{id}/items", items)
+    assert (received.status, received.json["error"]["code"]) == (409, "conversation_locked")
 
 
 @pytest.mark.parametrize("store", [True, False])
 @pytest.mark.parametrize("stream", [True, False])
-async def test_a_response_that_could_not_be_added_is_not_told_as_complete(
+async def test_a_response_that_could_not_be_added_is_not_reported_as_complete(
     tmp_path: Path, stream: bool, store: bool
 ) -> None:
     """fault: M5: it would be missing from the conversation that it says it belongs to."""
     async with robbed(tmp_path) as (node, id):
         node.play("Hello.")
         body = {"model": "m", "input": "Hi", "conversation": id, "stream": stream, "store": store}
-        heard = await node.request("POST", "/v1/responses", body)
-    assert heard.status == (200 if stream else 409)
-    assert b"conversation_locked" in heard.body
-    assert b"response.completed" not in heard.body
-    assert b"response.failed" in heard.body or not stream
+        received = await node.request("POST", "/v1/responses", body)
+    assert received.status == (200 if stream else 409)
+    assert b"conversation_locked" in received.body
+    assert b"response.completed" not in received.body
+    assert b"response.failed" in received.body or not stream
 
 
 async def test_a_background_response_that_could_not_be_added_has_failed(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A process that slept through its lease while a model was thinking, and wakes up to a call of a tool (D3; fault: M6)."""
+"""A process that slept through its lease while a model was thinking, and wakes to a tool call (spec: D3; fault: M6)."""
 
 import asyncio
 import signal
@@ -49,8 +49,8 @@ def test_who_wakes_up_late_with_a_call_in_hand_runs_it_no_more(tmp_path: Path, p
         until(lambda: asked.answers and asked.answers[0].complete)
         frozen.signal(signal.SIGCONT)
         with frozen.client() as client:  # it heard its model before it hears this
-            said = [{"role": "user", "content": "Go."}]
-            client.chat.completions.create(model="m", messages=said, extra_body=WANTS)  # type: ignore[arg-type]  # a plain message
+            output = [{"role": "user", "content": "Go."}]
+            client.chat.completions.create(model="m", messages=output, extra_body=WANTS)  # type: ignore[arg-type]  # a plain message
         frozen.stop()
         other.let_go("book")
         response = other.ended(id)

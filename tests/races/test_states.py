@@ -15,13 +15,13 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from tests.tools.approvals.asking import Clock, call
+from tests.approvals.builders import Clock, call
+from toolgate.approvals import Approval, ApprovalLimits, ApprovalPolicy, ApprovalService, ToolGrant
+from toolgate.approvals.record import NEXT, State
 from toolgate.conversation.errors import ToolgateError
 from toolgate.storage.approvals import ApprovalStore
 from toolgate.storage.database import Database
 from toolgate.storage.runs import ENDS, LeaseLost, RunStore, StoredRun
-from toolgate.tools.approvals import Approval, Desk, Grant, Policy, Terms
-from toolgate.tools.approvals.record import NEXT, State
 
 STEPS, WALK = int(os.environ.get("TOOLGATE_STEPS", "600")), 20
 LEASE, STANDS = 6.0, 100.0
@@ -51,9 +51,9 @@ class Node:
     def __init__(self, name: str, database: Database, clock: Clock) -> None:
         self.database = database
         self.runs = RunStore(database, name, lease_seconds=LEASE, clock=clock, steady=clock)
-        ledger = ApprovalStore(database, Approval, Grant)
-        terms = Terms(expiry_seconds=STANDS, max_pending_per_run=1000)
-        self.desk = Desk(Policy(), ledger, terms=terms, now=clock)
+        ledger = ApprovalStore(database, Approval, ToolGrant)
+        terms = ApprovalLimits(expiry_seconds=STANDS, max_pending_per_run=1000)
+        self.desk = ApprovalService(ApprovalPolicy(), ledger, options=terms, now=clock)
         self.claim: StoredRun | None = None
 
 
@@ -88,7 +88,7 @@ class Races(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from((1.0, STANDS - 2, LEASE + 1, STANDS + 1)))
     def pass_time(self, seconds: float) -> None:
         self.clock.time += seconds
-        self._run(self.nodes[0].runs.free())
+        self._run(self.nodes[0].runs.take_abandoned())
 
     async def _do(self, node: Node, deed: str) -> None:
         token = node.claim.token if node.claim else -1
@@ -100,7 +100,7 @@ class Races(RuleBasedStateMachine):
             case "cancel":
                 await node.runs.cancel(self.id)
             case "wait":
-                await _unless_lost(node.runs.turn(self.id, token, "waiting"))
+                await _unless_lost(node.runs.set_waiting(self.id, token, True))
             case "complete" | "fail":
                 await self._end(node, token, "completed" if deed == "complete" else "failed")
             case "call":

@@ -22,9 +22,9 @@ import httpx
 from openai import OpenAI
 
 from tests.stage import Player, served, upstream_config
+from toolgate.app.asgi_app import Toolgate
 from toolgate.conversation.message import Part, Text, ToolCall, ToolResult
 from toolgate.conversation.request import ModelRequest
-from toolgate.server.build import Toolgate
 from toolgate.storage.database import Database
 from toolgate.testing import ScriptedModel
 
@@ -145,9 +145,9 @@ class Server:
         """Let it end."""
         (self.place / f"hold-{name}").unlink()
 
-    def start(self) -> "Server":
-        """Start it, and wait until it answers."""
-        command = [*PROGRAM, "serve", "--config", str(self._config), "--port", "0"]
+    def start(self, port: int = 0) -> "Server":
+        """Start it, and wait until it answers; port 0 is a free one."""
+        command = [*PROGRAM, "serve", "--config", str(self._config), "--port", str(port)]
         with (self.place / "log").open("wb") as log:
             self._process = subprocess.Popen(command, stderr=log, cwd=self.place)
         self.url = until(self._announced)
@@ -160,6 +160,11 @@ class Server:
         assert self._process.poll() is None, log
         found = re.search(r"http://127[0-9.:]+", log)
         return found[0] if found else None
+
+    def logged(self, event: str) -> list[dict[str, Any]]:
+        """The log lines of this event since the last start."""
+        lines = (self.place / "log").read_text().splitlines()
+        return [line for line in [json.loads(one) for one in lines if one.startswith("{")] if line["event"] == event]
 
     def signal(self, number: int) -> None:
         """Send it a signal."""
@@ -183,7 +188,7 @@ class Server:
     def wait(self) -> None:
         """Wait until it has ended."""
         if self._process is not None:
-            self._process.wait(20)
+            self._process.wait(30)
             self._process = None
 
     def stop(self) -> None:
@@ -215,6 +220,11 @@ class Server:
     def approval(self, id: str) -> Any:
         """What a person sees of an approval."""
         return httpx.get(f"{self.url}/v1/approvals/{id}").json()
+
+    def timeline(self, id: str) -> list[tuple[Any, ...]]:
+        """What a person sees of a run: the number of each step, the tool of each call, and their outcomes."""
+        run = httpx.get(f"{self.url}/v1/runs/{id}", timeout=30).json()
+        return [(one["step"], one.get("tool"), one["outcome"]) for one in run["timeline"]]
 
     def answer(self, id: str, decision: str) -> None:
         """Answer an approval."""
@@ -273,7 +283,7 @@ def _is_written(file: Path) -> bool:
         return False
 
 
-def until(find: Callable[[], Any], seconds: float = 20.0) -> Any:
+def until(find: Callable[[], Any], seconds: float = 30.0) -> Any:
     """What is found, once there is something."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

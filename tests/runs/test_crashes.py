@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from tests.runs.processes import WANTS, Server, calling, server, until
-from toolgate.engine.rounds import INTERRUPTED
+from toolgate.engine.tool_loop import INTERRUPTED_CALL
 
 QUICK = {"runs": {"lease_seconds": 1, "look_seconds": 0.2}}
 EVERYTHING_ALLOWED = {"approvals": {"default": "allow"}, "python": ["tools"]}
@@ -21,7 +21,7 @@ def accepted(running: Server) -> str:
 
 @pytest.mark.parametrize(("word", "ran"), [("deny", 1), ("approve", 2)])
 def test_a_person_decides_about_an_unsafe_call_that_was_cut_off(tmp_path: Path, word: str, ran: int) -> None:
-    """requirement D3; fault: K-B"""
+    """spec: D3; fault: K-B"""
     with server(tmp_path, f"sqlite:///{tmp_path}/t.db", tools=EVERYTHING_ALLOWED) as killed:
         killed.play(calling("book"))
         killed.hold("book")
@@ -34,15 +34,21 @@ def test_a_person_decides_about_an_unsafe_call_that_was_cut_off(tmp_path: Path, 
         asked = killed.pending()
         assert killed.ran == ["book"]
         assert "may or may not have taken effect" in killed.approval(asked)["question"]
+        [resumed] = until(lambda: killed.logged("run resumed"))
+        [requested] = until(lambda: killed.logged("approval requested"))
+        assert (resumed["level"], resumed["run"]) == ("info", id)
+        assert (requested["level"], requested["tool"], requested["approval"]) == ("info", "book", asked)
+        assert requested["answer"] == f"toolgate approvals approve {asked}"
+        assert "Paris" not in str(requested)
         killed.answer(asked, word)
         response = killed.ended(id)
     assert killed.ran == ["book"] * ran
     assert response.status == "completed"
-    assert INTERRUPTED in str(response.output[1]) if word == "deny" else "Paris is booked" in response.output_text
+    assert INTERRUPTED_CALL in str(response.output[1]) if word == "deny" else "Paris is booked" in response.output_text
 
 
 def test_an_unsafe_call_that_was_cut_off_is_reported_where_nobody_is_asked(tmp_path: Path) -> None:
-    """requirement D3; fault: K-B"""
+    """spec: D3; fault: K-B"""
     with server(tmp_path, f"sqlite:///{tmp_path}/t.db", tools=EVERYTHING_ALLOWED, runs={"ask_again": False}) as killed:
         killed.play(calling("book"))
         killed.hold("book")
@@ -53,11 +59,11 @@ def test_an_unsafe_call_that_was_cut_off_is_reported_where_nobody_is_asked(tmp_p
         killed.start()
         response = killed.ended(id)
     assert killed.ran == ["book"]
-    assert response.output_text.endswith(INTERRUPTED)
+    assert response.output_text.endswith(INTERRUPTED_CALL)
 
 
 def test_an_idempotent_call_is_run_again_with_the_same_key_and_a_finished_one_is_not(tmp_path: Path) -> None:
-    """requirement D3; fault: K-C"""
+    """spec: D3, E8; fault: K-C"""
     with server(tmp_path, f"sqlite:///{tmp_path}/t.db") as killed:
         script = killed.play(calling("look_up", "put"))
         killed.hold("put")
@@ -68,6 +74,15 @@ def test_an_idempotent_call_is_run_again_with_the_same_key_and_a_finished_one_is
         killed.let_go("put")
         killed.start()
         response = killed.ended(id)
+        timeline = killed.timeline(id)
+    # What the killed process had open is cut off, if it was written in time; all else is there once.
+    assert [one for one in timeline if one != (2, "put", "unknown")] == [
+        (1, None, "tool_calls"),
+        (1, "look_up", "completed"),
+        (2, None, "tool_calls"),
+        (2, "put", "completed"),
+        (3, None, "answer"),
+    ]
     first, *puts = killed.ran
     assert first == "look_up"
     assert len(puts) == 2
@@ -109,7 +124,7 @@ def test_a_run_that_brings_its_server_down_again_and_again_is_given_up(tmp_path:
 
 
 def test_a_server_that_is_stopped_leaves_its_runs_to_the_next_start(tmp_path: Path) -> None:
-    """requirement D3"""
+    """spec: D3"""
     with server(tmp_path, f"sqlite:///{tmp_path}/t.db") as stopped:
         stopped.play(calling("look_up", "put"))
         stopped.hold("put")
@@ -124,7 +139,7 @@ def test_a_server_that_is_stopped_leaves_its_runs_to_the_next_start(tmp_path: Pa
 
 
 def test_a_run_that_goes_on_after_a_crash_is_counted_with_all_its_tokens(tmp_path: Path) -> None:
-    """requirement D1"""
+    """spec: D1"""
     with server(tmp_path, f"sqlite:///{tmp_path}/t.db") as killed:
         killed.play(calling("put"))
         killed.hold("put")
@@ -185,7 +200,7 @@ def test_a_run_is_cancelled_from_another_node(tmp_path: Path) -> None:
 
 
 def test_a_run_whose_steps_are_lost_fails_rather_than_do_anything_twice(tmp_path: Path) -> None:
-    """requirement D3"""
+    """spec: D3"""
     with server(tmp_path, f"sqlite:///{tmp_path}/t.db") as killed:
         killed.play(calling("look_up", "put"))
         killed.hold("put")

@@ -34,7 +34,7 @@ class Instant:
         for step in migrations():
             self.db.executescript(step.text)
 
-    async def do(self, work: Callable[[Any], T]) -> T:
+    async def read(self, work: Callable[[Any], T]) -> T:
         return work(self.db)
 
     async def change(self, work: Callable[[Any], T]) -> T:
@@ -81,10 +81,10 @@ class Cluster:
         self.believed[node] = now(self.stores[node].claim("run")) or self.believed[node]
 
     def beat(self, node: int) -> None:
-        now(self.stores[node].beat(["run"]))
+        now(self.stores[node].renew(["run"]))
 
     def free(self, node: int) -> None:
-        now(self.stores[node].free())
+        now(self.stores[node].take_abandoned())
 
     def release(self, node: int) -> None:
         if (claim := self.believed[node]) is not None and now(self.stores[node].release("run", claim.token)):
@@ -93,7 +93,7 @@ class Cluster:
     def turn(self, node: int, waits: bool) -> None:
         if (claim := self.believed[node]) is not None:
             try:
-                now(self.stores[node].turn("run", claim.token, "waiting" if waits else "running"))
+                now(self.stores[node].set_waiting("run", claim.token, waits))
             except LeaseLost:
                 assert claim.token != self.seen.token or self.seen.state in ("queued", *ENDS)
                 return

@@ -1,4 +1,4 @@
-"""Runs in DBOS: steps that are finished come back, and nobody but the last holder writes any."""
+"""Runs in DBOS: finished steps are replayed, and only the latest execution writes new ones."""
 
 import asyncio
 import sqlite3
@@ -8,30 +8,30 @@ from pathlib import Path
 
 import pytest
 
+from toolgate.app.runs import system_database
 from toolgate.conversation.errors import GatewayFault, Overloaded
-from toolgate.runs.execution import StepsLost
-from toolgate.runs.steps import Steps
-from toolgate.runs.workflows import Workflows
-from toolgate.server.runs import system_database
+from toolgate.runs.executor import StepsLost
+from toolgate.runs.step_records import RunSteps
+from toolgate.runs.workflows import DbosExecutor
 from toolgate.storage.runs import LeaseLost
 
-Work = Callable[[str, Steps], Awaitable[None]]
+Work = Callable[[str, RunSteps], Awaitable[None]]
 
 
-async def opened(storage_url: str, work: Work, node: str = "n") -> Workflows:
+async def opened(storage_url: str, work: Work, node: str = "n") -> DbosExecutor:
     url = system_database(storage_url)
     assert url is not None
-    workflows = Workflows(url, node, print)
-    await workflows.open(work)
-    return workflows
+    executor = DbosExecutor(url, node, print)
+    await executor.open(work)
+    return executor
 
 
-async def test_finished_steps_come_back_in_their_order_and_new_ones_follow(storage_url: str) -> None:
-    """requirement D3"""
+async def test_finished_steps_are_replayed_in_order_and_new_ones_follow(storage_url: str) -> None:
+    """spec: D3"""
     seen: list[list[str]] = []
     done = asyncio.Event()
 
-    async def work(id: str, steps: Steps) -> None:
+    async def work(id: str, steps: RunSteps) -> None:
         seen.append(list(steps.recorded))
         for number in range(2):
             await steps.keep("step", f"{len(seen)}.{number}")
@@ -39,45 +39,45 @@ async def test_finished_steps_come_back_in_their_order_and_new_ones_follow(stora
         if len(seen) < 3:
             raise RuntimeError("the process ends here")
 
-    workflows = await opened(storage_url, work)
-    await workflows.resume("run")  # never begun: begun by that
+    executor = await opened(storage_url, work)
+    await executor.resume("run")  # never begun: begun by that
     for attempt in range(3):
-        await asyncio.wait_for(done.wait(), 10)
+        await asyncio.wait_for(done.wait(), 30)
         done.clear()
         if attempt < 2:
-            await workflows.resume("run")
-    await workflows.aclose()
+            await executor.resume("run")
+    await executor.aclose()
     assert seen == [[], ["1.0", "1.1"], ["1.0", "1.1", "2.0", "2.1"]]
 
 
-async def test_steps_side_by_side_are_all_kept(storage_url: str) -> None:
+async def test_concurrent_steps_are_all_stored(storage_url: str) -> None:
     seen: list[list[str]] = []
     done = asyncio.Event()
 
-    async def work(id: str, steps: Steps) -> None:
+    async def work(id: str, steps: RunSteps) -> None:
         seen.append(list(steps.recorded))
         if len(seen) == 1:
             await asyncio.gather(*[steps.keep("step", str(number)) for number in range(8)])
         done.set()
         raise RuntimeError("the process ends here")
 
-    workflows = await opened(storage_url, work)
-    await workflows.begin("run")
-    await asyncio.wait_for(done.wait(), 10)
+    executor = await opened(storage_url, work)
+    await executor.begin("run")
+    await asyncio.wait_for(done.wait(), 30)
     done.clear()
-    await workflows.resume("run")
-    await asyncio.wait_for(done.wait(), 10)
-    await workflows.aclose()
+    await executor.resume("run")
+    await asyncio.wait_for(done.wait(), 30)
+    await executor.aclose()
     assert sorted(seen[1]) == [str(number) for number in range(8)]
 
 
-async def test_who_was_replaced_can_write_no_step(storage_url: str) -> None:
+async def test_an_execution_that_was_replaced_can_write_no_step(storage_url: str) -> None:
     """fault: M6"""
     begun, replaced = asyncio.Event(), asyncio.Event()
     outcome: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    attempts: list[Steps] = []
+    attempts: list[RunSteps] = []
 
-    async def work(id: str, steps: Steps) -> None:
+    async def work(id: str, steps: RunSteps) -> None:
         attempts.append(steps)
         if len(attempts) > 1:
             replaced.set()
@@ -91,53 +91,53 @@ async def test_who_was_replaced_can_write_no_step(storage_url: str) -> None:
             raise
         outcome.set_result("written")
 
-    workflows = await opened(storage_url, work)
-    await workflows.begin("run")
+    executor = await opened(storage_url, work)
+    await executor.begin("run")
     await begun.wait()
-    await workflows.resume("run")
-    assert await asyncio.wait_for(outcome, 10) == "lost"
-    await workflows.aclose()
+    await executor.resume("run")
+    assert await asyncio.wait_for(outcome, 30) == "lost"
+    await executor.aclose()
     assert list(attempts[1].recorded) == []
 
 
-async def test_a_run_that_has_ended_is_not_carried_out_again_and_can_be_forgotten(tmp_path: Path) -> None:
+async def test_an_ended_run_is_not_executed_again_until_it_is_forgotten(tmp_path: Path) -> None:
     count, done = [0], asyncio.Event()
 
-    async def work(id: str, steps: Steps) -> None:
+    async def work(id: str, steps: RunSteps) -> None:
         count[0] += 1
         await steps.keep("step", "1")
         done.set()
 
-    workflows = await opened(f"sqlite:///{tmp_path}/t.db", work)
-    await workflows.begin("run")
-    await asyncio.wait_for(done.wait(), 10)
-    await workflows.begin("run")
-    await workflows.forget(["run"])
-    await workflows.begin("run")
+    executor = await opened(f"sqlite:///{tmp_path}/t.db", work)
+    await executor.begin("run")
+    await asyncio.wait_for(done.wait(), 30)
+    await executor.begin("run")
+    await executor.forget(["run"])
+    await executor.begin("run")
     for _ in range(500):
         if count[0] == 2:
             break
         await asyncio.sleep(0.01)
-    await workflows.aclose()
+    await executor.aclose()
     assert count == [2]
 
 
-async def test_a_run_that_was_begun_and_is_not_known_is_not_begun_anew(tmp_path: Path) -> None:
-    """requirement D3: the file with the steps was lost, and nobody knows what was done."""
+async def test_a_started_run_without_stored_steps_is_not_started_again(tmp_path: Path) -> None:
+    """spec: D3: the file with the steps was lost, and nobody knows what was done."""
     begun: list[str] = []
 
-    async def work(id: str, steps: Steps) -> None:
+    async def work(id: str, steps: RunSteps) -> None:
         begun.append(id)
 
-    workflows = await opened(f"sqlite:///{tmp_path}/t.db", work)
+    executor = await opened(f"sqlite:///{tmp_path}/t.db", work)
     with pytest.raises(StepsLost):
-        await workflows.resume("run", begun=True)
-    await workflows.aclose()
+        await executor.resume("run", begun=True)
+    await executor.aclose()
     assert begun == []
 
 
-async def test_one_process_has_one_engine(tmp_path: Path) -> None:
-    async def work(id: str, steps: Steps) -> None:
+async def test_a_process_has_one_executor(tmp_path: Path) -> None:
+    async def work(id: str, steps: RunSteps) -> None:
         """Nothing to do."""
 
     first = await opened(f"sqlite:///{tmp_path}/a.db", work)
@@ -148,18 +148,18 @@ async def test_one_process_has_one_engine(tmp_path: Path) -> None:
     await second.aclose()
 
 
-def test_the_steps_lie_beside_the_storage_and_nowhere_if_that_is_memory() -> None:
+def test_steps_are_stored_beside_the_storage_unless_that_is_memory() -> None:
     assert system_database("sqlite:///toolgate.db") == "sqlite:///toolgate-runs.db"
     assert system_database("sqlite:////var/lib/t.db") == "sqlite:////var/lib/t-runs.db"
     assert system_database("sqlite://") is None
     assert system_database("postgres://me@host/db") == "postgresql://me@host/db"
 
 
-async def test_a_step_that_cannot_be_kept_is_told_as_storage_that_is_away(tmp_path: Path) -> None:
+async def test_a_step_that_cannot_be_stored_is_reported_as_unavailable_storage(tmp_path: Path) -> None:
     """fault: K-I: not as a crash of ours."""
     raised: asyncio.Future[Overloaded] = asyncio.get_running_loop().create_future()
 
-    async def work(id: str, steps: Steps) -> None:
+    async def work(id: str, steps: RunSteps) -> None:
         with closing(sqlite3.connect(tmp_path / "t-runs.db")) as db:
             db.execute("DROP TABLE operation_outputs")
         try:
@@ -167,8 +167,8 @@ async def test_a_step_that_cannot_be_kept_is_told_as_storage_that_is_away(tmp_pa
         except Overloaded as error:
             raised.set_result(error)
 
-    workflows = await opened(f"sqlite:///{tmp_path}/t.db", work)
-    await workflows.begin("run")
-    error = await asyncio.wait_for(raised, 10)
-    await workflows.aclose()
-    assert error.message == "The storage is not available: a step could not be kept."
+    executor = await opened(f"sqlite:///{tmp_path}/t.db", work)
+    await executor.begin("run")
+    error = await asyncio.wait_for(raised, 30)
+    await executor.aclose()
+    assert error.message == "The storage is not available: a step could not be stored."

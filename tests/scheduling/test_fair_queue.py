@@ -1,4 +1,4 @@
-"""Queues in which callers take turns."""
+"""Queues and slots in which callers take turns."""
 
 import asyncio
 from collections import Counter
@@ -13,7 +13,7 @@ KEYS = st.sampled_from("abcd")
 
 
 @given(st.lists(KEYS, max_size=40))
-def test_an_entry_waits_for_one_of_each_other_caller_at_most_per_entry_of_its_own(keys: list[str]) -> None:
+def test_each_entry_waits_for_at_most_one_entry_of_every_other_caller(keys: list[str]) -> None:
     queue: FairQueue[tuple[str, int]] = FairQueue()
     for number, key in enumerate(keys):
         queue.put(key, (key, number))
@@ -29,8 +29,8 @@ def test_an_entry_waits_for_one_of_each_other_caller_at_most_per_entry_of_its_ow
         )
 
 
-@given(st.lists(st.tuples(st.sampled_from(["put", "take", "discard", "room"]), KEYS), max_size=60))
-def test_nothing_is_lost_or_served_twice(steps: list[tuple[str, str]]) -> None:
+@given(st.lists(st.tuples(st.sampled_from(["put", "take", "discard", "evict"]), KEYS), max_size=60))
+def test_no_entry_is_lost_or_served_twice(steps: list[tuple[str, str]]) -> None:
     queue: FairQueue[int] = FairQueue()
     there: dict[int, str] = {}
     for number, (step, key) in enumerate(steps):
@@ -43,9 +43,9 @@ def test_nothing_is_lost_or_served_twice(steps: list[tuple[str, str]]) -> None:
             case "discard" if there:
                 entry = min(there)
                 assert queue.discard(there.pop(entry), entry)
-            case "room":
+            case "evict":
                 lengths = Counter(there.values())
-                gone = queue.make_room(key)
+                gone = queue.evict_for(key)
                 if gone is None:
                     assert max(lengths.values(), default=0) < lengths[key] + 2
                 else:
@@ -55,9 +55,9 @@ def test_nothing_is_lost_or_served_twice(steps: list[tuple[str, str]]) -> None:
         FairQueue[int]().take()
 
 
-async def test_a_full_queue_makes_room_for_a_caller_who_has_fewer_in_it() -> None:
+async def test_a_full_queue_evicts_an_entry_for_a_caller_with_fewer() -> None:
     slots = FairSlots(1, waiting=3)
-    assert slots.take()
+    assert slots.try_acquire()
     flood = [asyncio.ensure_future(slots.wait("flood")) for _ in range(3)]
     await asyncio.sleep(0)
     with pytest.raises(QueueFull):
@@ -66,20 +66,20 @@ async def test_a_full_queue_makes_room_for_a_caller_who_has_fewer_in_it() -> Non
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert isinstance(flood[2].exception(), QueueFull)
-    slots.free()
-    slots.free()
+    slots.release()
+    slots.release()
     await asyncio.gather(flood[0], other)
     assert (slots.busy, slots.waiting) == (1, 1)
 
 
-async def test_a_waiter_that_leaves_as_its_turn_comes_passes_the_slot_on() -> None:
+async def test_a_waiter_cancelled_as_its_turn_comes_passes_the_slot_on() -> None:
     slots = FairSlots(1)
-    assert slots.take()
+    assert slots.try_acquire()
     leaving, staying = [asyncio.ensure_future(slots.wait(key)) for key in "ab"]
     await asyncio.sleep(0)
-    slots.free()
+    slots.release()
     leaving.cancel()
     await asyncio.gather(leaving, return_exceptions=True)
     await staying
-    slots.free()
+    slots.release()
     assert (slots.busy, slots.waiting) == (0, 0)

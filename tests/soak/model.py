@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from tests.stage import upstream_config
-from toolgate.conversation.events import ModelResponse, Usage
+from toolgate.app.asgi_app import Toolgate
+from toolgate.conversation.events import FinishReason, ModelResponse, Usage
 from toolgate.conversation.message import Part, Text, ToolCall, ToolResult, plain_text
 from toolgate.conversation.request import ModelRequest
-from toolgate.server.build import Toolgate
-from toolgate.server.edge.listen import listening
+from toolgate.http.listener import listening
 from toolgate.testing import ScriptedAnswer, ScriptedModel
 
 WORDS = "These are the words of the model, one after the other. " * 4
@@ -30,7 +30,7 @@ class Obedient:
         if order.startswith("call ") and not any(isinstance(part, ToolResult) for part in since):
             _, name, arguments = order.split(" ", 2)
             parts = [ToolCall(f"call_soak{id(request):020d}"[:40], name, arguments)]
-        reason = "tool_calls" if isinstance(parts[0], ToolCall) else "stop"
+        reason: FinishReason = "tool_calls" if isinstance(parts[0], ToolCall) else "stop"
         response = ModelResponse(tuple(parts), reason, Usage(10, 10))
         return await ScriptedModel([response], pace=lambda: asyncio.sleep(0.001)).ask(request)
 

@@ -1,4 +1,4 @@
-"""Mixed traffic at a bounded rate against a server, watched from outside until the time is over."""
+"""Mixed traffic at a bounded rate against a server, watched from outside until the time is over (fault: R3)."""
 
 import asyncio
 import time
@@ -38,6 +38,8 @@ async def soak(
         samples: list[Sample] = []
         try:
             await _drive(clients, Counter(), failures, rate, 0)  # each kind loads what it needs
+            # Pools of connections fill up to their bound with work at once, and stay as they are.
+            await asyncio.gather(*[clients.kinds["background"]() for _ in range(AT_ONCE)])
             before = await _quiet(server, idle)
             watching = asyncio.ensure_future(_watch(server, samples, every))
             await _drive(clients, counts, failures, rate, seconds)

@@ -5,6 +5,7 @@ import asyncio
 import json
 import random
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import httpx
@@ -48,11 +49,11 @@ class Clients:
         self._http = httpx.AsyncClient(base_url=url, headers=headers, timeout=60.0)
         self._count = 0
         self.kinds: dict[str, Callable[[], Awaitable[None]]] = {
-            **{f"stream {client}": lambda client=client: self._stream(client) for client in PATHS},
-            **{f"whole {client}": lambda client=client: self._whole(client) for client in PATHS},
-            **{f"tool {kind}": lambda kind=kind: self._tool(kind) for kind in CALLS},
+            **{f"stream {client}": partial(self._stream, client) for client in PATHS},
+            **{f"whole {client}": partial(self._whole, client) for client in PATHS},
+            **{f"tool {kind}": partial(self._tool, kind) for kind in CALLS},
             "leave stream": lambda: self._leave("Say something long."),
-            **{f"leave {kind} tool": lambda kind=kind: self._leave(CALLS[kind]) for kind in CALLS},
+            **{f"leave {kind} tool": partial(self._leave, CALLS[kind]) for kind in CALLS},
             "leave slow tool": lambda: self._leave(SLOW),
             "approve": lambda: self._approval("approve"),
             "deny": lambda: self._approval("deny"),
@@ -77,23 +78,26 @@ class Clients:
 
     async def _stream(self, client: str) -> None:
         text = ""
-        async with self._http.stream("POST", PATHS[client], json=self._body(client, "Hi", stream=True)) as heard:
-            async for piece in heard.aiter_text():
+        async with self._http.stream("POST", PATHS[client], json=self._body(client, "Hi", stream=True)) as response:
+            async for piece in response.aiter_text():
                 text += piece
-        _expect(heard.status_code == 200 and ENDS[client] in text, f"{heard.status_code} {text[-300:]}")
+        _expect(response.status_code == 200 and ENDS[client] in text, f"{response.status_code} {text[-300:]}")
 
     async def _whole(self, client: str) -> None:
-        heard = await self._http.post(PATHS[client], json=self._body(client, "Hi", stream=False))
+        response = await self._http.post(PATHS[client], json=self._body(client, "Hi", stream=False))
         _expect(
-            heard.status_code == 200 and "words of the model" in heard.text, f"{heard.status_code} {heard.text[:300]}"
+            response.status_code == 200 and "words of the model" in response.text,
+            f"{response.status_code} {response.text[:300]}",
         )
 
     async def _tool(self, kind: str) -> None:
         client = self.random.choice(("openai_chat", "openai_responses", "anthropic"))
         body = self._body(client, CALLS[kind], stream=self.random.random() < 0.5, **AUTO)
-        heard = await self._http.post(PATHS[client], json=body)
-        _expect(heard.status_code == 200 and "model" in heard.text, f"{heard.status_code} {heard.text[:300]}")
-        _expect("words" in heard.text and '"type":"error"' not in heard.text, heard.text[-300:])
+        response = await self._http.post(PATHS[client], json=body)
+        _expect(
+            response.status_code == 200 and "model" in response.text, f"{response.status_code} {response.text[:300]}"
+        )
+        _expect("words" in response.text and '"type":"error"' not in response.text, response.text[-300:])
 
     async def _leave(self, text: str) -> None:
         client = self.random.choice(list(PATHS))
@@ -131,8 +135,8 @@ class Clients:
             question = await self._pending(mark)
             answered = await self._http.post(f"/v1/approvals/{question['id']}", json={"decision": decision})
             _expect(answered.status_code in (200, 409), f"{answered.status_code} {answered.text[:300]}")
-            heard = await asking
-            _expect(heard.status_code == 200 and "data: [DONE]" in heard.text, heard.text[-300:])
+            response = await asking
+            _expect(response.status_code == 200 and "data: [DONE]" in response.text, response.text[-300:])
         finally:
             asking.cancel()
 
@@ -149,19 +153,20 @@ class Clients:
         if id is None:
             return  # it was over before we left
         path = f"/v1/responses/{id}?stream=true&starting_after={last}"
-        async with self._http.stream("GET", path) as heard:
-            text = "".join([piece async for piece in heard.aiter_text()])
+        async with self._http.stream("GET", path) as response:
+            text = "".join([piece async for piece in response.aiter_text()])
         _expect(
-            heard.status_code == 200 and '"type":"response.completed"' in text, f"{heard.status_code} {text[-300:]}"
+            response.status_code == 200 and '"type":"response.completed"' in text,
+            f"{response.status_code} {text[-300:]}",
         )
 
     async def _events(self, path: str, body: Any, count: int) -> tuple[str | None, int]:
         """Read so many events of a response and leave; its id, or None if it ended before, and the last number."""
         id, last = "", 0
-        async with self._http.stream("POST", path, json=body) as heard:
-            if heard.status_code != 200:
-                raise Unmeant(f"{heard.status_code} {(await heard.aread())[:300]!r}")
-            async for line in heard.aiter_lines():
+        async with self._http.stream("POST", path, json=body) as response:
+            if response.status_code != 200:
+                raise Unmeant(f"{response.status_code} {(await response.aread())[:300]!r}")
+            async for line in response.aiter_lines():
                 if not line.startswith("data: {"):
                     continue
                 event = json.loads(line[6:])
@@ -200,20 +205,19 @@ class Clients:
                     _expect(event["type"] not in ("error", "response.failed"), str(event)[:300])
 
     async def _bad(self) -> None:
-        meant, heard = self.random.choice(
+        bad: tuple[tuple[int, Callable[[], Awaitable[httpx.Response]]], ...] = (
+            (400, lambda: self._http.post(PATHS["openai_chat"], content=b'{"model": ', headers=_JSON)),
             (
-                (400, lambda: self._http.post(PATHS["openai_chat"], content=b'{"model": ', headers=_JSON)),
-                (
-                    404,
-                    lambda: self._http.post(PATHS["anthropic"], json=self._body("anthropic", "Hi") | {"model": "no"}),
-                ),
-                (405, lambda: self._http.delete("/v1/chat/completions")),
-                (404, lambda: self._http.get("/v1/responses/resp_absent")),
-                (401, lambda: self._http.get("/v1/models", headers={"authorization": "Bearer wrong"})),
-                (400, lambda: self._http.post(PATHS["ollama"], json={"model": "ollama", "messages": 7})),
-            )
+                404,
+                lambda: self._http.post(PATHS["anthropic"], json=self._body("anthropic", "Hi") | {"model": "no"}),
+            ),
+            (405, lambda: self._http.delete("/v1/chat/completions")),
+            (404, lambda: self._http.get("/v1/responses/resp_absent")),
+            (401, lambda: self._http.get("/v1/models", headers={"authorization": "Bearer wrong"})),
+            (400, lambda: self._http.post(PATHS["ollama"], json={"model": "ollama", "messages": 7})),
         )
-        answered = await heard()
+        meant, response = self.random.choice(bad)
+        answered = await response()
         _expect(answered.status_code == meant, f"{answered.status_code} in place of {meant}: {answered.text[:300]}")
 
 

@@ -59,9 +59,9 @@ class FaultWire:
             server = socket.socket(socket.AF_UNIX)
             server.connect(str(self._server / _PORT))
             self._open += [client, server]
-            heard = threading.Event()
-            threading.Thread(target=self._carry, args=(client, server, heard, True), daemon=True).start()
-            threading.Thread(target=self._carry, args=(server, client, heard, False), daemon=True).start()
+            response = threading.Event()
+            threading.Thread(target=self._carry, args=(client, server, response, True), daemon=True).start()
+            threading.Thread(target=self._carry, args=(server, client, response, False), daemon=True).start()
 
     def _carry(self, source: socket.socket, target: socket.socket, cut: threading.Event, asking: bool) -> None:
         try:

@@ -1,16 +1,18 @@
 """Kept approvals: one winner however many answer at once, and no way from state to state but those there are."""
 
 import asyncio
+import re
 import subprocess
 import sys
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 from msgspec.structs import replace
 
+from toolgate.approvals.record import Approval, ToolGrant
 from toolgate.storage.approvals import ApprovalStore, Order
 from toolgate.storage.database import Database
-from toolgate.tools.approvals.record import Approval, Grant
 
 NOW = 1000.0
 
@@ -37,21 +39,21 @@ def question(id: str = "mcpr_1", **changes: Any) -> Approval:
     return Approval(**(fields | changes))
 
 
-def grant(id: str = "grant_1", **changes: Any) -> Grant:
+def grant(id: str = "grant_1", **changes: Any) -> ToolGrant:
     fields: dict[str, Any] = {"caller": "ann", "tool": "t", "source": "python", "spec": "spec", "level": "always"}
-    return Grant(**{"id": id, **fields, "place": "", "granted_by": "ann", "created": NOW, **changes})
+    return ToolGrant(**{"id": id, **fields, "place": "", "granted_by": "ann", "created": NOW, **changes})
 
 
 def approved(asked: Approval, by: str = "ann") -> Approval:
     return replace(asked, state="approved", answered_by=by, answered=NOW, level="once")
 
 
-def open_store(url: str) -> tuple[Database, ApprovalStore[Approval, Grant]]:
+def open_store(url: str) -> tuple[Database, ApprovalStore[Approval, ToolGrant]]:
     database = Database(url)
-    return database, ApprovalStore(database, Approval, Grant)
+    return database, ApprovalStore(database, Approval, ToolGrant)
 
 
-async def opened_store(url: str) -> tuple[Database, ApprovalStore[Approval, Grant]]:
+async def opened_store(url: str) -> tuple[Database, ApprovalStore[Approval, ToolGrant]]:
     """One that has made its tables: two that do so at the same moment are not what is tested here."""
     database, store = open_store(url)
     await store.find("none", NOW)
@@ -170,7 +172,9 @@ async def test_pages_follow_each_other_in_both_directions(storage_url: str, orde
         await store.claim(question(f"mcpr_{number}", caller=caller, created=NOW + number // 2), 9, NOW)
 
     async def page(limit: int, after: str | None = None, before: str | None = None) -> list[str]:
-        found = await store.page(NOW, wanted={"state": "pending"}, order=order, after=after, before=before, limit=limit)
+        found = await store.page(
+            NOW, filters={"state": "pending"}, order=order, after=after, before=before, limit=limit
+        )
         assert found is not None
         return [one.id for one in found]
 
@@ -187,8 +191,8 @@ async def test_pages_follow_each_other_in_both_directions(storage_url: str, orde
         while more := await page(size, before=backward[0]):
             backward = [*more, *backward]
         assert forward == backward == everything
-    wanted = {"caller": "bob"}
-    assert await store.page(NOW, wanted=wanted, order=order, after="mcpr_0", before=None, limit=9) is None
+    filters = {"caller": "bob"}
+    assert await store.page(NOW, filters=filters, order=order, after="mcpr_0", before=None, limit=9) is None
     await database.aclose()
 
 
@@ -204,4 +208,34 @@ async def test_consent_that_a_call_used_up_is_found_among_any_number_of_others(s
     assert found.id == "mcpr_1"
     assert await store.used("ann", "r", "another", "same") is None
     assert await store.used("bob", "r", "c", "same") is None
+    await database.aclose()
+
+
+def bytes_read() -> int:
+    """How much this process has read from files, cached by the kernel or not."""
+    return int(re.search(r"rchar: (\d+)", Path("/proc/self/io").read_text())[1])  # type: ignore[index]  # it is there
+
+
+@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="needs the counters of Linux")
+async def test_only_the_approvals_of_a_page_are_read(tmp_path: Path) -> None:
+    """One caller's list of 5,000 with long arguments read all of them, and others waited for the database for seconds."""
+    database, store = await opened_store(f"sqlite:///{tmp_path / 'toolgate.db'}")
+    long = '{"text":"' + "x" * 200_000 + '"}'
+    for number in range(100):
+        await store.claim(question(f"mcpr_{number}", arguments=long), 1000, NOW)
+    narrowed: list[dict[str, str]] = [
+        {"caller": "ann"},
+        {"caller": "ann", "state": "pending"},
+        {"caller": "ann", "tool": "t", "run": "r"},
+        {"state": "pending"},
+        {},
+    ]
+    for filters in narrowed:
+        for order in get_args(Order):
+            before = bytes_read()
+            await store.page(NOW, filters=filters, order=order, after=None, before=None, limit=2)
+            assert bytes_read() - before < 5_000_000, (filters, order)
+    before = bytes_read()
+    await store.claim(question("mcpr_new"), 1000, NOW)
+    assert bytes_read() - before < 5_000_000
     await database.aclose()

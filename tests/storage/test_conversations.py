@@ -25,14 +25,14 @@ async def test_items_keep_their_order_and_are_paged_in_both_directions(
     store = ConversationStore(database := Database(storage_url))
     await store.create(ANN, items(*"ab"))
     assert await store.append("ann", "conv_1", items(*"cde"))
-    told: list[str] = []
-    while page := await store.page("ann", "conv_1", order, told[-1] if told else None, 2):
-        told += [item["id"] for item in page]
-    assert "".join(told) == seen
+    emitted: list[str] = []
+    while page := await store.page("ann", "conv_1", order, emitted[-1] if emitted else None, 2):
+        emitted += [item["id"] for item in page]
+    assert "".join(emitted) == seen
     await database.aclose()
 
 
-async def test_an_item_said_again_stays_in_its_place(storage_url: str) -> None:
+async def test_an_item_sent_again_stays_in_its_place(storage_url: str) -> None:
     store = ConversationStore(database := Database(storage_url))
     await store.create(ANN, items(*"abc"))
     await store.append("ann", "conv_1", [{"id": "b", "type": "other"}, *items("d")])

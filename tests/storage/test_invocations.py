@@ -1,9 +1,9 @@
-"""What became of calls, on the disk: found by what is asked, page by page (D1)."""
+"""What became of calls, on the disk: found by what is asked, page by page (spec: D1)."""
 
 from typing import Any
 
 from toolgate.storage.database import Database
-from toolgate.storage.invocations import InvocationStore, StoredInvocation, Wanted
+from toolgate.storage.invocations import InvocationFilter, InvocationStore, StoredInvocation
 
 
 def call(number: int, **more: Any) -> StoredInvocation:
@@ -13,15 +13,15 @@ def call(number: int, **more: Any) -> StoredInvocation:
     )
 
 
-async def test_they_are_told_newest_first_page_by_page(storage_url: str) -> None:
+async def test_they_are_reported_newest_first_page_by_page(storage_url: str) -> None:
     store = InvocationStore(database := Database(storage_url))
     for number in (3, 1, 4, 0, 2):
         await database.change(store.adding(call(number)))
-    told: list[str] = []
-    while page := await store.page(Wanted("ann"), told[-1] if told else None, 2):
-        told += [one.id for one in page]
-    assert told == ["inv_4", "inv_3", "inv_2", "inv_1", "inv_0"]
-    assert await store.page(Wanted(), "inv_nine", 2) is None
+    emitted: list[str] = []
+    while page := await store.page(InvocationFilter("ann"), emitted[-1] if emitted else None, 2):
+        emitted += [one.id for one in page]
+    assert emitted == ["inv_4", "inv_3", "inv_2", "inv_1", "inv_0"]
+    assert await store.page(InvocationFilter(), "inv_nine", 2) is None
     await database.aclose()
 
 
@@ -31,15 +31,15 @@ async def test_they_are_found_by_what_is_asked_and_nobody_sees_anothers(storage_
     for row in rows:
         await database.change(store.adding(row))
 
-    async def found(wanted: Wanted, after: str | None = None) -> list[str] | None:
+    async def found(wanted: InvocationFilter, after: str | None = None) -> list[str] | None:
         page = await store.page(wanted, after, 9)
         return None if page is None else [one.id for one in page]
 
-    assert await found(Wanted()) == ["inv_2", "inv_1", "inv_0"]
-    assert await found(Wanted("ann")) == ["inv_1", "inv_0"]
-    assert await found(Wanted("ann", tool="sub")) == ["inv_1"]
-    assert await found(Wanted(outcome="error")) == ["inv_1"]
-    assert await found(Wanted(run="r2")) == []
-    assert await found(Wanted("ann"), "inv_2") is None
-    assert await store.page(Wanted("bob"), None, 9) == rows[2:]
+    assert await found(InvocationFilter()) == ["inv_2", "inv_1", "inv_0"]
+    assert await found(InvocationFilter("ann")) == ["inv_1", "inv_0"]
+    assert await found(InvocationFilter("ann", tool="sub")) == ["inv_1"]
+    assert await found(InvocationFilter(outcome="error")) == ["inv_1"]
+    assert await found(InvocationFilter(run="r2")) == []
+    assert await found(InvocationFilter("ann"), "inv_2") is None
+    assert await store.page(InvocationFilter("bob"), None, 9) == rows[2:]
     await database.aclose()

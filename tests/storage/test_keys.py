@@ -1,4 +1,4 @@
-"""Keys in the database (E5)."""
+"""Keys in the database (spec: E5)."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""The schema: made once, taken over from the first release, safe to kill, and never turned back (D1)."""
+"""The schema: made once, taken over from the first release, safe to kill, and never turned back (spec: D1; fault: R4)."""
 
 import asyncio
 import sqlite3
@@ -12,11 +12,11 @@ import pytest
 
 from toolgate.conversation.message import Message
 from toolgate.storage import migrations
-from toolgate.storage.database import Connection, Database
-from toolgate.storage.migrations import Migration, NewerSchema, Status
+from toolgate.storage.database import Database, SqlConnection
+from toolgate.storage.hidden_turns import HiddenTurnStore
+from toolgate.storage.migrations import Migration, NewerSchema, SchemaStatus
 from toolgate.storage.registrations import RegistrationStore
 from toolgate.storage.responses import ResponseStore, StoredResponse
-from toolgate.storage.rounds import RoundStore
 from toolgate.storage.streams import StreamStore
 
 NEWEST = migrations.migrations()[-1].version
@@ -36,10 +36,10 @@ def released(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
 
 
 async def tables(database: Database, *names: str) -> list[bool]:
-    def look(db: Connection) -> list[bool]:
+    def look(db: SqlConnection) -> list[bool]:
         return [database._engine.has_table(db, name) for name in names]
 
-    return await database.do(look)
+    return await database.read(look)
 
 
 def test_the_steps_are_numbered_without_gaps_and_say_what_they_are() -> None:
@@ -50,9 +50,9 @@ def test_the_steps_are_numbered_without_gaps_and_say_what_they_are() -> None:
 
 async def test_a_new_database_has_the_newest_tables_at_the_first_use(storage_url: str) -> None:
     database = Database(storage_url)
-    assert await database.status() == Status(0, NEWEST), "looking made them"
+    assert await database.status() == SchemaStatus(0, NEWEST), "looking made them"
     await database.open()
-    assert await database.status() == Status(NEWEST, NEWEST)
+    assert await database.status() == SchemaStatus(NEWEST, NEWEST)
     assert await database.check() == []
     await database.aclose()
 
@@ -67,9 +67,9 @@ async def test_further_steps_are_applied_to_a_database_in_use(storage_url: str, 
         "-- b\nUPDATE registrations SET colour = 'blue'; CREATE TABLE more (id NUMBERED, size REAL, body BLOB)",
     )
     database = Database(storage_url)
-    colours = await database.do(lambda db: db.execute("SELECT name, colour FROM registrations").fetchall())
+    colours = await database.read(lambda db: db.execute("SELECT name, colour FROM registrations").fetchall())
     assert colours == [("one", "blue")]
-    assert await database.status() == Status(newest, newest)
+    assert await database.status() == SchemaStatus(newest, newest)
     await database.aclose()
 
 
@@ -119,14 +119,14 @@ async def test_a_process_that_is_killed_in_a_step_has_not_begun_it(storage_url: 
     assert died.returncode == -9
     database = Database(storage_url)
     assert await tables(database, "one", "two", "three") == [False, False, False]
-    assert await database.status() == Status(NEWEST, NEWEST)
+    assert await database.status() == SchemaStatus(NEWEST, NEWEST)
     await database.aclose()
 
 
 async def test_nodes_that_start_together_make_the_tables_once(storage_url: str) -> None:
     databases = [Database(storage_url) for _ in range(6)]
     await asyncio.gather(*[database.open() for database in databases])
-    versions = await databases[0].do(lambda db: db.execute("SELECT version FROM schema_versions").fetchall())
+    versions = await databases[0].read(lambda db: db.execute("SELECT version FROM schema_versions").fetchall())
     assert sorted(versions) == [(number,) for number in range(1, NEWEST + 1)]
     for database in databases:
         await database.aclose()
@@ -140,7 +140,7 @@ async def test_a_database_of_a_newer_version_is_refused_and_left_as_it_is(storag
     database = Database(storage_url)
     with pytest.raises(NewerSchema, match=f"version {NEWEST + 1} .* knows {NEWEST}"):
         await database.change(lambda db: db.execute("DELETE FROM schema_versions"))
-    assert await database.status() == Status(NEWEST + 1, NEWEST)
+    assert await database.status() == SchemaStatus(NEWEST + 1, NEWEST)
     await database.aclose()
 
 
@@ -162,7 +162,7 @@ async def test_a_file_of_the_first_release_is_taken_over_as_it_is(tmp_path: Path
     assert kept == StoredResponse("resp_1", "ann", None, 7, [], {"output": [{"id": "msg_1"}]})
     assert await responses.item("ann", "msg_1") == {"id": "msg_1"}
     assert await RegistrationStore(database).all() == [("tool", b"{}")]
-    rounds = RoundStore(database)
+    rounds = HiddenTurnStore(database)
     await rounds.start("ann", "k", "call_2")
     found = await rounds.find("ann", ["k"], within=1e12)
     assert found["k"].started == {"call_1", "call_2"}
@@ -170,5 +170,5 @@ async def test_a_file_of_the_first_release_is_taken_over_as_it_is(tmp_path: Path
     stream = await StreamStore(database).load("resp_1")
     assert stream is not None
     assert stream.kept
-    assert await database.status() == Status(NEWEST, NEWEST)
+    assert await database.status() == SchemaStatus(NEWEST, NEWEST)
     await database.aclose()

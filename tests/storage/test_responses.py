@@ -17,7 +17,7 @@ async def test_a_saved_response_survives_a_new_process(storage_url: str) -> None
     await database.aclose()
 
 
-async def test_a_chain_is_told_oldest_first_and_not_at_all_when_a_link_is_gone(storage_url: str) -> None:
+async def test_a_chain_is_reported_oldest_first_and_not_at_all_when_a_link_is_gone(storage_url: str) -> None:
     store = ResponseStore(database := Database(storage_url))
     for id, previous in (("a", None), ("b", "a"), ("c", "b")):
         await store.save(stored(id, previous))

@@ -1,19 +1,19 @@
-"""Old records go, each kind after its time, with all that belongs to them; so does what an owner wants forgotten (D2)."""
+"""Old records go, each kind after its time, with all that belongs to them; so does what an owner forgets (spec: D2)."""
 
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from tests.storage.test_chats import said, words
+from tests.storage.test_chats import output, words
 from tests.storage.test_invocations import call
 from toolgate.storage.chats import ChatStore
 from toolgate.storage.conversations import ConversationStore, StoredConversation
 from toolgate.storage.database import Database
-from toolgate.storage.invocations import InvocationStore, Wanted
+from toolgate.storage.invocations import InvocationFilter, InvocationStore
 from toolgate.storage.responses import ResponseStore, StoredResponse
 from toolgate.storage.retention import AT_ONCE, SWEEPS, Retention
-from toolgate.storage.usage import UsageStore, Used
+from toolgate.storage.usage import StoredUsage, UsageStore
 
 DAY = 86_400.0
 NOW = 1_800_000_000.0
@@ -31,7 +31,7 @@ def retention(database: Database) -> Retention:
 
 
 async def count(database: Database, table: str) -> int:
-    return int(await database.do(lambda db: db.execute(f"SELECT count(*) FROM {table}").fetchone()[0]))
+    return int(await database.read(lambda db: db.execute(f"SELECT count(*) FROM {table}").fetchone()[0]))
 
 
 def response(id: str, days_ago: float, previous: str | None = None, owner: str = "ann") -> StoredResponse:
@@ -64,9 +64,9 @@ async def test_conversations_and_chats_go_with_all_that_is_in_them(database: Dat
     for id, days in (("conv_old", 10), ("conv_new", 1)):
         row = StoredConversation(id, "ann", int(NOW - days * DAY), {})
         await conversations.create(row, [{"id": f"i_{id}", "type": "message"}])
-    await chats.keep(said("Old", "Yes", now=NOW - 40 * DAY, completion="c1"))
-    await chats.keep(said("Left", "Yes", now=NOW - 39 * DAY))
-    await chats.keep(said("Left", "Yes", "Back again", "Hi", now=NOW - DAY))
+    await chats.keep(output("Old", "Yes", now=NOW - 40 * DAY, completion="c1"))
+    await chats.keep(output("Left", "Yes", now=NOW - 39 * DAY))
+    await chats.keep(output("Left", "Yes", "Back again", "Hi", now=NOW - DAY))
     assert await retention(database).sweep("conversations", 5) == 1
     assert await retention(database).sweep("chats", 30) == 1
     assert await count(database, "conversation_items") == 1
@@ -79,15 +79,17 @@ async def test_invocations_usage_and_closed_approvals_go(database: Database) -> 
     invocations, usage = InvocationStore(database), UsageStore(database)
     for number, days in enumerate((100, 80)):
         await database.change(invocations.adding(call(number, started=NOW - days * DAY)))
-    await database.change(usage.adding([Used("2025-01-01", "ann", "m", 1), Used("2027-01-01", "ann", "m", 1)]))
+    await database.change(
+        usage.adding([StoredUsage("2025-01-01", "ann", "m", 1), StoredUsage("2027-01-01", "ann", "m", 1)])
+    )
     for id, state, days in (("a", "denied", 100), ("b", "pending", 100), ("c", "consumed", 80)):
         await put_approval(database, id, state, NOW - days * DAY)
     assert await retention(database).sweep("invocations", 90) == 1
     assert await retention(database).sweep("usage", 400) == 1
     assert await retention(database).sweep("approvals", 90) == 1
-    assert [one.id for one in await invocations.page(Wanted(), None, 9) or ()] == ["inv_1"]
+    assert [one.id for one in await invocations.page(InvocationFilter(), None, 9) or ()] == ["inv_1"]
     assert [row["day"] for row in await usage.sums(["day"])] == ["2027-01-01"]
-    rows = await database.do(lambda db: db.execute("SELECT id FROM approvals ORDER BY id").fetchall())
+    rows = await database.read(lambda db: db.execute("SELECT id FROM approvals ORDER BY id").fetchall())
     assert [row[0] for row in rows] == ["b", "c"]
 
 
@@ -109,11 +111,11 @@ async def test_what_an_owner_has_is_forgotten_and_nothing_of_others(database: Da
     for number, owner in enumerate(("ann", "bob")):
         await responses.save(response(f"r_{owner}", 1, owner=owner))
         await conversations.create(StoredConversation(f"c_{owner}", owner, 7, {}), [{"id": "i", "type": "message"}])
-        await chats.keep(said("Hi", "Hello", owner=owner, completion="c1"))
+        await chats.keep(output("Hi", "Hello", owner=owner, completion="c1"))
         await database.change(invocations.adding(call(number, owner=owner)))
-        await database.change(usage.adding([Used("2026-11-01", owner, "m", 1)]))
+        await database.change(usage.adding([StoredUsage("2026-11-01", owner, "m", 1)]))
         await put_approval(database, f"a_{owner}", "pending", NOW, caller=owner)
-    tables = ("responses", "items", "conversations", "conversation_items", "chats", "chat_messages", "completions")
+    tables = ["responses", "items", "conversations", "conversation_items", "chats", "chat_messages", "completions"]
     tables += ("tool_invocations", "usage_sums", "approvals")
     before = {table: await count(database, table) for table in tables}
     gone = await retention(database).forget("ann")

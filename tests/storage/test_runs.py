@@ -6,7 +6,7 @@ import pytest
 
 from toolgate.conversation.errors import ToolgateError
 from toolgate.storage.database import Database
-from toolgate.storage.runs import Freed, LeaseLost, RunStore, TooMany
+from toolgate.storage.runs import AbandonedRun, LeaseLost, RunStore, TooManyRuns
 
 
 class Nodes:
@@ -29,7 +29,7 @@ class Nodes:
 
 
 async def test_a_queued_run_is_claimed_by_one_node_alone(storage_url: str) -> None:
-    """requirement D3"""
+    """spec: D3"""
     nodes = Nodes(database := Database(storage_url))
     await nodes.queue()
     claims = [await store.claim("run") for store in nodes.stores]
@@ -41,38 +41,38 @@ async def test_an_owner_has_only_so_many_runs_that_have_not_ended(storage_url: s
     nodes = Nodes(database := Database(storage_url))
     store = nodes.stores[0]
     await database.change(store.opening("one", "ann", b"{}", most=1))
-    with pytest.raises(TooMany):
+    with pytest.raises(TooManyRuns):
         await database.change(store.opening("two", "ann", b"{}", most=1))
     await database.change(store.opening("three", "bob", b"{}", most=1))
     claim = await store.claim("one")
     assert claim is not None
     await database.change(store.ending("one", claim.token, "completed"))
-    assert await store.over(["one", "two", "three"]) == ["one", "two"]
+    assert await store.not_live(["one", "two", "three"]) == ["one", "two"]
     await database.change(store.opening("two", "ann", b"{}", most=1))
     await database.aclose()
 
 
-async def test_a_node_that_is_not_heard_of_loses_its_runs_and_can_write_nothing(storage_url: str) -> None:
+async def test_a_silent_node_loses_its_runs_and_can_write_nothing(storage_url: str) -> None:
     """fault: M6"""
     nodes = Nodes(database := Database(storage_url))
     paused, other = nodes.stores
     await nodes.queue()
     old = await paused.claim("run")
     assert old is not None
-    assert await other.free() == []
+    assert await other.take_abandoned() == []
     nodes.now += 5
-    assert [held.id for held in await paused.beat(["run"])] == ["run"]
+    assert [held.id for held in await paused.renew(["run"])] == ["run"]
     nodes.now += 2
-    assert await other.free() == [], "it was renewed since"
+    assert await other.take_abandoned() == [], "it was renewed since"
     nodes.now += 5
-    assert await other.free() == []
+    assert await other.take_abandoned() == []
     nodes.now += 2
-    assert await other.free() == [Freed("run", True)]
+    assert await other.take_abandoned() == [AbandonedRun("run", True)]
     new = await other.claim("run")
     assert new is not None
     assert new.token > old.token
-    assert await paused.beat(["run"]) == []
-    for write in (paused.holding("run", old.token), paused.ending("run", old.token, "completed")):
+    assert await paused.renew(["run"]) == []
+    for write in (paused.checking("run", old.token), paused.ending("run", old.token, "completed")):
         with pytest.raises(LeaseLost):
             await database.change(write)
     assert not await paused.release("run", old.token)
@@ -85,10 +85,10 @@ async def test_nobody_waits_for_the_lease_of_a_node_that_is_certainly_dead(stora
     nodes = Nodes(database := Database(storage_url))
     await nodes.queue()
     await nodes.stores[0].claim("run")
-    assert await nodes.stores[1].free() == []
+    assert await nodes.stores[1].take_abandoned() == []
     nodes.dead.add("n0")
-    assert await nodes.stores[1].free() == [Freed("run", True)]
-    assert await nodes.stores[1].free() == []  # given a while to be begun
+    assert await nodes.stores[1].take_abandoned() == [AbandonedRun("run", True)]
+    assert await nodes.stores[1].take_abandoned() == []  # given a while to be begun
     await database.aclose()
 
 
@@ -99,7 +99,7 @@ async def test_a_run_that_is_given_back_can_be_taken_at_once_and_nothing_is_held
     claim = await first.claim("run")
     assert claim is not None
     assert await first.release("run", claim.token)
-    assert await second.free() == [Freed("run", False)]
+    assert await second.take_abandoned() == [AbandonedRun("run", False)]
     again = await second.claim("run")
     assert again is not None
     assert again.attempts == 1
@@ -119,10 +119,10 @@ async def test_a_crash_without_progress_counts_unless_a_person_was_waited_for(
     claim = await first.claim("run")
     assert claim is not None
     if waits:
-        await first.turn("run", claim.token, "waiting")
-    assert await second.free() == []
+        await first.set_waiting("run", claim.token, True)
+    assert await second.take_abandoned() == []
     nodes.now += 7
-    await second.free()
+    await second.take_abandoned()
     again = await second.claim("run", steps)
     assert again is not None
     assert again.attempts == attempts
@@ -142,7 +142,7 @@ async def test_a_run_ends_once_and_stays_as_it_ended(storage_url: str) -> None:
     assert await store.claim("run") is None
     assert await store.cancel("run") is None
     nodes.now += 100
-    assert await store.free() == []
+    assert await store.take_abandoned() == []
     assert (run := await store.load("run")) is not None
     assert (run.state, run.is_over) == ("cancelled", True)
     await database.aclose()
@@ -155,7 +155,7 @@ async def test_a_lost_claim_undoes_what_was_written_with_it(storage_url: str) ->
 
     def write(db: Any) -> None:
         nodes.stores[0].opening("other", "ann", b"{}")(db)
-        nodes.stores[0].holding("run", 7)(db)
+        nodes.stores[0].checking("run", 7)(db)
 
     with pytest.raises((LeaseLost, ToolgateError)):
         await database.change(write)
@@ -169,7 +169,7 @@ async def test_whoever_has_a_run_hears_that_it_shall_be_cancelled(storage_url: s
     await nodes.stores[0].claim("run")
     assert (run := await nodes.stores[1].cancel("run")) is not None
     assert run.node == "n0"
-    assert [held.cancel for held in await nodes.stores[0].beat(["run"])] == [True]
+    assert [held.cancel for held in await nodes.stores[0].renew(["run"])] == [True]
     await database.aclose()
 
 
@@ -182,6 +182,6 @@ async def test_ended_runs_are_forgotten_after_a_while_and_live_ones_never(storag
     assert claim is not None
     await database.change(store.ending("over", claim.token, "completed"))
     nodes.now += 61
-    await store.forget_before(60)
+    await store.delete_ended_before(60)
     assert [await store.load(id) is not None for id in ("over", "live")] == [False, True]
     await database.aclose()

@@ -1,11 +1,11 @@
-"""What keys have spent, on the disk (E5)."""
+"""What keys have spent, on the disk (spec: E5)."""
 
 import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 
-from toolgate.limits import Purse
+from toolgate.limits import LocalBudgets
 from toolgate.storage.database import Database
 from toolgate.storage.spending import SpendingStore
 
@@ -17,7 +17,7 @@ async def database(storage_url: str) -> AsyncIterator[Database]:
     await database.aclose()
 
 
-async def test_amounts_add_up_and_the_new_sums_are_told(database: Database) -> None:
+async def test_amounts_add_up_and_the_new_sums_are_reported(database: Database) -> None:
     store = SpendingStore(database)
     await store.add({("ann", "2026-11"): 0.5, ("bob", "2026-11"): 1.0})
     assert await store.add({("ann", "2026-11"): 0.25}) == {("ann", "2026-11"): 0.75}
@@ -34,7 +34,7 @@ async def test_names_may_hold_anything(database: Database) -> None:
 
 async def test_two_processes_see_each_others_spending_once_it_is_written(storage_url: str) -> None:
     one, two = Database(storage_url), Database(storage_url)
-    purses = [Purse(SpendingStore(each), every=60) for each in (one, two)]
+    purses = [LocalBudgets(SpendingStore(each), every=60) for each in (one, two)]
     for purse in purses:
         await purse.open()
         purse.spend("ann", 1.0)

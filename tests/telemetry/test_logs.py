@@ -1,4 +1,4 @@
-"""Log lines: one line each, whatever is in them, and never in the way (E6, fault: O1, O2, O3)."""
+"""Every event is one log line, whatever its fields contain, and logging never blocks (E6, fault: O1, O2, O3)."""
 
 import contextlib
 import json
@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from toolgate.telemetry.logs import LONGEST_LINE, Log
-from toolgate.telemetry.redact import Redactor
+from toolgate.telemetry.logs import LONGEST_LINE, Logger
+from toolgate.telemetry.redaction import Redactor
 
 SECRET = "sk-canary-0123456789abcdef"
 
 
 class Pipe:
-    """A pipe to log into, and what came out of it."""
+    """A pipe to log into, and what was read from it."""
 
     def __init__(self) -> None:
         self.reading, self.writing = os.pipe()
@@ -56,7 +56,7 @@ def pipe() -> Iterator[Pipe]:
 
 
 def test_a_line_is_json_with_time_level_and_event(pipe: Pipe) -> None:
-    Log(fd=pipe.writing, clock=lambda: 1_700_000_000.25).info("started", port=8080, name="é")
+    Logger(fd=pipe.writing, clock=lambda: 1_700_000_000.25).info("started", port=8080, name="é")
     raw = pipe.take()
     assert raw.endswith(b"\n")
     assert raw.isascii()
@@ -70,7 +70,7 @@ def test_a_line_is_json_with_time_level_and_event(pipe: Pipe) -> None:
 
 
 def test_lines_below_the_level_are_not_written_and_the_level_may_change(pipe: Pipe) -> None:
-    log = Log("warning", fd=pipe.writing)
+    log = Logger("warning", fd=pipe.writing)
     for write in (log.debug, log.info, log.warning, log.error):
         write("x")
     log.level = "debug"
@@ -94,8 +94,8 @@ NASTY = [
 
 @pytest.mark.parametrize("form", ["json", "text"])
 @pytest.mark.parametrize("value", NASTY, ids=range(len(NASTY)))
-def test_a_field_cannot_break_out_of_its_line(pipe: Pipe, form: Any, value: str) -> None:
-    log = Log(form=form, fd=pipe.writing)
+def test_a_field_cannot_start_another_line(pipe: Pipe, form: Any, value: str) -> None:
+    log = Logger(form=form, fd=pipe.writing)
     started = time.process_time()
     log.info("event", field=value, items=[value, value])
     assert time.process_time() - started < 0.5
@@ -108,15 +108,15 @@ def test_a_field_cannot_break_out_of_its_line(pipe: Pipe, form: Any, value: str)
     assert text.isprintable()
 
 
-def test_a_json_line_gives_back_what_was_logged(pipe: Pipe) -> None:
-    log = Log(fd=pipe.writing)
+def test_a_json_line_decodes_to_what_was_logged(pipe: Pipe) -> None:
+    log = Logger(fd=pipe.writing)
     for value in NASTY[:-1]:
         log.info("event", field=value)
     assert [line["field"] for line in pipe.lines()] == NASTY[:-1]
 
 
 def test_a_readable_line_is_readable(pipe: Pipe) -> None:
-    log = Log(form="text", fd=pipe.writing, clock=lambda: 1_700_000_000.25)
+    log = Logger(form="text", fd=pipe.writing, clock=lambda: 1_700_000_000.25)
     log.warning(
         "request", status=502, seconds=0.123456, model="gpt", error='it said "no"', nothing=None, tools=["a", "b"]
     )
@@ -127,27 +127,27 @@ def test_a_readable_line_is_readable(pipe: Pipe) -> None:
 
 
 def test_long_fields_are_cut_and_say_so(pipe: Pipe) -> None:
-    Log(fd=pipe.writing).info("x", field="a" * 3000, many=list(range(100)))
+    Logger(fd=pipe.writing).info("x", field="a" * 3000, many=list(range(100)))
     (line,) = pipe.lines()
     assert line["field"] == "a" * 2048 + "… (3000 characters)"
     assert line["many"][-1] == "… (100 in all)"
 
 
 def test_a_line_with_many_long_fields_still_fits_in_one_piece(pipe: Pipe) -> None:
-    Log(fd=pipe.writing).info("x", **{f"field{number}": "é" * 2000 for number in range(12)})
+    Logger(fd=pipe.writing).info("x", **{f"field{number}": "é" * 2000 for number in range(12)})
     (line,) = pipe.lines()
     assert len(line) == 15
-    Log(fd=pipe.writing).info("x", **{f"field{number}": "é" * 2000 for number in range(200)})
+    Logger(fd=pipe.writing).info("x", **{f"field{number}": "é" * 2000 for number in range(200)})
     (line,) = pipe.lines()
     assert line["cut"] == "too many fields"
 
 
-def test_strange_values_are_written_as_text(pipe: Pipe) -> None:
+def test_values_of_other_types_are_written_as_text(pipe: Pipe) -> None:
     class Strange:
         def __str__(self) -> str:
             return f"strange {SECRET}"
 
-    Log(fd=pipe.writing).info("x", a=Strange(), b=b"\xff", c=(Strange(), 1), d={"k": SECRET}, e=float("inf"))
+    Logger(fd=pipe.writing).info("x", a=Strange(), b=b"\xff", c=(Strange(), 1), d={"k": SECRET}, e=float("inf"))
     raw = pipe.take()
     assert b"canary" not in raw
     assert json.loads(raw)["a"] == "strange sk-…cdef"
@@ -155,7 +155,7 @@ def test_strange_values_are_written_as_text(pipe: Pipe) -> None:
 
 @pytest.mark.parametrize("form", ["json", "text"])
 def test_no_secret_is_written(pipe: Pipe, form: Any) -> None:
-    log = Log(form=form, fd=pipe.writing, redact=Redactor(["known-canary-value-1234"]))
+    log = Logger(form=form, fd=pipe.writing, redact=Redactor(["known-canary-value-1234"]))
     log.error(
         "x", error=f"Bearer {SECRET}", items=["known-canary-value-1234"], url="https://u:canary@h/?api_key=canary99"
     )
@@ -175,7 +175,7 @@ def test_a_crash_says_where_it_happened_and_shows_no_variable(pipe: Pipe) -> Non
     try:
         fails()
     except RuntimeError as error:
-        Log(fd=pipe.writing).crash("crash", error, id="r1")
+        Logger(fd=pipe.writing).crash("crash", error, id="r1")
     (line,) = pipe.lines()
     assert (line["raised"], line["error"], line["id"]) == ("RuntimeError", "oh no, 6", "r1")
     assert line["where"][-1].startswith("test_logs.py:")
@@ -183,11 +183,11 @@ def test_a_crash_says_where_it_happened_and_shows_no_variable(pipe: Pipe) -> Non
     assert "canary" not in json.dumps(line)
 
 
-class TestNoRoom:
+class TestUnwritableLines:
     """fault: O3."""
 
-    def test_a_full_pipe_holds_nobody_up_and_drops_are_told(self, pipe: Pipe) -> None:
-        log = Log(fd=pipe.writing)
+    def test_a_full_pipe_blocks_nothing_and_the_next_line_counts_the_drops(self, pipe: Pipe) -> None:
+        log = Logger(fd=pipe.writing)
         pipe.fill()
         for _ in range(3):
             log.info("lost")
@@ -200,40 +200,40 @@ class TestNoRoom:
         assert "lines_dropped_before" not in second
         assert log.dropped == 3
 
-    def test_a_reader_that_went_away_is_no_reason_to_fail(self, pipe: Pipe) -> None:
+    def test_a_closed_reader_raises_nothing(self, pipe: Pipe) -> None:
         os.close(pipe.reading)
-        log = Log(fd=pipe.writing)
+        log = Logger(fd=pipe.writing)
         log.info("lost")
         assert log.dropped == 1
 
-    def test_a_closed_descriptor_is_no_reason_to_fail(self, pipe: Pipe) -> None:
+    def test_a_closed_descriptor_raises_nothing(self, pipe: Pipe) -> None:
         pipe.close()
-        log = Log(fd=pipe.writing)
+        log = Logger(fd=pipe.writing)
         log.info("lost")
         assert log.dropped == 1
 
     @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
-    def test_a_full_disk_is_no_reason_to_fail(self) -> None:
+    def test_a_full_disk_raises_nothing(self) -> None:
         fd = os.open("/dev/full", os.O_WRONLY)
-        log = Log(fd=fd)
+        log = Logger(fd=fd)
         log.info("lost")
         os.close(fd)
         assert log.dropped == 1
 
-    def test_the_descriptor_stays_as_others_left_it(self, pipe: Pipe) -> None:
-        Log(fd=pipe.writing).info("x")
+    def test_the_flags_of_the_descriptor_are_unchanged(self, pipe: Pipe) -> None:
+        Logger(fd=pipe.writing).info("x")
         assert os.get_blocking(pipe.writing)
 
 
 def test_a_line_costs_little() -> None:
     fd = os.open(os.devnull, os.O_WRONLY)
-    log = Log(fd=fd, redact=Redactor([f"secret-number-{n}" for n in range(8)]))
-    ours = {"id": "r" * 20, "status": 200, "endpoint": "/v1/chat/completions", "caller": "me", "seconds": 0.0123}
+    log = Logger(fd=fd, redact=Redactor([f"secret-number-{n}" for n in range(8)]))
+    fields = {"id": "r" * 20, "status": 200, "endpoint": "/v1/chat/completions", "caller": "me", "seconds": 0.0123}
     times = []
     for _ in range(5):
         started = time.process_time()
         for _ in range(2000):
-            log.write("info", "request", ours)
+            log.write("info", "request", fields)
         times.append((time.process_time() - started) / 2000)
     os.close(fd)
     assert min(times) < 50e-6  # 4 µs on an idle machine

@@ -1,4 +1,4 @@
-"""All tools under one roof: names, order, troubles, changes and scale (R1, R3, N6)."""
+"""The registry of tools: names, order, problems, changes and scale (spec: R1, R3, N6)."""
 
 import asyncio
 import time
@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from tests.tools.brought import FakeSource, many, source, tool
+from tests.tools.fakes import FakeSource, many, source, tool
 from toolgate.conversation.message import Text
-from toolgate.tools.registry import LONGEST_NAME, Registry
+from toolgate.tools.registry import LONGEST_NAME, ToolRegistry
 from toolgate.tools.tool import Invocation, OnChange, ToolSource
 
 CALL = Invocation("call_1", {}, "{}")
 
 
 @asynccontextmanager
-async def opened(*sources: ToolSource) -> AsyncIterator[Registry]:
-    registry = Registry(sources, quiet_seconds=0)
+async def opened(*sources: ToolSource) -> AsyncIterator[ToolRegistry]:
+    registry = ToolRegistry(sources, quiet_seconds=0)
     await registry.open()
     try:
         yield registry
@@ -26,7 +26,7 @@ async def opened(*sources: ToolSource) -> AsyncIterator[Registry]:
         await registry.aclose()
 
 
-def names(registry: Registry) -> list[str]:
+def names(registry: ToolRegistry) -> list[str]:
     return [tool.spec.name for tool in registry.tools()]
 
 
@@ -46,7 +46,7 @@ async def test_tools_are_found_by_any_of_several_tags_and_by_a_pattern() -> None
 
 
 async def test_a_private_tool_is_had_by_name_and_never_listed() -> None:
-    """R5"""
+    """spec: R5"""
     async with opened(FakeSource("python", [tool("secret", private=True), tool("open")])) as registry:
         assert names(registry) == ["open"]
         assert registry.find(name="*") == registry.tools()
@@ -72,12 +72,12 @@ class TestNames:
         self, source_name: str, name: str, known_as: str
     ) -> None:
         prefixes = {"http/git": "git_", "mcp/git_hub": "git_hub_"}
-        registry = Registry([source(source_name, name)], quiet_seconds=0, prefixes=prefixes)
+        registry = ToolRegistry([source(source_name, name)], quiet_seconds=0, prefixes=prefixes)
         if source_name == "http/git_hub":
-            registry = Registry([source(source_name, name)], prefixes={**prefixes, source_name: "git_hub_"})
+            registry = ToolRegistry([source(source_name, name)], prefixes={**prefixes, source_name: "git_hub_"})
         await registry.open()
         assert names(registry) == [known_as]
-        assert [trouble.tool for trouble in registry.troubles()] == ([known_as] if known_as != name else [])
+        assert [trouble.tool for trouble in registry.problems()] == ([known_as] if known_as != name else [])
         await registry.aclose()
 
     async def test_a_taken_name_is_namespaced_and_its_owner_is_not_shadowed(self) -> None:
@@ -89,14 +89,14 @@ class TestNames:
             assert (renamed.spec.origin, renamed.spec.source) == ("send", "mcp/evil")
             assert (await renamed.invoke(CALL)).content == (Text("mcp/evil send ran"),)
             assert (await renamed.prepare(CALL)).message == "about to run send"
-            [trouble] = registry.troubles()
+            [trouble] = registry.problems()
             assert (trouble.source, trouble.tool) == ("mcp/evil", "mcp_evil__send")
 
-    async def test_nobody_gets_a_name_while_its_owner_is_in_trouble(self) -> None:
+    async def test_no_other_tool_gets_a_name_while_its_source_has_a_problem(self) -> None:
         """fault: T7; field: E15"""
         mail, evil = source("mcp/mail", "send"), source("mcp/evil")
         async with opened(mail, evil) as registry:
-            mail.bring(trouble="The connection was lost.")
+            mail.bring(problem="The connection was lost.")
             evil.bring(tool("send", "mcp/evil"))
             assert names(registry) == ["mcp_evil__send"]
             mail.bring(tool("send", "mcp/mail"))
@@ -112,7 +112,7 @@ class TestNames:
             second.bring(tool("send", "mcp/b"))
             assert names(registry) == ["mcp_b__send"]  # nobody had looked in between
 
-    async def test_whoever_comes_early_keeps_the_name_though_it_stands_later_in_the_file(self) -> None:
+    async def test_the_tool_that_comes_first_keeps_the_name_though_its_source_is_listed_later(self) -> None:
         slow, quick = source("mcp/slow"), source("python", "send")
         async with opened(slow, quick) as registry:
             slow.bring(tool("send", "mcp/slow"))
@@ -127,7 +127,7 @@ class TestNames:
     async def test_a_source_that_brings_a_name_twice_keeps_one_of_them(self) -> None:
         async with opened(source("python", "a", "a", "b")) as registry:
             assert names(registry) == ["a", "b"]
-            assert [trouble.tool for trouble in registry.troubles()] == ["a"]
+            assert [trouble.tool for trouble in registry.problems()] == ["a"]
 
 
 @pytest.mark.parametrize(
@@ -142,19 +142,17 @@ class TestNames:
         ("a", {"when": "x ==="}, "column 6"),
     ],
 )
-async def test_a_definition_that_cannot_be_used_is_left_out_and_told(
-    name: str, fields: dict[str, Any], word: str
-) -> None:
+async def test_an_unusable_definition_is_left_out_and_reported(name: str, fields: dict[str, Any], word: str) -> None:
     """fault: L1"""
     async with opened(FakeSource("python", [tool(name, **fields), tool("good")])) as registry:
         assert names(registry) == ["good"]
-        [trouble] = registry.troubles()
+        [trouble] = registry.problems()
         assert word in trouble.message
         assert trouble.tool == name[:64]
 
 
 class TestTroubles:
-    async def test_a_source_in_trouble_empties_nobody_elses_list(self) -> None:
+    async def test_a_source_with_a_problem_does_not_affect_the_tools_of_others(self) -> None:
         """field: E32"""
 
         class Broken(FakeSource):
@@ -164,43 +162,43 @@ class TestTroubles:
             async def aclose(self) -> None:
                 raise RuntimeError("was never open")
 
-        away = FakeSource("mcp/away", trouble="Not logged in.")
+        away = FakeSource("mcp/away", problem="Not logged in.")
         good = source("python", "a")
         async with opened(Broken("mcp/broken"), away, good) as registry:
             assert names(registry) == ["a"]
-            assert [(one.source, one.message) for one in registry.troubles()] == [
+            assert [(one.source, one.message) for one in registry.problems()] == [
                 ("mcp/broken", "It could not be opened: 401 from the server"),
                 ("mcp/away", "Not logged in."),
             ]
         assert good.closed
         assert away.closed
 
-    async def test_a_trouble_that_has_passed_is_told_no_more(self) -> None:
-        away = FakeSource("mcp/away", trouble="Not logged in.")
+    async def test_a_solved_problem_is_no_longer_reported(self) -> None:
+        away = FakeSource("mcp/away", problem="Not logged in.")
         async with opened(away) as registry:
             away.bring(tool("a", "mcp/away"))
             assert names(registry) == ["a"]
-            assert registry.troubles() == ()
+            assert registry.problems() == ()
 
 
 class TestChanges:
-    async def test_subscribers_hear_once_of_a_storm_and_not_of_nothing(self) -> None:
+    async def test_subscribers_are_notified_once_of_many_changes_and_not_without_one(self) -> None:
         """fault: T7"""
-        heard: list[int] = []
+        response: list[int] = []
         one = source("mcp/one", "a")
         async with opened(one) as registry:
-            stop = registry.subscribe(lambda: heard.append(len(registry.tools())))
+            stop = registry.subscribe(lambda: response.append(len(registry.tools())))
             for number in range(1000):
                 one.bring(*[tool(f"t{n}", "mcp/one") for n in range(number % 3)])
             await settled()
-            assert heard == [0]
+            assert response == [0]
             one.bring()
             await settled()
-            assert heard == [0]
+            assert response == [0]
             stop()
             one.bring(tool("a", "mcp/one"))
             await settled()
-            assert heard == [0]
+            assert response == [0]
 
     async def test_what_did_not_change_is_the_very_same_object_afterwards(self) -> None:
         one, two = source("mcp/one", "a"), source("mcp/two", "a")
@@ -218,7 +216,7 @@ class TestChanges:
         async with opened(one) as registry:
             one.bring(tool("a", "mcp/one", input_schema={"type": "array"}))
             assert names(registry) == []
-            assert len(registry.troubles()) == 1
+            assert len(registry.problems()) == 1
 
 
 async def settled() -> None:
@@ -238,7 +236,7 @@ def quickest(work: Callable[[], object], times: int = 10) -> float:
 
 
 async def test_five_thousand_tools_are_listed_and_filtered_in_no_time() -> None:
-    """N6"""
+    """spec: N6"""
     big = FakeSource("mcp/big", many(5000))
     async with opened(source("python", "a"), big) as registry:
         assert len(registry.tools()) == 5001
@@ -246,4 +244,4 @@ async def test_five_thousand_tools_are_listed_and_filtered_in_no_time() -> None:
         assert quickest(lambda: registry.find(tags=["file", "issue"])) < 0.010
         assert quickest(lambda: registry.find(name="big_read_*")) < 0.010
         assert quickest(lambda: registry.get("big_read_read_0000")) < 0.010
-        assert quickest(registry.troubles) < 0.010
+        assert quickest(registry.problems) < 0.010

@@ -1,27 +1,27 @@
-"""What is offered is what is wished for and permitted, and every call is judged again (X2, R5, R9)."""
+"""A request is offered the tools that it asks for and may use, and every call is checked again (spec: X2, R5, R9)."""
 
 from typing import Any
 
 import pytest
 
-from tests.tools.brought import FakeSource, many, source, tool
+from tests.tools.fakes import FakeSource, many, source, tool
 from tests.tools.test_registry import quickest
 from toolgate.conversation.errors import InvalidRequest
-from toolgate.tools.registry import Registry
+from toolgate.tools.registry import ToolRegistry
 from toolgate.tools.selection import (
     EVERYTHING,
     MAX_PATTERNS,
     NOTHING,
-    Rights,
-    Selection,
-    Wish,
-    read_wish,
-    read_wish_header,
+    ToolQuery,
+    ToolRights,
+    ToolSelection,
+    parse_tool_query,
+    parse_tool_query_header,
 )
 
 
-async def registry(*sources: FakeSource) -> Registry:
-    made = Registry(
+async def registry(*sources: FakeSource) -> ToolRegistry:
+    made = ToolRegistry(
         sources
         or [
             FakeSource(
@@ -40,7 +40,7 @@ async def registry(*sources: FakeSource) -> Registry:
     return made
 
 
-def names(selection: Selection) -> list[str]:
+def names(selection: ToolSelection) -> list[str]:
     return [tool.spec.name for tool in selection.tools]
 
 
@@ -62,7 +62,7 @@ def names(selection: Selection) -> list[str]:
     ],
 )
 async def test_a_wish_is_granted(wish: Any, expected: list[str]) -> None:
-    selection = Selection(await registry(), read_wish(wish), {"online": True})
+    selection = ToolSelection(await registry(), parse_tool_query(wish), {"online": True})
     assert names(selection) == expected
     assert all(selection.permits(name) for name in expected)
     assert not any(selection.permits(name) for name in {"clock", "get_page", "hidden", "nobody"} - {*expected})
@@ -79,8 +79,8 @@ async def test_a_wish_is_granted(wish: Any, expected: list[str]) -> None:
         ("tag:web,,clock,", ["tag:web", "clock"]),
     ],
 )
-def test_a_header_says_the_same_as_a_body(header: str, wish: Any) -> None:
-    assert read_wish_header(header) == read_wish(wish)
+def test_a_header_means_the_same_as_a_body(header: str, wish: Any) -> None:
+    assert parse_tool_query_header(header) == parse_tool_query(wish)
 
 
 @pytest.mark.parametrize(
@@ -99,78 +99,82 @@ def test_a_header_says_the_same_as_a_body(header: str, wish: Any) -> None:
 )
 def test_a_wish_that_cannot_be_read_is_refused_by_its_path(wish: Any, param: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        read_wish(wish)
+        parse_tool_query(wish)
     assert caught.value.param == param
 
 
 def test_wishes_are_true_when_there_is_something_in_them() -> None:
     assert not NOTHING
     assert EVERYTHING
-    assert Wish(tags=frozenset({"a"}))
+    assert ToolQuery(tags=frozenset({"a"}))
 
 
 class TestUnknown:
     async def test_a_name_that_is_not_there_is_refused_with_a_suggestion(self) -> None:
         with pytest.raises(InvalidRequest, match="'get_pages'; did you mean 'get_page'") as caught:
-            Selection(await registry(), read_wish(["get_pages"]))
+            ToolSelection(await registry(), parse_tool_query(["get_pages"]))
         assert (caught.value.param, caught.value.code) == ("use_server_tools", "unknown_tool")
 
     async def test_nothing_is_suggested_where_nothing_is_near(self) -> None:
         with pytest.raises(InvalidRequest, match="GET /v1/tools"):
-            Selection(await registry(), read_wish(["quux"]))
+            ToolSelection(await registry(), parse_tool_query(["quux"]))
 
-    async def test_what_may_not_be_used_cannot_be_told_from_what_does_not_exist(self) -> None:
-        rights = [Rights(block=("clock",))]
+    async def test_a_forbidden_tool_looks_like_one_that_does_not_exist(self) -> None:
+        rights = [ToolRights(block=("clock",))]
         for name in ("clock", "hidden"):
             with pytest.raises(InvalidRequest, match=f"no tool '{name}'; GET") as caught:
-                Selection(await registry(), read_wish([name]), {}, rights)
+                ToolSelection(await registry(), parse_tool_query([name]), {}, rights)
             assert caught.value.code == "unknown_tool"
 
     async def test_a_named_tool_whose_clause_does_not_hold_is_warned_of(self) -> None:
-        selection = Selection(await registry(), read_wish(["get_time", "clock"]), {})
+        selection = ToolSelection(await registry(), parse_tool_query(["get_time", "clock"]), {})
         assert names(selection) == ["clock"]
         assert selection.warnings == ("the tool get_time is not offered now",)
 
     async def test_a_wish_that_nothing_fits_is_warned_of(self) -> None:
-        assert Selection(await registry(), read_wish(["no_*"])).warnings == ("no server tool fits the wish",)
-        assert Selection(await registry(), NOTHING).warnings == ()
+        assert ToolSelection(await registry(), parse_tool_query(["no_*"])).warnings == (
+            "no server tool matches the request",
+        )
+        assert ToolSelection(await registry(), NOTHING).warnings == ()
 
 
 @pytest.mark.parametrize(
     ("rights", "expected"),
     [
-        (Rights(), {"clock", "get_page", "files_delete"}),
-        (Rights(allow=("get_*",)), {"get_page"}),
-        (Rights(block=("get_*",)), {"clock", "files_delete"}),
-        (Rights(allow=("*",), block=("clock",)), {"get_page", "files_delete"}),
-        (Rights(allow=("mcp/files/*",)), {"files_delete"}),
-        (Rights(allow=("mcp/files/delete",)), {"files_delete"}),
-        (Rights(block=("mcp/*",)), {"clock", "get_page"}),
-        (Rights(allow=("tag:web",)), {"get_page"}),
-        (Rights(block=("tag:t*",)), {"get_page", "files_delete"}),
-        (Rights(allow=("delete",)), set()),
-        (Rights(block=("delete",)), {"clock", "get_page"}),
-        (Rights(allow=("*files*",)), {"files_delete"}),
-        (Rights(allow=("*python*",)), set()),
-        (Rights(allow=("Clock",)), set()),
+        (ToolRights(), {"clock", "get_page", "files_delete"}),
+        (ToolRights(allow=("get_*",)), {"get_page"}),
+        (ToolRights(block=("get_*",)), {"clock", "files_delete"}),
+        (ToolRights(allow=("*",), block=("clock",)), {"get_page", "files_delete"}),
+        (ToolRights(allow=("mcp/files/*",)), {"files_delete"}),
+        (ToolRights(allow=("mcp/files/delete",)), {"files_delete"}),
+        (ToolRights(block=("mcp/*",)), {"clock", "get_page"}),
+        (ToolRights(allow=("tag:web",)), {"get_page"}),
+        (ToolRights(block=("tag:t*",)), {"get_page", "files_delete"}),
+        (ToolRights(allow=("delete",)), set()),
+        (ToolRights(block=("delete",)), {"clock", "get_page"}),
+        (ToolRights(allow=("*files*",)), {"files_delete"}),
+        (ToolRights(allow=("*python*",)), set()),
+        (ToolRights(allow=("Clock",)), set()),
     ],
 )
-async def test_rights_bound_what_is_offered_and_what_is_called(rights: Rights, expected: set[str]) -> None:
-    """R9; field: E15, E35: an allow-list reads public names, a block also the name before any prefix."""
-    selection = Selection(await registry(), EVERYTHING, {}, [Rights(), rights])
+async def test_rights_bound_what_is_offered_and_what_is_called(rights: ToolRights, expected: set[str]) -> None:
+    """spec: R9; field: E15, E35: an allow-list reads public names, a block also the name before any prefix."""
+    selection = ToolSelection(await registry(), EVERYTHING, {}, [ToolRights(), rights])
     assert set(names(selection)) == expected
     assert {name for name in ("clock", "get_page", "files_delete") if selection.permits(name)} == expected
 
 
 async def test_all_lists_of_rights_must_permit() -> None:
-    selection = Selection(
-        await registry(), EVERYTHING, {}, [Rights(allow=("get_*", "clock")), Rights(block=("clock",))]
+    selection = ToolSelection(
+        await registry(), EVERYTHING, {}, [ToolRights(allow=("get_*", "clock")), ToolRights(block=("clock",))]
     )
     assert names(selection) == ["get_page"]
 
 
 async def test_a_reference_pulls_in_what_was_not_wished_for_but_nothing_forbidden() -> None:
-    selection = Selection(await registry(), NOTHING, {}, [Rights(block=("get_*",))], ["clock", "get_page", "hidden"])
+    selection = ToolSelection(
+        await registry(), NOTHING, {}, [ToolRights(block=("get_*",))], ["clock", "get_page", "hidden"]
+    )
     assert names(selection) == ["clock"]
     assert selection.pinned >= {"clock"}
     assert not selection.permits("get_page")
@@ -180,7 +184,7 @@ async def test_a_reference_pulls_in_what_was_not_wished_for_but_nothing_forbidde
 async def test_a_call_is_judged_by_what_is_there_now() -> None:
     """field: E35"""
     one = source("mcp/one", "a", "b")
-    selection = Selection(await registry(one), read_wish(["*"]), {"on": True})
+    selection = ToolSelection(await registry(one), parse_tool_query(["*"]), {"on": True})
     assert names(selection) == ["a", "b"]
     one.bring(tool("a", "mcp/one", private=True), tool("b", "mcp/one", when="!on"), tool("c", "mcp/one"))
     assert [name for name in "abc" if selection.permits(name)] == ["c"]
@@ -189,33 +193,33 @@ async def test_a_call_is_judged_by_what_is_there_now() -> None:
 
 async def test_the_same_wish_of_another_caller_or_at_another_time_is_another_choice() -> None:
     brought = FakeSource("python", [tool("get_page"), tool("get_time", when="online")])
-    tools, wish = await registry(brought), read_wish(["get_*"])
-    assert names(Selection(tools, wish, {"online": True})) == ["get_page", "get_time"]
-    assert names(Selection(tools, wish, {"online": False})) == ["get_page"]
-    assert names(Selection(tools, wish, {"online": True}, [Rights(block=("*_page",))])) == ["get_time"]
+    tools, wish = await registry(brought), parse_tool_query(["get_*"])
+    assert names(ToolSelection(tools, wish, {"online": True})) == ["get_page", "get_time"]
+    assert names(ToolSelection(tools, wish, {"online": False})) == ["get_page"]
+    assert names(ToolSelection(tools, wish, {"online": True}, [ToolRights(block=("*_page",))])) == ["get_time"]
     brought.bring(tool("get_news"))
-    assert names(Selection(tools, wish, {"online": True})) == ["get_news"]
+    assert names(ToolSelection(tools, wish, {"online": True})) == ["get_news"]
 
 
 async def test_a_namespaced_tool_does_not_inherit_the_rights_of_the_name_it_lost() -> None:
     """fault: T7; field: E15"""
     made = await registry(source("mcp/mail", "send"), source("mcp/evil", "send"))
-    selection = Selection(made, EVERYTHING, {}, [Rights(allow=("send",))])
+    selection = ToolSelection(made, EVERYTHING, {}, [ToolRights(allow=("send",))])
     assert names(selection) == ["send"]
     assert not selection.permits("mcp_evil__send")
 
 
 async def test_five_thousand_tools_are_chosen_from_in_no_time() -> None:
-    """N6"""
+    """spec: N6"""
     made = await registry(FakeSource("mcp/big", many(5000)))
-    rights = [Rights(allow=("big_*", "mcp/*"), block=("*delete*",))]
-    wish = read_wish(["big_read_*", "big_list_*", "tag:file"])
-    assert len(Selection(made, EVERYTHING, {"mode": "work"}).tools) == 5000
-    assert quickest(lambda: Selection(made, EVERYTHING)) < 0.020
-    assert quickest(lambda: Selection(made, wish, {"mode": "work"}, rights)) < 0.030
+    rights = [ToolRights(allow=("big_*", "mcp/*"), block=("*delete*",))]
+    wish = parse_tool_query(["big_read_*", "big_list_*", "tag:file"])
+    assert len(ToolSelection(made, EVERYTHING, {"mode": "work"}).tools) == 5000
+    assert quickest(lambda: ToolSelection(made, EVERYTHING)) < 0.020
+    assert quickest(lambda: ToolSelection(made, wish, {"mode": "work"}, rights)) < 0.030
 
 
 async def test_hostile_patterns_take_no_longer_than_plain_ones() -> None:
     made = await registry(FakeSource("python", [tool("a" * 64)]))
-    wish = read_wish(["*a" * 100 + "b"] * MAX_PATTERNS)
-    assert quickest(lambda: Selection(made, wish)) < 0.1
+    wish = parse_tool_query(["*a" * 100 + "b"] * MAX_PATTERNS)
+    assert quickest(lambda: ToolSelection(made, wish)) < 0.1

@@ -1,4 +1,4 @@
-"""Names and alias patterns: exact names first, then the most specific pattern (C1)."""
+"""Names and alias patterns: exact names first, then the most specific pattern (spec: C1)."""
 
 from fnmatch import fnmatchcase
 

@@ -7,7 +7,7 @@ from toolgate.wire.fields import Fields
 from toolgate.wire.jsontext import decode_body, encode
 
 
-def test_what_nobody_asked_for_is_left_over() -> None:
+def test_unread_fields_are_left_over() -> None:
     fields = Fields({"a": "x", "b": 1, "c": None})
     assert fields.text("a") == "x"
     assert fields.text("c") is None
@@ -74,12 +74,12 @@ def test_a_body_may_be_spaced_or_escaped_as_its_writer_likes() -> None:
 
 
 def test_an_escaped_half_of_a_surrogate_pair_is_replaced() -> None:
-    told: list[str] = []
-    assert decode_body(b'{"t":"a\\ud83d","u":"\\\\ud83d \\ud83d\\ude00"}', lambda: told.append("halves")) == {
+    calls: list[str] = []
+    assert decode_body(b'{"t":"a\\ud83d","u":"\\\\ud83d \\ud83d\\ude00"}', lambda: calls.append("repaired")) == {
         "t": "a\ufffd",
         "u": "\\ud83d \U0001f600",
     }
-    assert told == ["halves"]
+    assert calls == ["repaired"]
 
 
 def test_half_a_surrogate_pair_can_be_written() -> None:

@@ -1,4 +1,4 @@
-"""A key that stands twice in an object means one thing to us and may mean another to the next reader."""
+"""A key that occurs twice in an object: each reader may take another of its values, so it is rejected."""
 
 import pytest
 
@@ -19,7 +19,7 @@ from toolgate.wire.jsontext import decode_body
     ],
 )
 def test_a_key_that_stands_twice_is_refused_however_it_is_written(body: bytes) -> None:
-    with pytest.raises(InvalidRequest, match="stands twice"):
+    with pytest.raises(InvalidRequest, match="occurs twice"):
         decode_body(body)
 
 

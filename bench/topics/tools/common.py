@@ -9,7 +9,7 @@ import msgspec
 from bench.answers import WAIT_PATH
 from bench.field import Cost, Field, Standing, cost, warm
 from bench.figures import Figure
-from bench.load import Job
+from bench.load import Job, why_missing
 from bench.sampling import sized
 from bench.shapes import Route, Shape
 
@@ -64,7 +64,7 @@ def figure(line: str, samples: Sequence[float], found: Sequence[Cost]) -> Figure
         failures.update(one.outcome.failures)
     right = all(one.outcome.ok for one in found)
     answers = sum(one.outcome.ok for one in found)
-    absent = "" if right else "no right answer"
+    absent = "" if right else why_missing(one.outcome for one in found)
     return Figure(NAME, line, US, "s", tuple(samples) if right else (), answers, dict(failures), absent)
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from bench.answers import WAIT_SECONDS
 from bench.field import Field, Standing
 from bench.figures import Figure
-from bench.load import Outcome, percentile
+from bench.load import Outcome, percentile, why_missing
 from bench.processes import load
 from bench.shapes import CHAT, MESSAGES_OVER_CHAT, Route, Shape
 from bench.topics.tools.common import NAME, US
@@ -75,12 +75,13 @@ def _heard(server: Standing, case: Case) -> Outcome:
     return load(job)
 
 
-def _figure(case: Case, heard: list[Outcome]) -> Figure:
+def _figure(case: Case, response: list[Outcome]) -> Figure:
     failures: Counter[str] = Counter()
-    for outcome in heard:
+    for outcome in response:
         failures.update(outcome.failures)
         if hasty := sum(seconds < case.tool_seconds for seconds in outcome.latencies):
             failures[HASTY] += hasty
-    samples = tuple(percentile(outcome.first, 0.5) for outcome in heard if outcome.first)
-    answers = sum(outcome.ok for outcome in heard)
-    return Figure(NAME, case.line, US, "s", samples, answers, dict(failures), "" if samples else "no right answer")
+    samples = tuple(percentile(outcome.first, 0.5) for outcome in response if outcome.first)
+    answers = sum(outcome.ok for outcome in response)
+    absent = "" if samples else why_missing(response)
+    return Figure(NAME, case.line, US, "s", samples, answers, dict(failures), absent)

@@ -1,8 +1,8 @@
-"""The command line. It speaks HTTP to a server or starts one; nothing heavy is imported before a command needs it."""
+"""The command line: starts a server, or calls one over HTTP. Commands import heavy modules only when they run."""
 
 
 def main() -> None:
-    """Run the command that was asked for."""
+    """Run the command of the command line."""
     from toolgate.cli.commands import app
 
     app(prog_name="toolgate")

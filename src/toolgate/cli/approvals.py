@@ -1,27 +1,28 @@
-"""`toolgate approvals`: see what waits for a person, and answer it. Speaks HTTP to a running server.
+"""`toolgate approvals`: list the calls that wait for a person, and answer them, over the API of a running server.
 
-What the server shows is escaped already; it is printed as text all the same, whatever it holds.
+The server escapes what it shows; it is printed as plain text all the same.
 """
 
 import json
 import os
 import shlex
+import shutil
 import subprocess
+import sys
 import tempfile
+import textwrap
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-from urllib.parse import quote, urlencode
+from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 
-from toolgate.cli.asking import HERE, Key, Url, ask, plain, stop
-from toolgate.cli.printing import print_table, rows_table
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from toolgate.cli.api_client import DEFAULT_URL, Key, Url, call_api, fail, plain
+from toolgate.cli.paging import list_pages
+from toolgate.cli.printing import format_duration, print_table, text_table
 
 SHORT = 300
 """Characters of the arguments that a list shows; `show` shows all."""
@@ -29,21 +30,45 @@ SHORT = 300
 LISTED = 100
 """Questions that a list shows unless it is asked for more."""
 
-_PAGE = 100
-_COLUMNS = ("id", "tool", "source", "arguments", "question", "asked by", "expires in")
+_CLEAR = "\x1b[2J\x1b[H"
+"""Empties a terminal and moves its cursor to the top."""
+
+_ID_CHARACTERS = len("mcpr_") + 24
+"""Of a whole id; what is shorter is the beginning of one."""
+
+_MAX_SEARCHED = 1000
+"""Approvals that are searched for one whose id begins so."""
+
+_FIELDS = {
+    "arguments": "arguments",
+    "edited_arguments": "edited arguments",
+    "why": "asked because",
+    "caller": "asked by",
+    "state": "state",
+    "level": "level",
+    "reason": "reason",
+    "id": "id",
+}
+"""The fields that `show` prints first, and their labels."""
+
+_PRINTED_OTHERWISE = (
+    *("object", "title", "question", "message", "tainted", "tool", "source"),
+    *("created_at", "expires_at", "answered_at", "answered_by"),
+)
+"""Fields that `show` prints in its own way, or not at all."""
 
 app = typer.Typer(
-    help="See what waits for a person's approval, and answer it.",
+    help="List the tool calls that need a person's approval, and answer them.",
     invoke_without_command=True,
     pretty_exceptions_enable=False,  # they would print local variables
 )
 
-Id = Annotated[str, typer.Argument(help="The approval, as the list names it.")]
-Reason = Annotated[str | None, typer.Option(help="Why, for the model and the record.")]
+Id = Annotated[str, typer.Argument(help="The id of the approval, or its first characters.")]
+Reason = Annotated[str | None, typer.Option(help="The reason, for the model and the records.")]
 
 
-class Level(StrEnum):
-    """How far an approval goes."""
+class ApprovalLevel(StrEnum):
+    """The calls that an approval covers."""
 
     once = "once"
     session = "session"
@@ -54,137 +79,156 @@ class Level(StrEnum):
 @app.callback()
 def pending(
     context: typer.Context,
-    caller: Annotated[str | None, typer.Option(help="Only what this key asks for.")] = None,
+    caller: Annotated[str | None, typer.Option(help="Only calls of this key.")] = None,
     tool: Annotated[str | None, typer.Option(help="Only calls of this tool.")] = None,
     limit: Annotated[int, typer.Option(help="How many to list at most.", min=1)] = LISTED,
-    url: Url = HERE,
+    url: Url = DEFAULT_URL,
     key: Key = None,
 ) -> None:
-    """List what waits for an answer: the longest waiting of each key, then the next of each."""
+    """List open questions: the oldest of each key first, then the next of each."""
     if context.invoked_subcommand is None:
-        listed, more = _listed(url, key, limit, caller=caller, tool=tool)
-        print_table(_table(listed))
+        listed, more = _list_pending(url, key, limit, caller=caller, tool=tool)
+        _print_pending(listed)
         if more:
             typer.echo("There are more: see --limit, --caller and --tool.", err=True)
 
 
 @app.command()
-def show(id: Id, url: Url = HERE, key: Key = None) -> None:
+def show(id: Id, url: Url = DEFAULT_URL, key: Key = None) -> None:
     """Show one approval, with all of its arguments."""
-    print_table(_card(ask(url, key, "GET", _path(id))))
+    approval = call_api(url, key, "GET", _path(_full_id(url, key, id)))
+    typer.echo(_details(approval))
+    if approval.get("state") == "pending" and sys.stdout.isatty():
+        typer.echo("To answer: toolgate approvals approve ID, or deny ID.")
 
 
 @app.command()
 def approve(
     id: Id,
-    level: Annotated[Level, typer.Option(help="How far the approval goes.")] = Level.once,
+    level: Annotated[
+        ApprovalLevel,
+        typer.Option(
+            help="What is approved: this call, or all calls of the tool in the session, in the workspace, or always."
+        ),
+    ] = ApprovalLevel.once,
     edit: Annotated[
-        str | None, typer.Option(help="Arguments to run it with instead, as JSON; `-` opens your editor on them.")
+        str | None, typer.Option(help="Other arguments for the call, as JSON; `-` opens your editor.")
     ] = None,
     reason: Reason = None,
-    url: Url = HERE,
+    url: Url = DEFAULT_URL,
     key: Key = None,
 ) -> None:
-    """Let the call run."""
-    said: dict[str, Any] = {"decision": "approve", "level": level.value}
+    """Approve a call."""
+    id = _full_id(url, key, id)
+    decision: dict[str, Any] = {"decision": "approve", "level": level.value}
     if edit is not None:
-        text = _in_editor(ask(url, key, "GET", _path(id))["arguments"]) if edit == "-" else edit
-        said["arguments"] = _object(text)
-    _answered(ask(url, key, "POST", _path(id), _with_reason(said, reason)))
+        text = _edit(call_api(url, key, "GET", _path(id))["arguments"]) if edit == "-" else edit
+        decision["arguments"] = _parse_object(text)
+    _print_decision(call_api(url, key, "POST", _path(id), _with_reason(decision, reason)))
 
 
 @app.command()
-def deny(id: Id, reason: Reason = None, url: Url = HERE, key: Key = None) -> None:
-    """Do not let the call run."""
-    _answered(ask(url, key, "POST", _path(id), _with_reason({"decision": "deny"}, reason)))
+def deny(id: Id, reason: Reason = None, url: Url = DEFAULT_URL, key: Key = None) -> None:
+    """Deny a call."""
+    _print_decision(
+        call_api(url, key, "POST", _path(_full_id(url, key, id)), _with_reason({"decision": "deny"}, reason))
+    )
 
 
 @app.command()
 def deny_all(
-    run: Annotated[str | None, typer.Option(help="Only what this run asked for.")] = None,
+    run: Annotated[str | None, typer.Option(help="Only calls of this run.")] = None,
     reason: Reason = None,
-    url: Url = HERE,
+    url: Url = DEFAULT_URL,
     key: Key = None,
 ) -> None:
-    """Deny everything that waits."""
-    said = _with_reason({} if run is None else {"run": run}, reason)
-    denied = ask(url, key, "POST", "/v1/approvals/deny_all", said)["denied"]
+    """Deny all open questions."""
+    body = _with_reason({} if run is None else {"run": run}, reason)
+    denied = call_api(url, key, "POST", "/v1/approvals/deny_all", body)["denied"]
     typer.echo(f"Denied {len(denied)}.")
 
 
 @app.command()
 def watch(
-    every: Annotated[float, typer.Option(help="Seconds between two looks.", min=0.01)] = 1.0,
-    url: Url = HERE,
+    every: Annotated[float, typer.Option(help="Seconds between two requests to the server.", min=0.01)] = 1.0,
+    url: Url = DEFAULT_URL,
     key: Key = None,
 ) -> None:
-    """Show what waits, and what is new as it comes, until interrupted."""
+    """Show open questions, and new ones as they come, until interrupted.
+
+    A terminal shows all that waits; elsewhere each approval is printed once, when it appears.
+    """
     seen: list[Mapping[str, Any]] | None = None
     try:
         while True:
-            listed, _ = _listed(url, key, LISTED)
-            if listed != seen:
-                seen = listed
-                print_table(_table(listed), anew=True)
+            listed, _ = _list_pending(url, key, LISTED)
+            if listed != seen and sys.stdout.isatty():
+                sys.stdout.write(_CLEAR)
+                _print_pending(listed)
+            elif listed != seen:
+                known = {one.get("id") for one in seen or ()}
+                _print_pending([one for one in listed if one.get("id") not in known])
+            seen = listed
             time.sleep(every)
     except KeyboardInterrupt:
         return
 
 
 @app.command()
-def grants(url: Url = HERE, key: Key = None) -> None:
-    """List what was granted beyond one call."""
-    listed, _ = _pages(url, key, "/v1/approvals/grants", {})
+def grants(url: Url = DEFAULT_URL, key: Key = None) -> None:
+    """List approvals for more than one call."""
+    listed, _ = list_pages(url, key, "/v1/approvals/grants", {})
     columns = ("tool", "source", "level", "place", "caller", "granted_by")
-    print_table(rows_table("Grants", columns, [[one.get(name) for name in columns] for one in listed]))
+    print_table(text_table("Grants", columns, [[one.get(name) for name in columns] for one in listed]))
 
 
 @app.command()
-def reset(url: Url = HERE, key: Key = None) -> None:
-    """Forget what was granted, so that it is asked about again."""
-    forgotten = ask(url, key, "POST", "/v1/approvals/reset", {})["forgotten"]
-    typer.echo(f"Forgot {forgotten} grants.")
+def reset(url: Url = DEFAULT_URL, key: Key = None) -> None:
+    """Delete all approvals for more than one call, so that these calls are asked about again."""
+    deleted = call_api(url, key, "POST", "/v1/approvals/reset", {})["forgotten"]
+    typer.echo(f"Deleted {deleted} grants.")
 
 
-def _listed(url: str, key: str | None, most: int, **wanted: str | None) -> tuple[list[Mapping[str, Any]], bool]:
-    """What waits, callers taking turns, and whether there is more than was asked for."""
-    said = {"state": "pending", "order": "fair", **{name: value for name, value in wanted.items() if value}}
-    return _pages(url, key, "/v1/approvals", said, most)
+def _list_pending(url: str, key: str | None, limit: int, **filters: str | None) -> tuple[list[Mapping[str, Any]], bool]:
+    """List the pending approvals, one of each key in turn, and return whether there are more than the limit."""
+    query = {"state": "pending", "order": "fair", **{name: value or None for name, value in filters.items()}}
+    return list_pages(url, key, "/v1/approvals", query, limit)
 
 
-def _pages(
-    url: str, key: str | None, path: str, said: Mapping[str, str], most: int = 10_000
-) -> tuple[list[Mapping[str, Any]], bool]:
-    """A list, page by page."""
-    listed: list[Mapping[str, Any]] = []
-    while True:
-        cursor = {"after": str(listed[-1]["id"])} if listed else {}
-        page = ask(url, key, "GET", f"{path}?{urlencode({**said, **cursor, 'limit': min(_PAGE, most - len(listed))})}")
-        listed += page["data"]
-        if not page.get("has_more") or len(listed) >= most:
-            return listed, bool(page.get("has_more"))
+def _full_id(url: str, key: str | None, id: str) -> str:
+    """Return the id that begins so, of a pending approval if there is one; the server refuses any other text."""
+    if len(id) >= _ID_CHARACTERS or not id:
+        return id
+    for state in ({"state": "pending"}, {}):
+        listed, _ = list_pages(url, key, "/v1/approvals", state, _MAX_SEARCHED)
+        found = [str(one["id"]) for one in listed if str(one["id"]).startswith((id, f"mcpr_{id}"))]
+        if len(found) > 1:
+            fail(f"{id} is the beginning of {len(found)} approvals: {', '.join(found[:5])}")
+        if found:
+            return found[0]
+    return id
 
 
 def _path(id: str) -> str:
     return f"/v1/approvals/{quote(id, safe='')}"
 
 
-def _with_reason(said: dict[str, Any], reason: str | None) -> dict[str, Any]:
-    return said if reason is None else {**said, "reason": reason}
+def _with_reason(body: dict[str, Any], reason: str | None) -> dict[str, Any]:
+    return body if reason is None else {**body, "reason": reason}
 
 
-def _object(text: str) -> dict[str, Any]:
+def _parse_object(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except ValueError as error:
-        stop(f"the arguments are not JSON: {error}")
+        fail(f"the arguments are not JSON: {error}")
     if not isinstance(value, dict):
-        stop("the arguments must be a JSON object")
+        fail("the arguments must be a JSON object")
     return value
 
 
-def _in_editor(arguments: str) -> str:
-    """The arguments as the person leaves them."""
+def _edit(arguments: str) -> str:
+    """Open the arguments in the person's editor and return the edited text."""
     before = json.dumps(json.loads(arguments), indent=2) + "\n"
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
     with tempfile.TemporaryDirectory() as folder:
@@ -193,44 +237,78 @@ def _in_editor(arguments: str) -> str:
         try:
             done = subprocess.run([*shlex.split(editor), str(path)], check=False)  # noqa: S603 - the person's own editor
         except OSError as error:
-            stop(f"{editor} could not be started: {error.strerror}")
+            fail(f"{editor} could not be started: {error.strerror}")
         after = path.read_text("utf-8")
     if done.returncode or after == before:
-        stop("nothing was edited, so nothing was answered")
+        fail("the arguments were not changed, so nothing was answered")
     return after
 
 
-def _answered(approval: Mapping[str, Any]) -> None:
+def _print_decision(approval: Mapping[str, Any]) -> None:
     level = approval.get("level")
-    far = f" ({level})" if approval.get("state") == "approved" and level != "once" else ""
-    typer.echo(plain(f"{approval.get('tool')}: {approval.get('state')}{far}"))
+    scope = f" ({level})" if approval.get("state") == "approved" and level != "once" else ""
+    typer.echo(plain(f"{approval.get('tool')}: {approval.get('state')}{scope}"))
 
 
-def _table(listed: Iterable[Mapping[str, Any]]) -> "Table":
-    rows = [
-        {
-            "id": one.get("id"),
-            "tool": one.get("tool"),
-            "source": one.get("source"),
-            "arguments": _shortened(one),
-            "question": str(one.get("title") or "")[:SHORT],  # `show` has the words below it
-            "asked by": one.get("caller"),
-            "expires in": _left(one),
-        }
-        for one in listed
+def _print_pending(listed: Sequence[Mapping[str, Any]]) -> None:
+    """Print approvals: for a person a paragraph each and how to answer, for a program a line each."""
+    if not sys.stdout.isatty():
+        for one in listed:
+            typer.echo(_line(one))
+        return
+    if not listed:
+        typer.echo("Nothing waits for approval.")
+        return
+    for one in listed:
+        typer.echo(f"{_paragraph(one)}\n")
+    typer.echo("To answer: toolgate approvals approve ID, or deny ID. The first characters of an ID are enough.")
+
+
+def _line(approval: Mapping[str, Any]) -> str:
+    """Format one approval for a program: tab-separated, the id first."""
+    fields = [
+        *[approval.get(name) for name in ("id", "tool", "source", "caller")],
+        _expiry(approval),
+        _question(approval),
     ]
-    names = [name for name in _COLUMNS if name != "question" or any(row[name] for row in rows)]
-    title = "Waiting for approval" if rows else "Nothing waits for approval"
-    return rows_table(title, names, [[row[name] for name in names] for row in rows])
+    return "\t".join([" ".join(plain(str(field or "")).split()) for field in [*fields, _shortened(approval)]])
 
 
-def _card(approval: Mapping[str, Any]) -> "Table":
-    """Everything that is known, warnings first."""
-    rows: list[list[Any]] = []
+def _paragraph(approval: Mapping[str, Any]) -> str:
+    """Format one approval for a person: the question first, the id on its own line so that it can be copied."""
+    asked_by = f", asked by {approval['caller']}" if approval.get("caller") else ""
+    texts = [
+        _question(approval),
+        f"{approval.get('tool')} of {approval.get('source')}{asked_by}, expires {_expiry(approval)}",
+        _shortened(approval),
+    ]
+    width = max(20, shutil.get_terminal_size().columns)
+    lines = [line for text in texts for line in textwrap.wrap(plain(text), width - 2, subsequent_indent="  ")]
+    return "\n".join([*lines[:1], *[f"  {line}" for line in lines[1:]], f"  {plain(str(approval.get('id')))}"])
+
+
+def _question(approval: Mapping[str, Any]) -> str:
+    return str(approval.get("title") or approval.get("question") or f"Run {approval.get('tool')}?")[:SHORT]
+
+
+def _details(approval: Mapping[str, Any]) -> str:
+    """Format all fields of one approval: warnings and the question first, digests last."""
+    questions = [f"question: {approval.get(name)}" for name in ("title", "question", "message") if approval.get(name)]
+    lines = questions or [f"question: {_question(approval)}"]
     if approval.get("tainted"):
-        rows.append(["WARNING", "this run holds text from outside, which may have led the model to this call"])
-    rows += [[name, value] for name, value in approval.items() if value not in (None, "", False) and name != "object"]
-    return rows_table(f"{approval.get('tool')} of {approval.get('source')}", ("", ""), rows)
+        lines.insert(0, "WARNING: this run holds text from outside, which may have led the model to this call")
+    lines.append(f"tool: {approval.get('tool')} of {approval.get('source')}")
+    lines += [f"{name}: {approval[field]}" for field, name in _FIELDS.items() if approval.get(field)]
+    lines.append(f"asked: {_ago(approval.get('created_at'))}")
+    if approval.get("state") == "pending":
+        lines.append(f"expires: {_expiry(approval)}")
+    if approval.get("answered_at"):
+        lines.append(f"answered: {_ago(approval['answered_at'])}, by {approval.get('answered_by')}")
+    printed = {*_FIELDS, *_PRINTED_OTHERWISE}
+    rest = [(name, value) for name, value in approval.items() if name not in printed and value not in (None, "", False)]
+    rest.sort(key=lambda one: one[0].endswith("digest") or one[0] in ("definition", "policy"))
+    lines += [f"{name}: {value}" for name, value in rest]
+    return "\n".join([plain(line) for line in lines])
 
 
 def _shortened(approval: Mapping[str, Any]) -> str:
@@ -238,7 +316,11 @@ def _shortened(approval: Mapping[str, Any]) -> str:
     return text if len(text) <= SHORT else f"{text[:SHORT]} … ({len(text) - SHORT} more characters: see `show`)"
 
 
-def _left(approval: Mapping[str, Any]) -> str:
+def _expiry(approval: Mapping[str, Any]) -> str:
     expires = approval.get("expires_at")
-    seconds = max(0, int(expires - time.time())) if isinstance(expires, int) else 0
-    return f"{seconds // 60} min {seconds % 60} s"
+    left = expires - time.time() if isinstance(expires, int) else 0
+    return f"in {format_duration(left)}" if left > 0 else "now"
+
+
+def _ago(when: Any) -> str:
+    return f"{format_duration(max(0, time.time() - when))} ago" if isinstance(when, int) else ""

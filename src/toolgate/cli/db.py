@@ -1,11 +1,11 @@
-"""`toolgate db status|migrate|check`: the version of the tables, and whether anything is damaged. Needs no server."""
+"""`toolgate db status|migrate|check`: show, upgrade and check the tables of the database. Needs no server."""
 
 import asyncio
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import typer
 
-from toolgate.cli.asking import stop
+from toolgate.cli.api_client import fail
 
 if TYPE_CHECKING:
     from toolgate.config import Config
@@ -15,24 +15,24 @@ if TYPE_CHECKING:
 Task: TypeAlias = Literal["status", "migrate", "check"]
 
 
-def look_after(config: "Config", task: Task) -> str:
-    """What is to be said of the database afterwards; the command ends here if it is not as it should be."""
+def run_task(config: "Config", task: Task) -> str:
+    """Carry out a task and return its report; an error ends the command."""
     from toolgate.conversation.errors import ToolgateError
 
     try:
-        return f"{name_of(config)}: {asyncio.run(_done(config, task))}"
+        return f"{redacted_url(config)}: {asyncio.run(_run_task(config, task))}"
     except ToolgateError as error:
-        stop(complaint(config, error))
+        fail(describe_error(config, error))
 
 
-def complaint(config: "Config", error: "ToolgateError") -> str:
-    """What is wrong with the database, and what it said itself, which requests do not hear."""
-    said = str(error.__cause__ or "").strip()
-    detail = f" ({said})" if said and said not in error.message else ""
-    return f"{name_of(config)}: {error.message}{detail}"
+def describe_error(config: "Config", error: "ToolgateError") -> str:
+    """Describe a database error with the database's own message, which API clients do not see."""
+    cause = str(error.__cause__ or "").strip()
+    detail = f" ({cause})" if cause and cause not in error.message else ""
+    return f"{redacted_url(config)}: {error.message}{detail}"
 
 
-async def _done(config: "Config", task: Task) -> str:
+async def _run_task(config: "Config", task: Task) -> str:
     from toolgate.storage.database import Database
 
     database = Database(config.storage.reveal(), connections=1)
@@ -45,7 +45,9 @@ async def _done(config: "Config", task: Task) -> str:
             case "migrate":
                 return await _migrate(database, config.storage.reveal())
             case "check":
-                return await _check(database)
+                if damage := await database.check():
+                    fail("\n".join(["The database is damaged; restore a backup.", *damage]))
+                return "nothing is damaged"
     finally:
         await database.aclose()
 
@@ -59,26 +61,19 @@ async def _status(database: "Database") -> str:
     return f"version {now.version} of the tables, the newest"
 
 
-async def _migrate(database: "Database", place: str) -> str:
-    """Ours, and those of the engine that carries out runs: whoever serves may then do without the right to make tables."""
-    from toolgate.server.runs import prepare_runs
+async def _migrate(database: "Database", url: str) -> str:
+    """Upgrade our tables and those of the run engine, so that a server may run without the right to create tables."""
+    from toolgate.app.runs import prepare_runs
 
     before = await database.status()
     await database.open()
-    await prepare_runs(place, lambda what: typer.echo(what, err=True))
+    await prepare_runs(url, lambda message: typer.echo(message, err=True))
     if before.version == before.newest:
         return f"version {before.version} of the tables, nothing to do"
     return f"from version {before.version} of the tables to {before.newest}"
 
 
-async def _check(database: "Database") -> str:
-    damage = await database.check()
-    if damage:
-        stop("\n".join(["The database is damaged; restore a backup.", *damage]))
-    return "nothing is damaged"
-
-
-def name_of(config: "Config") -> str:
-    """The address without the password that it may hold."""
+def redacted_url(config: "Config") -> str:
+    """Return the URL of the database without its password."""
     scheme, _, rest = config.storage.reveal().partition("://")
     return f"{scheme}://{rest.partition('?')[0].rpartition('@')[2]}"

@@ -1,18 +1,18 @@
-"""`toolgate export` and `toolgate forget`: records straight from the database, whether or not a server runs.
+"""`toolgate export` and `toolgate forget`: print or delete records in the database, whether or not a server runs.
 
-One JSON object a line goes to the output, all else to the error stream.
+Records go to standard output, one JSON object per line; everything else goes to standard error.
 """
 
 import asyncio
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine, Iterable
+from collections.abc import AsyncGenerator, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from toolgate.cli.asking import stop
-from toolgate.cli.db import complaint, name_of
+from toolgate.cli.api_client import fail
+from toolgate.cli.db import describe_error, redacted_url
 
 if TYPE_CHECKING:
     from toolgate.config import Config
@@ -20,76 +20,100 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
+RECORD_NAMES = {
+    "responses": "response",
+    "items": "stored item",
+    "conversations": "conversation",
+    "chats": "chat",
+    "tool_invocations": "tool call",
+    "request_records": "request record",
+    "usage_sums": "daily usage total",
+    "spending": "spending total",
+    "approvals": "approval",
+    "grants": "lasting approval",
+    "run_records": "run",
+    "idempotency": "repeatable answer",
+    "peer_conversations": "peer conversation",
+}
+"""Names for the rows of tables; rows of other tables are internal and not counted."""
+
 
 def export(config: "Config", kinds: Iterable[str], owner: str | None, since: str | None) -> None:
     """Print the records of these kinds, all kinds if none is named."""
     from toolgate.storage.exports import KINDS
 
-    wanted = list(kinds) or list(KINDS)
-    for kind in wanted:
+    selected = list(kinds) or list(KINDS)
+    for kind in selected:
         if kind not in KINDS:
-            stop(f"There are no {kind}: it must be one of {', '.join(KINDS)}.")
-    counts = _carried_out(config, _exported(config, wanted, owner, _time(since) if since else None))
-    sys.stderr.write(", ".join([f"{counts[kind]} {kind}" for kind in wanted]) + "\n")
+            fail(f"There are no {kind}: it must be one of {', '.join(KINDS)}.")
+    counts = _run(config, _export(config, selected, owner, _parse_time(since) if since else None))
+    sys.stderr.write(", ".join([f"{counts[kind]} {kind}" for kind in selected]) + "\n")
 
 
-def forget(config: "Config", owner: str) -> dict[str, int]:
-    """Delete everything of one owner; how much there was."""
-    return _carried_out(config, _forgotten(config, owner))
+def forget(config: "Config", owner: str) -> str:
+    """Delete everything of one owner and return a sentence on what was deleted."""
+    deleted = _run(config, _forget(config, owner))
+    if not deleted:
+        return f"There were no records of {owner}."
+    counts: Counter[str] = Counter()
+    for table, count in deleted.items():
+        counts[RECORD_NAMES.get(table, "")] += count
+    listed = [f"{count} {name if count == 1 else f'{name}s'}" for name, count in counts.items() if name and count]
+    return f"Deleted of {owner}: {', '.join(listed) or 'only internal records'}."
 
 
-async def _exported(config: "Config", kinds: Iterable[str], owner: str | None, since: float | None) -> Counter[str]:
+async def _export(config: "Config", kinds: Iterable[str], owner: str | None, since: float | None) -> Counter[str]:
     from toolgate.storage.exports import exported
-    from toolgate.wire.jsontext import encode
 
     counts: Counter[str] = Counter()
-    async with _opened(config) as database:
+    async with _open_database(config) as database:
         for kind in kinds:
-            async for record in exported(database, kind, owner=owner, since=since):
-                sys.stdout.buffer.write(encode(record) + b"\n")
+            async for line in exported(database, kind, owner=owner, since=since):
+                sys.stdout.buffer.write(line + b"\n")
                 counts[kind] += 1
     sys.stdout.flush()
     return counts
 
 
-async def _forgotten(config: "Config", owner: str) -> dict[str, int]:
+async def _forget(config: "Config", owner: str) -> dict[str, int]:
     from toolgate.storage.retention import Retention
 
-    async with _opened(config) as database:
+    async with _open_database(config) as database:
         return await Retention(database).forget(owner)
 
 
 @asynccontextmanager
-async def _opened(config: "Config") -> "AsyncIterator[Database]":
+async def _open_database(config: "Config") -> "AsyncGenerator[Database, None]":
     from toolgate.storage.database import Database
 
     database = Database(config.storage.reveal(), connections=1)
     if database.path is not None and not database.path.exists():
-        stop(f"{name_of(config)}: there is no such file")
+        where = "" if config.source else " There is no toolgate.yaml here; name one with --config."
+        fail(f"{redacted_url(config)}: there is no such file.{where}")
     try:
         yield database
     finally:
         await database.aclose()
 
 
-def _carried_out(config: "Config", work: Coroutine[Any, Any, _T]) -> _T:
-    """What the work gives; a database that cannot be used ends the command with its own words."""
+def _run(config: "Config", work: Coroutine[Any, Any, _T]) -> _T:
+    """Run the work; a database error ends the command with its message."""
     from toolgate.conversation.errors import ToolgateError
 
     try:
         return asyncio.run(work)
     except ToolgateError as error:
-        stop(complaint(config, error))
+        fail(describe_error(config, error))
     except BrokenPipeError:
-        raise  # whoever reads has enough
+        raise  # the reader of the output has closed it
     except OSError as error:
-        stop(f"The records cannot be written: {error.strerror}.")
+        fail(f"The records cannot be written: {error.strerror}.")
 
 
-def _time(text: str) -> float:
-    """A day or a time as seconds since 1970; without a zone it is UTC."""
+def _parse_time(text: str) -> float:
+    """Parse a day or a time into seconds since 1970, in UTC unless it has a zone."""
     try:
         when = datetime.fromisoformat(text)
     except ValueError:
-        stop(f"{text} is no day or time: write it as 2026-01-31 or 2026-01-31T12:00.")
+        fail(f"{text} is no day or time: write it as 2026-01-31 or 2026-01-31T12:00.")
     return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()

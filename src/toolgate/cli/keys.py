@@ -1,4 +1,4 @@
-"""`toolgate keys`: make keys for the configuration, and look after those of a running server.
+"""`toolgate keys`: make keys for the configuration, and manage those of a running server.
 
 A key is printed once, when it is made, on standard output alone; the configuration and the database need only its digest.
 """
@@ -10,31 +10,33 @@ import sys
 import time
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 from urllib.parse import quote
 
 import typer
 
-from toolgate.cli.asking import HERE, Key, Url, ask, plain, stop
-from toolgate.cli.printing import print_table, rows_table
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from toolgate.cli.api_client import DEFAULT_URL, Key, Url, call_api, fail, plain
+from toolgate.cli.printing import TextTable, print_table, text_table
 
 PREFIX = "tg-"
 ENTROPY = 32
 """Random bytes of a key."""
 
-SCOPES = ("chat", "tools", "admin")
+SCOPES = ("chat", "tools", "admin", "bridge")
+SELF_APPROVAL = (
+    "With more than one key, a key cannot approve the tool calls that it asked for\n"
+    "itself: another key with the scopes tools and admin can. The setting\n"
+    "tools.approvals.self_approval: true lets keys approve their own calls."
+)
 _NAME = re.compile(r"[\w.@-]{1,64}")
 
 app = typer.Typer(
-    help="Make keys, and look after those of a running server.",
+    help="Make keys, and manage the keys of a running server.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,  # they would print local variables
 )
 
-_SPAN = re.compile(r"(\d{1,6})([mhd])", re.ASCII)
+_DURATION = re.compile(r"(\d{1,6})([mhd])", re.ASCII)
 _UNITS = {"m": 60, "h": 3600, "d": 86400}
 _LIMITS = (
     ("requests_per_minute", "{} requests/min"),
@@ -45,19 +47,20 @@ _LIMITS = (
 
 @app.command()
 def new(
-    name: Annotated[str, typer.Argument(help="Who will hold it.")],
-    scopes: Annotated[str, typer.Option(help="What it may do, with commas between: chat, tools, admin.")] = "chat",
+    name: Annotated[str, typer.Argument(help="The name of the key.")],
+    scopes: Annotated[str, typer.Option(help=f"What it may do, separated by commas: {', '.join(SCOPES)}.")] = "chat",
 ) -> None:
     """Make a key: it is printed once, with the line for the configuration that knows only its digest."""
     if not _NAME.fullmatch(name):
-        stop("A name may hold letters, digits and . _ @ - only, 64 at most.")
-    given = [scope.strip() for scope in scopes.split(",")]
-    if not set(given) <= set(SCOPES):
-        stop(f"A scope is one of {', '.join(SCOPES)}.")
+        fail("A name may hold letters, digits and . _ @ - only, 64 at most.")
+    chosen = [scope.strip() for scope in scopes.split(",")]
+    if not set(chosen) <= set(SCOPES):
+        fail(f"A scope is one of {', '.join(SCOPES)}.")
     key = PREFIX + secrets.token_urlsafe(ENTROPY)
     typer.echo(key)
     typer.echo("Keep it: it is not shown again. Put this under `keys:` in the configuration:", err=True)
-    typer.echo(f'  - {{name: "{name}", key: "{digest_of(key)}", scopes: [{", ".join(given)}]}}', err=True)
+    typer.echo(f'  - {{name: "{name}", key: "{key_digest(key)}", scopes: [{", ".join(chosen)}]}}', err=True)
+    typer.echo(SELF_APPROVAL, err=True)
 
 
 @app.command("hash")
@@ -66,36 +69,40 @@ def hash_key() -> None:
     key = typer.prompt("Key", hide_input=True, err=True) if sys.stdin.isatty() else sys.stdin.readline()
     key = key.strip()
     if not key:
-        stop("There was no key on the input.")
-    typer.echo(digest_of(key))
+        fail("There was no key on the input.")
+    typer.echo(key_digest(key))
 
 
 @app.command()
 def create(
-    name: Annotated[str, typer.Argument(help="Who will hold it; what it makes is kept under this name.")],
-    scopes: Annotated[str, typer.Option(help="What it may do, with commas between: chat, tools, admin.")] = "chat",
-    owner: Annotated[str, typer.Option(help="Whom to ask about it; for people only.")] = "",
-    models: Annotated[str, typer.Option(help="Models it may use, with commas between; none means all.")] = "",
-    tools: Annotated[str, typer.Option(help="Server tools it may use, with commas between; none means all.")] = "",
-    blocked_tools: Annotated[str, typer.Option(help="Server tools it may not use, with commas between.")] = "",
+    name: Annotated[str, typer.Argument(help="The name of the key; its data belongs to this name.")],
+    scopes: Annotated[str, typer.Option(help=f"What it may do, separated by commas: {', '.join(SCOPES)}.")] = "chat",
+    owner: Annotated[str, typer.Option(help="A note: the person or team that holds the key.")] = "",
+    models: Annotated[str, typer.Option(help="Models that it may use, separated by commas; by default all.")] = "",
+    tools: Annotated[str, typer.Option(help="Server tools that it may use, separated by commas; by default all.")] = "",
+    blocked_tools: Annotated[str, typer.Option(help="Server tools that it may not use, separated by commas.")] = "",
     requests_per_minute: Annotated[int, typer.Option(help="Requests in any sixty seconds; 0 means no limit.")] = 0,
     tokens_per_minute: Annotated[int, typer.Option(help="Tokens in any sixty seconds; 0 means no limit.")] = 0,
     concurrency: Annotated[int, typer.Option(help="Requests at a time; 0 means no limit.")] = 0,
-    budget: Annotated[str, typer.Option(help="What it may spend, such as 25/month, 1/day or 100/total.")] = "",
-    expires: Annotated[str, typer.Option(help="When it dies, such as 12h or 90d; by default never.")] = "",
-    url: Url = HERE,
+    budget: Annotated[
+        str,
+        typer.Option(help="What it may spend, such as 25/month, 1/day or 100/total. Counts only models with a price."),
+    ] = "",
+    expires: Annotated[str, typer.Option(help="When it expires, such as 12h or 90d; by default never.")] = "",
+    url: Url = DEFAULT_URL,
     key: Key = None,
 ) -> None:
-    """Make a key in the database of a running server: it is good at once, and printed once."""
+    """Make a key in the database of a running server. It is valid at once, and printed once."""
     body: dict[str, Any] = {"name": name, "scopes": _split(scopes)}
     lists = {"models": models, "tools": tools, "blocked_tools": blocked_tools}
-    body |= {field: _split(words) for field, words in lists.items() if words}
+    body |= {field: _split(names) for field, names in lists.items() if names}
     numbers = {"requests_per_minute": requests_per_minute, "tokens_per_minute": tokens_per_minute}
     body |= {field: number for field, number in (numbers | {"concurrency": concurrency}).items() if number}
     body |= {"owner": owner} if owner else {}
-    body |= {"budget": _budget(budget)} if budget else {}
-    body |= {"expires_at": _moment(expires)} if expires else {}
-    _tell_once(ask(url, key, "POST", "/v1/keys", body))
+    body |= {"budget": _parse_budget(budget)} if budget else {}
+    body |= {"expires_at": int(time.time()) + _seconds(expires)} if expires else {}
+    _print_key(call_api(url, key, "POST", "/v1/keys", body))
+    typer.echo(SELF_APPROVAL, err=True)
 
 
 @app.command()
@@ -103,109 +110,107 @@ def rotate(
     name: Annotated[str, typer.Argument(help="Its name or id.")],
     grace: Annotated[
         str,
-        typer.Option(help="How long the old secret stays good, such as 30m, 1h or 7d at most; by default not at all."),
+        typer.Option(
+            help="How long the old secret stays valid, such as 30m or 1h, at most 7d; by default it ends at once."
+        ),
     ] = "",
-    url: Url = HERE,
+    url: Url = DEFAULT_URL,
     key: Key = None,
 ) -> None:
-    """Give a key of the database a new secret, printed once; the old one is dead at once, or when its grace is over.
+    """Give a key a new secret, which is printed once. The old one ends at once, or after --grace.
 
-    What runs with the old secret ends with it.
+    Requests with the old secret end with it.
     """
     body = {"grace_seconds": _seconds(grace)} if grace else {}
-    answer = ask(url, key, "POST", f"/v1/keys/{quote(name, safe='')}/rotate", body)
-    _tell_once(answer)
+    answer = call_api(url, key, "POST", f"/v1/keys/{quote(name, safe='')}/rotate", body)
+    _print_key(answer)
     if isinstance(until := answer.get("former_expires_at"), int):
         moment = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(until))
-        typer.echo(f"The former secret stays good until {moment}.", err=True)
+        typer.echo(f"The former secret stays valid until {moment}.", err=True)
 
 
 @app.command()
 def revoke(
     name: Annotated[str, typer.Argument(help="Its name or id.")],
-    url: Url = HERE,
+    url: Url = DEFAULT_URL,
     key: Key = None,
 ) -> None:
-    """Revoke a key of the database for ever; what runs with it is ended."""
-    answer = ask(url, key, "DELETE", f"/v1/keys/{quote(name, safe='')}")
+    """Revoke a key. This cannot be undone, and ends its running requests."""
+    answer = call_api(url, key, "DELETE", f"/v1/keys/{quote(name, safe='')}")
     typer.echo(f"{plain(str(answer.get('name')))} is revoked.", err=True)
 
 
 @app.command("list")
 def listed(
-    as_json: Annotated[bool, typer.Option("--json", help="Print the server's answer as it is.")] = False,
-    url: Url = HERE,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the JSON answer of the server.")] = False,
+    url: Url = DEFAULT_URL,
     key: Key = None,
 ) -> None:
-    """List the keys of a running server with their limits and spending; this takes a key with the scope admin."""
-    answer = ask(url, key, "GET", "/v1/keys")
+    """List the keys of a running server with their limits and spending; needs a key with the scope admin."""
+    answer = call_api(url, key, "GET", "/v1/keys")
     if as_json:
         typer.echo(json.dumps(answer, indent=2))
         return
     rows = answer.get("data")
-    print_table(_table([row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []))
+    print_table(_keys_table([row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []))
 
 
-def digest_of(key: str) -> str:
-    """The digest of a key, as the configuration takes it."""
+def key_digest(key: str) -> str:
+    """Return the digest of a key in the form that the configuration takes."""
     return "sha256:" + sha256(key.encode()).hexdigest()
 
 
-def _tell_once(answer: Mapping[str, Any]) -> None:
+def _print_key(answer: Mapping[str, Any]) -> None:
     typer.echo(plain(str(answer.get("key"))))
     name, id = plain(str(answer.get("name"))), plain(str(answer.get("id")))
     typer.echo(f"This is the key of {name} ({id}). Keep it: it is not shown again.", err=True)
 
 
-def _split(words: str) -> list[str]:
-    return [word.strip() for word in words.split(",") if word.strip()]
+def _split(names: str) -> list[str]:
+    return [name.strip() for name in names.split(",") if name.strip()]
 
 
-def _budget(text: str) -> dict[str, Any]:
+def _parse_budget(text: str) -> dict[str, Any]:
     amount, _, period = text.partition("/")
     try:
         return {"amount": float(amount), "period": period or "month"}
     except ValueError:
-        stop("A budget is an amount and a period, such as 25/month.")
-
-
-def _moment(text: str) -> int:
-    return int(time.time()) + _seconds(text)
+        fail("A budget is an amount and a period, such as 25/month.")
 
 
 def _seconds(text: str) -> int:
-    found = _SPAN.fullmatch(text)
+    found = _DURATION.fullmatch(text)
     if found is None:
-        stop("A span of time is a number and a unit, such as 30m, 12h or 90d.")
+        fail("A span of time is a number and a unit, such as 30m, 12h or 90d.")
     return int(found[1]) * _UNITS[found[2]]
 
 
-def _table(keys: Iterable[Mapping[str, Any]]) -> "Table":
+def _keys_table(keys: Iterable[Mapping[str, Any]]) -> TextTable:
     rows = []
     for one in keys:
-        models = _words(one.get("models")) or "all"
-        rows.append([one.get("name"), _state(one), _words(one.get("scopes")), models, _limits(one), *_spent(one)])
-    return rows_table("Keys", ("name", "state", "scopes", "models", "limits", "today", "month", "ever"), rows)
+        models = _join(one.get("models")) or "all"
+        rows.append([one.get("name"), _state(one), _join(one.get("scopes")), models, _limits(one), *_spent(one)])
+    return text_table("Keys", ("name", "state", "scopes", "models", "limits", "today", "month", "ever"), rows)
 
 
 def _state(one: Mapping[str, Any]) -> str:
-    """How it stands with a key of the database; one of the configuration is always good."""
+    """Describe the state of a key in the database; a key of the configuration is always valid."""
     state, expires = one.get("state"), one.get("expires_at")
     if state == "active" and isinstance(expires, int):
         return f"until {time.strftime('%Y-%m-%d', time.gmtime(expires))}"
     return plain(str(state)) if state else "configured"
 
 
-def _words(value: Any) -> str:
-    return ", ".join([plain(str(word)) for word in value]) if isinstance(value, list) else ""
+def _join(value: Any) -> str:
+    return ", ".join([plain(str(item)) for item in value]) if isinstance(value, list) else ""
 
 
 def _limits(one: Mapping[str, Any]) -> str:
-    said = [words.format(one[name]) for name, words in _LIMITS if one.get(name)]
+    limits = [text.format(one[name]) for name, text in _LIMITS if one.get(name)]
     match one.get("budget"):
         case {"amount": int() | float() as amount, "period": str(period)}:
-            said.append(f"{amount:g} in total" if period == "total" else f"{amount:g} a {plain(period)}")
-    return ", ".join(said) or "none"
+            limits.append(f"{amount:g} in total" if period == "total" else f"{amount:g} a {plain(period)}")
+    return ", ".join(limits) or "none"
 
 
 def _spent(one: Mapping[str, Any]) -> list[str]:

@@ -1,18 +1,18 @@
-"""`toolgate mcp login`: a person grants this server access to a remote MCP server, in a browser."""
+"""`toolgate mcp login`: a person grants Toolgate access to a remote MCP server in a browser."""
 
 import asyncio
 import webbrowser
 
 import typer
 
+from toolgate.app.tool_sources import remote
 from toolgate.config import Config
-from toolgate.server.workshop.sources import remote
-from toolgate.tools.sources.mcp.line import Trouble
+from toolgate.mcp.protocol.transport import McpError
 from toolgate.tools.tool import ToolFailure
 
 
 def log_in(config: Config, name: str) -> str | None:
-    """Log in to the configured server of this name and keep the token; what went wrong, if anything."""
+    """Log in to the configured server of this name and store the token; return what went wrong, if anything."""
     server = config.tools.mcp.get(name)
     if server is None:
         return (
@@ -24,21 +24,21 @@ def log_in(config: Config, name: str) -> str | None:
         asyncio.run(_log_in(config, name))
     except ToolFailure as failure:
         return str(failure)
-    except Trouble as trouble:
-        return f"The MCP server {name} {trouble}."
+    except McpError as error:
+        return f"The MCP server {name} {error}."
     return None
 
 
 async def _log_in(config: Config, name: str) -> None:
-    from toolgate.tools.sources.mcp.oauth.login import login
-    from toolgate.tools.sources.mcp.oauth.redirect import LoopbackRedirect
+    from toolgate.mcp.oauth.login import login
+    from toolgate.mcp.oauth.redirect import LoopbackRedirect
 
-    at, http, tokens = remote(config, config.tools.mcp[name])
+    address, http, logins = remote(config, config.tools.mcp[name])
     async with LoopbackRedirect() as redirect:
-        await login(name, at, http, tokens, open_browser=_show, redirect=redirect)
+        await login(name, address, http, logins, open_browser=_open_browser, redirect=redirect)
 
 
-def _show(address: str) -> None:
-    """Open the address in a browser and print it, for machines that have none."""
-    typer.echo(f"Open this address to grant access:\n  {address}", err=True)
-    webbrowser.open(address)
+def _open_browser(url: str) -> None:
+    """Open the URL in a browser and print it, for machines that have none."""
+    typer.echo(f"Open this address to grant access:\n  {url}", err=True)
+    webbrowser.open(url)

@@ -1,7 +1,7 @@
-"""`toolgate mcp`: the tools over stdin and stdout, for clients that start their MCP servers themselves.
+"""`toolgate mcp`: serve the tools over stdin and stdout, for clients that start their MCP servers themselves.
 
-Stdout belongs to the protocol alone, so whatever else in this process or its children writes there reaches stderr
-instead, and nobody else can read what the client sends.
+Only the protocol may use stdin and stdout: other output of this process or its children goes to stderr, and their input
+is empty.
 """
 
 import asyncio
@@ -14,36 +14,38 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import cast
 
-from toolgate.server.callers.auth import Caller
-from toolgate.server.mcp.door import Door
-from toolgate.server.mcp.service import Crashed
-from toolgate.server.mcp.stdio import LOCAL, LONGEST_LINE, Stdio
+from toolgate.auth.authenticator import Caller
+from toolgate.mcp.server.methods import OnCrash
+from toolgate.mcp.server.stdio import LOCAL, MAX_LINE_BYTES, StdioConnection
+from toolgate.mcp.server.tool_catalog import ToolCatalog
 
 
-def tell(defect: Exception) -> None:
-    """A defect of ours, on stderr."""
-    sys.stderr.write("".join(traceback.format_exception(defect)))
+def print_traceback(error: Exception) -> None:
+    """Print the traceback of an unexpected error to stderr."""
+    sys.stderr.write("".join(traceback.format_exception(error)))
 
 
-def serve_stdio(opening: AbstractAsyncContextManager[Door], crashed: Crashed = tell, caller: Caller = LOCAL) -> int:
-    """Open the door, serve its tools until the client closes stdin or we are told to stop, and close it again."""
-    source, sink = _take(0, os.O_RDONLY), _take(1, os.O_WRONLY)
+def serve_stdio(
+    opening: AbstractAsyncContextManager[ToolCatalog], on_crash: OnCrash = print_traceback, caller: Caller = LOCAL
+) -> int:
+    """Open the catalog and serve its tools until the client closes stdin or a signal stops us."""
+    stdin, stdout = _take_over(0, os.O_RDONLY), _take_over(1, os.O_WRONLY)
     try:
-        asyncio.run(_serve(opening, source, sink, crashed, caller))
+        asyncio.run(_serve(opening, stdin, stdout, on_crash, caller))
     except BrokenPipeError:
         return 1
     finally:
-        for fd in (source, sink):
-            os.set_blocking(fd, True)  # it may be somebody's terminal
+        for fd in (stdin, stdout):
+            os.set_blocking(fd, True)  # a terminal would stay non-blocking for the shell
     return 0
 
 
 async def _serve(
-    opening: AbstractAsyncContextManager[Door], source: int, sink: int, crashed: Crashed, caller: Caller
+    opening: AbstractAsyncContextManager[ToolCatalog], stdin: int, stdout: int, on_crash: OnCrash, caller: Caller
 ) -> None:
-    async with opening as door:
-        reader, write = await _reader(source), await _writer(sink)
-        serving = asyncio.ensure_future(Stdio(door, write, crashed, caller).run(reader))
+    async with opening as catalog:
+        reader, write = await _open_reader(stdin), await _open_writer(stdout)
+        serving = asyncio.ensure_future(StdioConnection(catalog, write, on_crash, caller).run(reader))
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
         await asyncio.wait({serving})
@@ -51,22 +53,22 @@ async def _serve(
             serving.result()
 
 
-def _take(fd: int, mode: int) -> int:
-    """The stream by another number; its own one leads from now on where it can do no harm."""
-    own = os.dup(fd)
+def _take_over(fd: int, mode: int) -> int:
+    """Duplicate a standard stream, and redirect the original to stderr or to an empty input."""
+    duplicate = os.dup(fd)
     if mode == os.O_WRONLY:
         os.dup2(2, fd)
     else:
-        nothing = os.open(os.devnull, mode)
-        os.dup2(nothing, fd)
-        os.close(nothing)
-    return own
+        empty = os.open(os.devnull, mode)
+        os.dup2(empty, fd)
+        os.close(empty)
+    return duplicate
 
 
-async def _reader(fd: int) -> asyncio.StreamReader:
-    reader = asyncio.StreamReader(limit=LONGEST_LINE)
+async def _open_reader(fd: int) -> asyncio.StreamReader:
+    reader = asyncio.StreamReader(limit=MAX_LINE_BYTES)
     if _is_file(fd):
-        with open(fd, "rb", closefd=False) as file:  # noqa: ASYNC230  # a file does not keep us waiting
+        with open(fd, "rb", closefd=False) as file:  # noqa: ASYNC230  # reading a file does not block for long
             reader.feed_data(file.read())
         reader.feed_eof()
         return reader
@@ -75,20 +77,20 @@ async def _reader(fd: int) -> asyncio.StreamReader:
     return reader
 
 
-async def _writer(fd: int) -> Callable[[bytes], Awaitable[None]]:
+async def _open_writer(fd: int) -> Callable[[bytes], Awaitable[None]]:
     if _is_file(fd):
         return lambda line: _write(fd, line)
     pipe = open(fd, "wb", buffering=0, closefd=False)  # noqa: ASYNC230, SIM115  # a pipe, and the loop closes it
-    _, protocol = await asyncio.get_running_loop().connect_write_pipe(_Sink, pipe)
+    _, protocol = await asyncio.get_running_loop().connect_write_pipe(_PipeWriter, pipe)
     return protocol.write
 
 
-class _Sink(asyncio.BaseProtocol):
-    """The writing end of a pipe: a write is over when the pipe has taken it all."""
+class _PipeWriter(asyncio.BaseProtocol):
+    """Writes to a pipe; `write` returns when the pipe has taken everything."""
 
     def __init__(self) -> None:
-        self._free = asyncio.Event()
-        self._free.set()
+        self._writable = asyncio.Event()
+        self._writable.set()
         self._lost = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -97,19 +99,19 @@ class _Sink(asyncio.BaseProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost = True
-        self._free.set()
+        self._writable.set()
 
     def pause_writing(self) -> None:
-        self._free.clear()
+        self._writable.clear()
 
     def resume_writing(self) -> None:
-        self._free.set()
+        self._writable.set()
 
     async def write(self, line: bytes) -> None:
         if self._lost:
             raise BrokenPipeError
         self._transport.write(line)
-        await self._free.wait()
+        await self._writable.wait()
 
 
 async def _write(fd: int, line: bytes) -> None:

@@ -1,60 +1,59 @@
-"""`toolgate tools`: see the tools of a running server, and accept one whose definition has changed. Speaks HTTP.
+"""`toolgate tools`: list the tools of a running server and their calls, and accept a changed definition.
 
-Descriptions come from strangers: they are printed as text, whatever they hold.
+Descriptions are untrusted: they are printed as plain text, whatever they hold.
 """
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from datetime import datetime
+from typing import Annotated, Any
 from urllib.parse import quote, urlencode
 
 import typer
 
-from toolgate.cli.asking import HERE, Key, Url, ask, plain
-from toolgate.cli.printing import print_table, rows_table
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from toolgate.cli.api_client import DEFAULT_URL, Key, Url, call_api, plain
+from toolgate.cli.printing import TextTable, print_table, text_table
 
 SHORT = 160
 """Characters of a description that the list shows; `show` shows all."""
 
 app = typer.Typer(
-    help="See the server's tools.",
+    help="List the tools of a running server.",
     invoke_without_command=True,
     pretty_exceptions_enable=False,  # they would print local variables
 )
 
-Name = Annotated[str, typer.Argument(help="The tool.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the server's answer as it is.")]
+Name = Annotated[str, typer.Argument(help="The name of the tool.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the JSON answer of the server.")]
 
 
 @app.callback()
 def listed(
     context: typer.Context,
-    name: Annotated[str | None, typer.Option(help="Only tools whose name fits, such as `get_*`.")] = None,
-    tags: Annotated[str | None, typer.Option(help="Only tools with any of these tags, with commas between.")] = None,
+    name: Annotated[str | None, typer.Option(help="Only tools whose name matches, such as `get_*`.")] = None,
+    tags: Annotated[str | None, typer.Option(help="Only tools with one of these tags, separated by commas.")] = None,
     as_json: AsJson = False,
-    url: Url = HERE,
+    url: Url = DEFAULT_URL,
     key: Key = None,
 ) -> None:
     """List the tools that the key may use."""
     if context.invoked_subcommand is not None:
         return
-    asked = {word: value for word, value in (("name", name), ("tags", tags)) if value}
-    answer = ask(url, key, "GET", f"/v1/tools{'?' if asked else ''}{urlencode(asked)}")
+    filters = {field: value for field, value in (("name", name), ("tags", tags)) if value}
+    answer = call_api(url, key, "GET", f"/v1/tools{'?' if filters else ''}{urlencode(filters)}")
     if as_json:
         _print_json(answer)
         return
-    print_table(_table(_rows(answer, "data")))
-    for trouble in _rows(answer, "troubles"):
-        typer.echo(plain(f"{trouble.get('source', '')}: {trouble.get('message', '')}"), err=True)
+    print_table(_tools_table(_rows(answer, "data")))
+    for problem in _rows(answer, "troubles"):
+        for line in str(problem.get("message", "")).splitlines():
+            typer.echo(plain(f"{problem.get('source', '')}: {line}"), err=True)
 
 
 @app.command()
-def show(name: Name, as_json: AsJson = False, url: Url = HERE, key: Key = None) -> None:
+def show(name: Name, as_json: AsJson = False, url: Url = DEFAULT_URL, key: Key = None) -> None:
     """Show one tool with its schema."""
-    tool = ask(url, key, "GET", f"/v1/tools/{quote(name, safe='')}")
+    tool = call_api(url, key, "GET", f"/v1/tools/{quote(name, safe='')}")
     if as_json:
         _print_json(tool)
         return
@@ -68,13 +67,40 @@ def show(name: Name, as_json: AsJson = False, url: Url = HERE, key: Key = None) 
 @app.command()
 def accept(
     name: Name,
-    digest: Annotated[str | None, typer.Option(help="The definition that you have looked at.")] = None,
-    url: Url = HERE,
+    digest: Annotated[
+        str | None, typer.Option(help="The digest of the definition that you have read; another one is not accepted.")
+    ] = None,
+    url: Url = DEFAULT_URL,
     key: Key = None,
 ) -> None:
-    """Let a tool be used again whose definition has changed."""
-    ask(url, key, "POST", f"/v1/tools/{quote(name, safe='')}/accept", {"digest": digest} if digest else {})
+    """Accept the changed definition of an MCP tool, so that it is used again."""
+    call_api(url, key, "POST", f"/v1/tools/{quote(name, safe='')}/accept", {"digest": digest} if digest else {})
     typer.echo(f"{plain(name)} is accepted.")
+
+
+@app.command()
+def log(
+    tool: Annotated[str | None, typer.Option(help="Only calls of this tool.")] = None,
+    outcome: Annotated[
+        str | None,
+        typer.Option(
+            help="Only calls with this outcome: ok, error, timeout, denied, refused, cancelled, outcome_unknown."
+        ),
+    ] = None,
+    owner: Annotated[str | None, typer.Option(help="Only calls of this key; needs a key with the scope admin.")] = None,
+    limit: Annotated[int, typer.Option(help="Number of calls, newest first.", min=1, max=100)] = 20,
+    as_json: AsJson = False,
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+) -> None:
+    """Show the last calls of server tools. A key with the scope admin sees all keys, other keys see their own."""
+    filters = {"tool": tool, "outcome": outcome, "owner": owner, "limit": limit}
+    query = urlencode({field: value for field, value in filters.items() if value is not None})
+    answer = call_api(url, key, "GET", f"/v1/tool_invocations?{query}")
+    if as_json:
+        _print_json(answer)
+        return
+    print_table(_calls_table(_rows(answer, "data")))
 
 
 def _rows(answer: Mapping[str, Any], field: str) -> Iterable[Mapping[str, Any]]:
@@ -82,15 +108,25 @@ def _rows(answer: Mapping[str, Any], field: str) -> Iterable[Mapping[str, Any]]:
     return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
 
 
-def _table(tools: Iterable[Mapping[str, Any]]) -> "Table":
+def _tools_table(tools: Iterable[Mapping[str, Any]]) -> TextTable:
     rows = []
     for tool in tools:
-        said = str(tool.get("userDescription") or tool.get("description", ""))
-        short = said if len(said) <= SHORT else said[: SHORT - 1] + "…"
+        text = str(tool.get("userDescription") or tool.get("description", ""))
+        short = text if len(text) <= SHORT else text[: SHORT - 1] + "…"
         tags = tool.get("tags")
         listed = ", ".join([str(tag) for tag in tags]) if isinstance(tags, list) else ""
         rows.append([tool.get("name"), tool.get("source"), listed, " ".join(short.split())])
-    return rows_table("Tools", ("name", "source", "tags", "does"), rows)
+    return text_table("Tools", ("name", "source", "tags", "does"), rows)
+
+
+def _calls_table(calls: Iterable[Mapping[str, Any]]) -> TextTable:
+    rows = []
+    for call in calls:
+        started, took = call.get("started"), call.get("latency_ms")
+        when = f"{datetime.fromtimestamp(started):%Y-%m-%d %H:%M:%S}" if isinstance(started, int | float) else ""
+        duration = f"{took:g} ms" if isinstance(took, int | float) else ""
+        rows.append([when, *[call.get(name) for name in ("owner", "tool", "source", "outcome")], duration])
+    return text_table("Calls of tools", ("when", "key", "tool", "source", "outcome", "took"), rows)
 
 
 def _print_json(value: Any) -> None:

@@ -1,33 +1,42 @@
-"""The configuration: one file, every setting with default and help, read once into values that never change.
+"""The configuration: one file, loaded into immutable values; every setting has a default and a help text.
 
-`load` gives a `Config` or a `ConfigError` with all that is wrong; `diff` says what a changed one can change at run time.
+`load` returns a `Config` or raises a `ConfigError` with every mistake; `diff` compares two for a reload.
 """
 
 from toolgate.config.addresses import is_loopback
-from toolgate.config.loading import load
-from toolgate.config.problems import ConfigError, Problem
-from toolgate.config.reloading import Changes, diff
-from toolgate.config.secret import Secret
-from toolgate.config.settings import Breaker, Key, Limits, Log, Server, Timeouts, Tools
-from toolgate.config.values import BUILTIN, Config, Model, Target, Upstream
+from toolgate.config.errors import ConfigError, ConfigProblem
+from toolgate.config.load import load
+from toolgate.config.reload_diff import ConfigChanges, diff
+from toolgate.config.resolved_config import BUILTIN, VSCODE, Config, ModelConfig, TargetConfig, UpstreamConfig
+from toolgate.config.settings import (
+    BreakerSettings,
+    KeySettings,
+    LogSettings,
+    RequestLimitSettings,
+    ServerSettings,
+    TimeoutSettings,
+    ToolSettings,
+)
+from toolgate.config.settings.secret import Secret
 
 __all__ = [
     "BUILTIN",
-    "Breaker",
-    "Changes",
+    "VSCODE",
+    "BreakerSettings",
     "Config",
+    "ConfigChanges",
     "ConfigError",
-    "Key",
-    "Limits",
-    "Log",
-    "Model",
-    "Problem",
+    "ConfigProblem",
+    "KeySettings",
+    "LogSettings",
+    "ModelConfig",
+    "RequestLimitSettings",
     "Secret",
-    "Server",
-    "Target",
-    "Timeouts",
-    "Tools",
-    "Upstream",
+    "ServerSettings",
+    "TargetConfig",
+    "TimeoutSettings",
+    "ToolSettings",
+    "UpstreamConfig",
     "diff",
     "is_loopback",
     "load",

@@ -1,18 +1,18 @@
-"""Base URLs, as people write them and as a dialect needs them. Opens nothing."""
+"""Check base URLs as they are configured, and complete them for a dialect. Opens nothing."""
 
 import ipaddress
 import re
 from urllib.parse import urlsplit
 
-from toolgate.upstreams.catalog import DialectName, Endpoint
+from toolgate.upstreams.catalog import DialectName, ProviderEndpoint
 
 _VERSION = re.compile(r"v\d++\w*+")
 _ENDPOINTS = ("/chat/completions", "/responses", "/messages", "/api/chat", "/api/generate")
 _PLAIN = re.compile(r"[^\x00-\x20\x7f]+")
 
 
-def complaint(url: str, schemes: tuple[str, ...] = ("http", "https")) -> str | None:
-    """What is wrong with a URL as the base of an upstream, if anything; the URL is not repeated."""
+def url_problem(url: str, schemes: tuple[str, ...] = ("http", "https")) -> str | None:
+    """Return what is wrong with the base URL of an upstream, if anything, without repeating the URL."""
     if not _PLAIN.fullmatch(url):
         return "holds a space or a control character"
     try:
@@ -29,23 +29,26 @@ def complaint(url: str, schemes: tuple[str, ...] = ("http", "https")) -> str | N
     return None
 
 
-def base_url(url: str, dialect: DialectName, endpoint: Endpoint | None = None) -> str:
-    """The URL that a dialect's paths are added to: a pasted endpoint is cut off, a missing version added.
+def base_url(url: str, dialect: DialectName, endpoint: ProviderEndpoint | None = None) -> str:
+    """Return the URL that a dialect's paths are added to: a pasted endpoint is cut off, a missing version is added.
 
-    What is the beginning of a known endpoint's URL becomes that URL, whatever its path is called.
+    The beginning of a known endpoint's URL is completed to that URL.
     """
     if dialect == "peer":
         return url
     url = url.rstrip("/")
     for end in _ENDPOINTS:
         url = url.removesuffix(end)
-    known = _known(url, endpoint)
+    known = endpoint.base_url if endpoint else None
+    if endpoint and endpoint.path:
+        parts = urlsplit(url)
+        known = f"{parts.scheme}://{parts.netloc}{endpoint.path}"
     if known and f"{known}/".startswith(f"{url}/"):
         return known
     if dialect == "ollama":
         return url.removesuffix("/api").removesuffix("/v1")
     segments = urlsplit(url).path.split("/")
-    # Anthropic's clients are told a base without the version, OpenAI's one that holds all of the path.
+    # The base URL of Anthropic's SDK has no version, the one of OpenAI's has the whole path.
     versioned = segments[-1:] if dialect == "anthropic" else segments
     if any(_VERSION.fullmatch(segment) for segment in versioned):
         return url
@@ -54,15 +57,8 @@ def base_url(url: str, dialect: DialectName, endpoint: Endpoint | None = None) -
     return f"{url}/v1"
 
 
-def _known(url: str, endpoint: Endpoint | None) -> str | None:
-    if endpoint is None or not endpoint.path:
-        return endpoint.base_url if endpoint else None
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc}{endpoint.path}"
-
-
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach what listens on the host."""
+    """Return whether only this machine can connect to the host."""
     if host.lower().rstrip(".") == "localhost":
         return True
     try:

@@ -1,4 +1,4 @@
-"""Models as they are written, joined with their upstreams and checked."""
+"""Resolve the configured models: join them with their upstreams, and check their names."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -6,55 +6,67 @@ from typing import Any
 
 import msgspec
 
-from toolgate.config.problems import Problems, meant
-from toolgate.config.settings import Defaults, ModelEntry, TargetEntry
-from toolgate.config.values import BUILTIN, Model, Target, Upstream
-from toolgate.conversation.request import Settings, Thinking
+from toolgate.config.errors import ProblemCollector, suggestion
+from toolgate.config.resolved_config import BUILTIN, VSCODE, ModelConfig, TargetConfig, UpstreamConfig
+from toolgate.config.settings import ModelSettings, SamplingDefaultSettings, TargetSettings
+from toolgate.conversation.request import RequestSettings, ThinkingConfig
 from toolgate.dialects.dialect import Quirks
-from toolgate.upstreams.catalog import Capabilities, Row
+from toolgate.upstreams.catalog import Capabilities, Provider
 from toolgate.upstreams.model_names import ModelNames
+from toolgate.upstreams.router import LENT_PREFIX
 
 BUILTIN_MODELS = ("local", "echo")
 _NAME = re.compile(r"\S{1,256}")
 
-
-class Surroundings(msgspec.Struct, frozen=True):
-    """What models refer to: upstreams by name (None where one could not be resolved) and the rows behind them."""
-
-    upstreams: Mapping[str, Upstream | None]
-    rows: Mapping[str, Row | None]
+NAMES = r"models(\[\d+\](\.(name|aliases.*))?)?"
+"""Paths of the settings that name models: if one of them cannot be read, it is unknown which models there are."""
 
 
-def resolve_models(entries: tuple[ModelEntry, ...], around: Surroundings, problems: Problems) -> tuple[Model, ...]:
-    """The models, with every name checked to be there and to be the only one."""
+class ResolvedUpstreams(msgspec.Struct, frozen=True):
+    """What models refer to: upstreams by name (None where one could not be resolved) and their rows of the catalog."""
+
+    upstreams: Mapping[str, UpstreamConfig | None]
+    rows: Mapping[str, Provider | None]
+
+
+def resolve_models(
+    entries: tuple[ModelSettings, ...], context: ResolvedUpstreams, problems: ProblemCollector
+) -> tuple[ModelConfig, ...]:
+    """Resolve the models; names that are missing, unknown or given twice are noted."""
     owners = _owners(entries, problems)
     models = []
     for number, entry in enumerate(entries):
         path = f"models[{number}]"
-        targets = tuple(_targets(entry, path, around, problems))
+        targets = tuple(_targets(entry, path, context, problems))
         fallbacks = tuple(_fallbacks(entry, path, owners, problems))
         if targets:
-            models.append(_model(entry, targets, fallbacks, around))
+            models.append(_model(entry, targets, fallbacks, context))
     return tuple(models)
 
 
-def default_model(named: str | None, entries: tuple[ModelEntry, ...], problems: Problems) -> str | None:
-    """The public name of the model that `default_model` names by name or alias, if it names one."""
+def default_model(named: str | None, entries: tuple[ModelSettings, ...], problems: ProblemCollector) -> str | None:
+    """Return the public name of the model that `default_model` names, by name or alias."""
     if named is None:
         return None
     known = [(name, entry.name) for entry in entries for name in (entry.name, *entry.aliases)]
     found = ModelNames(known).find(named)
+    if found is None and named.startswith(LENT_PREFIX):
+        return named  # an editor may lend it
     if found is None:
-        problems.note("default_model", f"there is no model {named}; {meant(named, [name for name, _ in known])}")
+        problems.note(
+            "default_model", f"there is no model {named}; {suggestion(named, [name for name, _ in known])}", NAMES
+        )
     return found
 
 
-def _model(entry: ModelEntry, targets: tuple[Target, ...], fallbacks: tuple[str, ...], around: Surroundings) -> Model:
-    row, upstream = around.rows.get(targets[0].upstream), around.upstreams.get(targets[0].upstream)
+def _model(
+    entry: ModelSettings, targets: tuple[TargetConfig, ...], fallbacks: tuple[str, ...], context: ResolvedUpstreams
+) -> ModelConfig:
+    row, upstream = context.rows.get(targets[0].upstream), context.upstreams.get(targets[0].upstream)
     tools = "emulated" if upstream is not None and upstream.dialect == "peer" else entry.tools
-    unsaid = {"images": False} if tools == "emulated" else {}  # a model that only writes text seldom sees more
-    given: Mapping[str, Any] = {**unsaid, **(row.capabilities if row else {}), **entry.capabilities}
-    return Model(
+    defaults = {"images": False} if tools == "emulated" else {}  # a model that only writes text seldom sees images
+    given: Mapping[str, Any] = {**defaults, **(row.capabilities if row else {}), **entry.capabilities}
+    return ModelConfig(
         name=entry.name,
         aliases=entry.aliases,
         targets=targets,
@@ -73,52 +85,56 @@ def _model(entry: ModelEntry, targets: tuple[Target, ...], fallbacks: tuple[str,
         server_tools=entry.server_tools,
         blocked_tools=entry.blocked_tools,
         capabilities=msgspec.convert(given, Capabilities),
-        defaults=_settings(entry.defaults),
+        defaults=_request_settings(entry.defaults),
     )
 
 
-def _targets(entry: ModelEntry, path: str, around: Surroundings, problems: Problems) -> Iterator[Target]:
+def _targets(
+    entry: ModelSettings, path: str, context: ResolvedUpstreams, problems: ProblemCollector
+) -> Iterator[TargetConfig]:
     if entry.upstream is not None and entry.upstreams:
         problems.note(path, "has both upstream and upstreams; give one of them")
     elif entry.upstream is not None:
-        only = TargetEntry(upstream=entry.upstream)
-        yield from _target(only, entry, f"{path}.upstream", around, problems)
+        only = TargetSettings(upstream=entry.upstream)
+        yield from _target(only, entry, f"{path}.upstream", context, problems)
     elif entry.upstreams:
         for number, one in enumerate(entry.upstreams):
-            yield from _target(one, entry, f"{path}.upstreams[{number}].upstream", around, problems)
+            yield from _target(one, entry, f"{path}.upstreams[{number}].upstream", context, problems)
     else:
-        problems.note(f"{path}.upstream", "is required")
+        problems.note(f"{path}.upstream", "is required", rf"{re.escape(path)}(\.upstreams.*)?")
 
 
 def _target(
-    one: TargetEntry, entry: ModelEntry, path: str, around: Surroundings, problems: Problems
-) -> Iterator[Target]:
+    one: TargetSettings, entry: ModelSettings, path: str, context: ResolvedUpstreams, problems: ProblemCollector
+) -> Iterator[TargetConfig]:
     model = one.model or entry.model or entry.name
     if one.upstream == BUILTIN:
         if model not in BUILTIN_MODELS:
-            problems.note(path, f"the built-in upstream has no model {model}; {meant(model, BUILTIN_MODELS)}")
-        yield Target(upstream=BUILTIN, model=model, weight=one.weight)
-    elif one.upstream not in around.upstreams:
-        known = [*around.upstreams, BUILTIN]
-        problems.note(path, f"there is no upstream {one.upstream}; {meant(one.upstream, known)}")
-    elif upstream := around.upstreams[one.upstream]:
+            problems.note(path, f"the built-in upstream has no model {model}; {suggestion(model, BUILTIN_MODELS)}")
+        yield TargetConfig(upstream=BUILTIN, model=model, weight=one.weight)
+    elif one.upstream == VSCODE:
+        yield TargetConfig(upstream=VSCODE, model=model, weight=one.weight)
+    elif one.upstream not in context.upstreams:
+        known = [*context.upstreams, BUILTIN, VSCODE]
+        problems.note(path, f"there is no upstream {one.upstream}; {suggestion(one.upstream, known)}", "upstreams")
+    elif upstream := context.upstreams[one.upstream]:
         quirks = msgspec.convert({**msgspec.structs.asdict(upstream.quirks), **entry.quirks}, Quirks)
-        yield Target(upstream=one.upstream, model=model, weight=one.weight, quirks=quirks)
+        yield TargetConfig(upstream=one.upstream, model=model, weight=one.weight, quirks=quirks)
 
 
-def _fallbacks(entry: ModelEntry, path: str, owners: Mapping[str, str], problems: Problems) -> Iterator[str]:
+def _fallbacks(entry: ModelSettings, path: str, owners: Mapping[str, str], problems: ProblemCollector) -> Iterator[str]:
     for number, name in enumerate(entry.fallbacks):
         at = f"{path}.fallbacks[{number}]"
         if name not in owners:
-            problems.note(at, f"there is no model {name}; {meant(name, owners)}")
+            problems.note(at, f"there is no model {name}; {suggestion(name, owners)}", NAMES)
         elif owners[name] == entry.name:
             problems.note(at, "a model cannot stand in for itself")
         else:
             yield owners[name]
 
 
-def _owners(entries: tuple[ModelEntry, ...], problems: Problems) -> dict[str, str]:
-    """The public name behind every name and alias; one that is given twice is noted."""
+def _owners(entries: tuple[ModelSettings, ...], problems: ProblemCollector) -> dict[str, str]:
+    """Map every name and alias to its model's public name; one that is given twice is noted."""
     owners: dict[str, str] = {}
     places: dict[str, str] = {}
     for number, entry in enumerate(entries):
@@ -134,7 +150,7 @@ def _owners(entries: tuple[ModelEntry, ...], problems: Problems) -> dict[str, st
     return owners
 
 
-def _settings(defaults: Defaults) -> Settings:
+def _request_settings(defaults: SamplingDefaultSettings) -> RequestSettings:
     values = msgspec.structs.asdict(defaults)
     effort = values.pop("effort")
-    return Settings(**values, thinking=Thinking(effort != "none", effort) if effort else None)
+    return RequestSettings(**values, thinking=ThinkingConfig(effort != "none", effort) if effort else None)

@@ -1,6 +1,6 @@
-"""The reference of settings and providers in docs/configuration.md, written from the tables themselves.
+"""Generate the reference of settings and providers in docs/configuration.md from the tables themselves.
 
-`python -m toolgate.config.reference docs/configuration.md` renews what stands between the marks of a document.
+`python -m toolgate.config.reference docs/configuration.md` replaces what is between the markers of the document.
 """
 
 import sys
@@ -11,33 +11,37 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import msgspec
 from msgspec import NODEFAULT, Meta, Struct
 
-from toolgate.config.reading import unwrap
-from toolgate.config.secret import Secret
-from toolgate.config.settings import File
+from toolgate.config.parse import unwrap
+from toolgate.config.settings import ConfigFile
+from toolgate.config.settings.secret import Secret
 from toolgate.dialects.dialect import Quirks
 from toolgate.upstreams.catalog import catalog
 
-_WORDS = {str: "text", int: "whole number", float: "number", bool: "true or false", Secret: "text"}
+_TYPE_NAMES = {str: "text", int: "whole number", float: "number", bool: "true or false", Secret: "text"}
 
 QUIRKS: Mapping[str, str] = {
-    "max_tokens_field": "The field that limits an answer's length; by default the client's own, else max_tokens.",
+    "max_tokens_field": (
+        "The field that limits the length of an answer; by default the one that the client sent, else max_tokens."
+    ),
     "system_role": "The role of system messages.",
-    "reasoning_field": "The field in which earlier reasoning goes back.",
-    "images_in_tool_results": "Whether the result of a tool may hold images; otherwise they follow as the user's.",
-    "usage_in_streams": "Whether a stream must be asked for its usage.",
-    "output_format": "What it takes as output format: a JSON Schema, any JSON object, or nothing.",
+    "reasoning_field": "The field in which earlier reasoning is sent back.",
+    "images_in_tool_results": "Whether a tool result may hold images; otherwise they are sent in a user message after it.",
+    "usage_in_streams": "Whether usage must be requested for streams.",
+    "output_format": "The output formats that it takes: a JSON Schema, any JSON object, or none.",
     "call_id_pattern": "A regular expression that call ids must match; others are replaced, always in the same way.",
-    "name_limit": "Characters of a tool's name.",
-    "freeform_tools": "Whether it knows tools that take free text.",
-    "default_max_tokens": "The limit on an answer where the dialect demands one and nobody gave it.",
-    "thinking": "How it is told to think: by effort, always, or by a budget of tokens.",
-    "system_in_place": "Whether system messages may stand between others; by default where the client's dialect has it.",
+    "name_limit": "Most characters of a tool's name.",
+    "freeform_tools": "Whether it has tools that take free text.",
+    "default_max_tokens": "The length limit of an answer, if the dialect demands one and the request has none.",
+    "thinking": "How thinking is requested: by effort, always, or by a budget of tokens.",
+    "system_in_place": (
+        "Whether system messages may stand between other messages; by default if the client's dialect allows it."
+    ),
     "unsupported": "Fields that it refuses; they are left out, with a warning.",
 }
 
 
-class Setting(Struct, frozen=True):
-    """One line of the reference."""
+class SettingReference(Struct, frozen=True):
+    """One row of the reference."""
 
     path: str
     kind: str
@@ -45,19 +49,19 @@ class Setting(Struct, frozen=True):
     help: str
 
 
-def settings(shape: type[Struct] = File, prefix: str = "") -> Iterator[Setting]:
-    """Every setting that a file may hold, in the order of the table."""
+def settings(shape: type[Struct] = ConfigFile, prefix: str = "") -> Iterator[SettingReference]:
+    """Yield every setting that a file may hold, in the order of the Structs."""
     for field in msgspec.structs.fields(shape):
         path = f"{prefix}{field.name}"
         help = _help(field.type) or (QUIRKS.get(field.name, "") if shape is Quirks else "")
-        yield Setting(path, _kind(field.type), _default(field), help)
+        yield SettingReference(path, _kind(field.type), _default(field), help)
         inner, suffix = _inner(field.type)
         if inner is not None:
             yield from settings(inner, f"{path}{suffix}.")
 
 
 def _inner(kind: Any) -> tuple[type[Struct] | None, str]:
-    """The Struct inside a setting, and how its path goes on."""
+    """Return the Struct inside a setting, and the suffix of its path."""
     bare, partial = unwrap(kind)
     if partial is not None:
         return partial.of, ""
@@ -76,12 +80,12 @@ def _kind(kind: Any) -> str:
     if get_origin(bare) is Annotated:
         bare = get_args(bare)[0]
     if get_origin(bare) is Literal:
-        return " or ".join(f"`{word}`" for word in get_args(bare))
+        return " or ".join(f"`{choice}`" for choice in get_args(bare))
     if get_origin(bare) is tuple:
         return f"list of {_kind(get_args(bare)[0])}"
     if partial or get_origin(bare) is not None or (isinstance(bare, type) and issubclass(bare, Struct)):
         return "mapping"
-    return _WORDS.get(bare, "text")
+    return _TYPE_NAMES.get(bare, "text")
 
 
 def _default(field: msgspec.structs.FieldInfo) -> str:
@@ -106,24 +110,24 @@ def _default(field: msgspec.structs.FieldInfo) -> str:
 
 
 def settings_table() -> str:
-    """The reference of settings as Markdown."""
+    """Return the reference of settings as a Markdown table."""
     shown = [one for one in settings() if not one.path.startswith("models[].quirks.")]  # the same as an upstream's
     rows = [f"| `{one.path}` | {one.kind} | {one.default} | {one.help} |" for one in shown]
     return "\n".join(["| setting | kind | default | what it does |", "|---|---|---|---|", *rows])
 
 
 def providers_table() -> str:
-    """The provider table as Markdown."""
+    """Return the providers as a Markdown table."""
     rows = []
     for name, row in catalog().rows.items():
-        places = [f"`{dialect}` at {one.base_url or 'your own host'}" for dialect, one in row.dialects.items()]
+        endpoints = [f"`{dialect}` at {one.base_url or 'your own host'}" for dialect, one in row.dialects.items()]
         key = f"`{row.key}`" if row.key else "none"
-        rows.append(f"| `{name}` | {row.title} | {'<br>'.join(places)} | {key} |")
+        rows.append(f"| `{name}` | {row.title} | {'<br>'.join(endpoints)} | {key} |")
     return "\n".join(["| provider | who | dialects, the first by default | key |", "|---|---|---|---|", *rows])
 
 
 def renewed(document: str) -> str:
-    """The document with both tables as they are now."""
+    """Return the document with both tables generated anew."""
     for name, table in (("settings", settings_table()), ("providers", providers_table())):
         before, start, rest = document.partition(f"<!-- {name} -->")
         _, end, after = rest.partition(f"<!-- /{name} -->")

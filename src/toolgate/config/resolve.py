@@ -1,39 +1,48 @@
-"""From settings as they are written to a `Config`: what they refer to is looked up, what contradicts itself is noted."""
+"""Resolve settings into a `Config`: look up what they refer to, and note what contradicts itself."""
 
 import re
 from collections.abc import Collection, Mapping
 from urllib.parse import urlsplit
 
-from toolgate.config.addresses import complaint, is_loopback
-from toolgate.config.models import Surroundings, default_model, resolve_models
-from toolgate.config.problems import Problems, meant
-from toolgate.config.secret import Secret
-from toolgate.config.settings import File, Key, McpServer, Runs, Server, Tools
+from toolgate.config.addresses import is_loopback, url_problem
+from toolgate.config.errors import ProblemCollector, suggestion
+from toolgate.config.models import NAMES, ResolvedUpstreams, default_model, resolve_models
+from toolgate.config.resolved_config import Config
+from toolgate.config.settings import (
+    ConfigFile,
+    KeySettings,
+    McpServerSettings,
+    ServerSettings,
+    ToolSettings,
+)
+from toolgate.config.settings.secret import Secret
 from toolgate.config.upstreams import check_headers, resolve_upstream, row_of
-from toolgate.config.values import Config
-from toolgate.upstreams.catalog import Catalog
+from toolgate.upstreams.catalog import ProviderCatalog
+from toolgate.upstreams.router import LENT_PREFIX
 
-_DIGEST = re.compile(r"sha256:[0-9a-fA-F]{64}")
+_KEY_DIGEST = re.compile(r"sha256:[0-9a-fA-F]{64}")
 _KEY_NAME = re.compile(r"[\w.@-]{1,64}")
 _KEY = re.compile(r"[\x21-\x7e]{1,4096}")
 _HOST = re.compile(r"\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+")
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(?:\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::\d{1,5})?")
-_SOURCE = re.compile(r"[\w.-]{1,64}")
-_STORES = ("sqlite", "postgresql", "postgres")
-_CACHES = ("redis", "rediss", "valkey", "unix")
+_SERVER_NAME = re.compile(r"[\w.-]{1,64}")
+_DATABASE_SCHEMES = ("sqlite", "postgresql", "postgres")
+_REDIS_SCHEMES = ("redis", "rediss", "valkey", "unix")
 
 
-def resolve(file: File, catalog: Catalog, env: Mapping[str, str], problems: Problems) -> Config:
-    """The configuration that the settings describe; it is not to be used when a problem was noted."""
+def resolve(file: ConfigFile, catalog: ProviderCatalog, env: Mapping[str, str], problems: ProblemCollector) -> Config:
+    """Resolve the settings; the result must not be used when a problem was noted."""
     upstreams = {name: resolve_upstream(name, entry, catalog, env, problems) for name, entry in file.upstreams.items()}
     rows = {name: row_of(entry, catalog) for name, entry in file.upstreams.items()}
-    models = resolve_models(file.models, Surroundings(upstreams, rows), problems)
+    models = resolve_models(file.models, ResolvedUpstreams(upstreams, rows), problems)
     _check_server(file.server, bool(file.keys), problems)
     _check_keys(file.keys, {name for entry in file.models for name in (entry.name, *entry.aliases)}, problems)
     _check_tools(file.tools, problems)
-    _check_runs(file.runs, problems)
-    _check_address("storage", file.storage, _STORES, problems)
-    _check_address("redis", file.redis, _CACHES, problems)
+    if file.runs.lease_seconds < 2 * file.runs.look_seconds:
+        message = "must be at least twice runs.look_seconds, or a node loses its runs"
+        problems.note("runs.lease_seconds", message, unless=r"runs\.look_seconds")
+    _check_address("storage", file.storage, _DATABASE_SCHEMES, problems)
+    _check_address("redis", file.redis, _REDIS_SCHEMES, problems)
     return Config(
         server=file.server,
         keys=file.keys,
@@ -41,6 +50,7 @@ def resolve(file: File, catalog: Catalog, env: Mapping[str, str], problems: Prob
         models=models,
         default_model=default_model(file.default_model, file.models, problems),
         tools=file.tools,
+        vscode=file.vscode,
         embedded=file.embedded,
         text=file.text,
         storage=file.storage,
@@ -53,18 +63,19 @@ def resolve(file: File, catalog: Catalog, env: Mapping[str, str], problems: Prob
     )
 
 
-def check_bind(config: Config, problems: Problems) -> None:
-    """Notes an address that others can reach while anybody would be let in."""
+def check_bind(config: Config, problems: ProblemCollector) -> None:
+    """Note an address that other machines can reach while no key is needed."""
     host = config.server.host
     if not config.keys and not is_loopback(host):
         problems.note(
             "server.host",
             f"{host} can be reached from other machines, so a key is needed: add one under `keys`, "
             'such as {name: me, key: "${TOOLGATE_KEY}"}, or listen on 127.0.0.1',
+            unless="keys",
         )
 
 
-def _check_server(server: Server, has_keys: bool, problems: Problems) -> None:
+def _check_server(server: ServerSettings, has_keys: bool, problems: ProblemCollector) -> None:
     if server.open and has_keys:
         problems.note("server.open", "contradicts `keys`: remove one of the two")
     for number, host in enumerate(server.hosts):
@@ -74,17 +85,12 @@ def _check_server(server: Server, has_keys: bool, problems: Problems) -> None:
         path = f"server.origins[{number}]"
         if origin == "*":
             if not has_keys:
-                problems.note(path, "* would let every web page in: it needs keys")
+                problems.note(path, "* would let every web page in: it needs keys", unless="keys")
         elif not _ORIGIN.fullmatch(origin):
             problems.note(path, "must be an origin in small letters, such as https://app.example.org, without a path")
 
 
-def _check_runs(runs: Runs, problems: Problems) -> None:
-    if runs.lease_seconds < 2 * runs.look_seconds:
-        problems.note("runs.lease_seconds", "must be at least twice runs.look_seconds, or a node loses what it has")
-
-
-def _check_keys(keys: tuple[Key, ...], models: Collection[str], problems: Problems) -> None:
+def _check_keys(keys: tuple[KeySettings, ...], models: Collection[str], problems: ProblemCollector) -> None:
     names: dict[str, str] = {}
     values: dict[Secret, str] = {}
     for number, key in enumerate(keys):
@@ -92,7 +98,7 @@ def _check_keys(keys: tuple[Key, ...], models: Collection[str], problems: Proble
         text = key.key.reveal()
         if not text:
             problems.note(f"{path}.key", "is empty")
-        elif text.startswith("sha256:") and not _DIGEST.fullmatch(text):
+        elif text.startswith("sha256:") and not _KEY_DIGEST.fullmatch(text):
             problems.note(f"{path}.key", "must have 64 hex digits after sha256:")
         elif not _KEY.fullmatch(text):
             problems.note(f"{path}.key", "may hold printable ASCII without spaces only, 4096 characters at most")
@@ -105,11 +111,13 @@ def _check_keys(keys: tuple[Key, ...], models: Collection[str], problems: Proble
         names.setdefault(key.name, path)
         values.setdefault(key.key, path)
         for place, model in enumerate(key.models):
-            if "*" not in model and model not in models:
-                problems.note(f"{path}.models[{place}]", f"there is no model {model}; {meant(model, models)}")
+            if "*" not in model and model not in models and not model.startswith(LENT_PREFIX):
+                problems.note(
+                    f"{path}.models[{place}]", f"there is no model {model}; {suggestion(model, models)}", NAMES
+                )
 
 
-def _check_tools(tools: Tools, problems: Problems) -> None:
+def _check_tools(tools: ToolSettings, problems: ProblemCollector) -> None:
     for name, server in tools.mcp.items():
         _check_mcp(f"tools.mcp.{name}", name, server, problems)
     for name, service in tools.http.items():
@@ -122,10 +130,10 @@ def _check_tools(tools: Tools, problems: Problems) -> None:
     _check_url("tools.approvals.webhook.url", webhook.url.partition("?")[0] if webhook else None, problems)
 
 
-def _check_mcp(path: str, name: str, server: McpServer, problems: Problems) -> None:
+def _check_mcp(path: str, name: str, server: McpServerSettings, problems: ProblemCollector) -> None:
     if bool(server.command) == bool(server.url):
-        problems.note(path, "needs either a command or a url")
-    if not _SOURCE.fullmatch(name):
+        problems.note(path, "needs either a command or a url", unless=rf"{re.escape(path)}\.(command|url)")
+    if not _SERVER_NAME.fullmatch(name):
         problems.note(path, "a name may hold letters, digits and . _ - only, 64 at most")
     _check_url(f"{path}.url", server.url and server.url.partition("?")[0], problems)
     if server.url and not server.url.isprintable():
@@ -138,20 +146,22 @@ def _check_mcp(path: str, name: str, server: McpServer, problems: Problems) -> N
         _check_url(f"{path}.oauth.issuer", server.oauth.issuer, problems)
 
 
-def _check_url(path: str, url: str | None, problems: Problems) -> None:
-    if url is not None and (wrong := complaint(url)):
-        problems.note(path, wrong)
+def _check_url(path: str, url: str | None, problems: ProblemCollector) -> None:
+    if url is not None and (problem := url_problem(url)):
+        problems.note(path, problem)
 
 
-def _check_address(path: str, address: Secret | None, schemes: Collection[str], problems: Problems) -> None:
+def _check_address(path: str, address: Secret | None, schemes: Collection[str], problems: ProblemCollector) -> None:
     if address is None:
         return
     scheme, mark, rest = address.reveal().partition("://")
     if not mark or scheme.partition("+")[0] not in schemes:
         problems.note(path, f"must start with one of {', '.join(f'{known}://' for known in schemes)}")
-    elif rest.partition("/")[0].count("@") > 1:  # what is taken for the host would be told, and is half a password
+    elif rest.partition("/")[0].count("@") > 1:  # the host would be printed, and holds part of the password
         problems.note(path, "has more than one @ before its path: write %40 for one in a name or password")
-    elif scheme != "sqlite" and not _is_readable(address.reveal()):  # the library's words would show a part of it
+    elif scheme != "sqlite" and not _is_readable(
+        address.reveal()
+    ):  # the library's error message would show a part of it
         problems.note(path, "is malformed: write special characters of a name or password as %XX, such as %2F for /")
 
 

@@ -1,17 +1,17 @@
-"""Upstreams as they are written, completed from the provider table and checked."""
+"""Resolve the configured upstreams: complete them from the provider table, and check them."""
 
 import re
 from collections.abc import Mapping
 
 import msgspec
 
-from toolgate.config.addresses import base_url, complaint
-from toolgate.config.problems import Problems, meant
-from toolgate.config.secret import Secret
-from toolgate.config.settings import UpstreamEntry
-from toolgate.config.values import BUILTIN, Upstream
+from toolgate.config.addresses import base_url, url_problem
+from toolgate.config.errors import ProblemCollector, suggestion
+from toolgate.config.resolved_config import BUILTIN, VSCODE, UpstreamConfig
+from toolgate.config.settings import UpstreamSettings
+from toolgate.config.settings.secret import Secret
 from toolgate.dialects.dialect import Quirks
-from toolgate.upstreams.catalog import Catalog, DialectName, Row, host_of
+from toolgate.upstreams.catalog import DialectName, Provider, ProviderCatalog, host_of
 
 _NAME = re.compile(r"[\w.@/-]{1,64}")
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -19,33 +19,39 @@ _HEADER_VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
 _CREDENTIALS = {"authorization", "x-api-key", "api-key"}
 
 
-def row_of(entry: UpstreamEntry, catalog: Catalog) -> Row | None:
-    """The provider's row: by its name if one is given, else by the host of the URL."""
+def row_of(entry: UpstreamSettings, catalog: ProviderCatalog) -> Provider | None:
+    """Find the row of the provider table: by the provider's name if one is given, else by the host of the URL."""
     if entry.provider is not None:
         return catalog.rows.get(entry.provider)
     return catalog.at(entry.base_url) if entry.base_url else None
 
 
 def resolve_upstream(
-    name: str, entry: UpstreamEntry, catalog: Catalog, env: Mapping[str, str], problems: Problems
-) -> Upstream | None:
-    """The upstream that an entry describes, or None when something essential is missing."""
+    name: str, entry: UpstreamSettings, catalog: ProviderCatalog, env: Mapping[str, str], problems: ProblemCollector
+) -> UpstreamConfig | None:
+    """Resolve one upstream; None when something essential is missing."""
     path = f"upstreams.{name}"
-    _check_name(name, path, problems)
+    if name in (BUILTIN, VSCODE):
+        problems.note(
+            path, f"this name belongs to the {'built-in upstream' if name == BUILTIN else 'bridge to VS Code'}"
+        )
+    elif not _NAME.fullmatch(name):
+        problems.note(path, "a name may hold letters, digits and . _ @ / - only, 64 at most")
     check_headers(entry.headers, f"{path}.headers", problems)
     row = row_of(entry, catalog)
     if entry.provider is not None and row is None:
-        problems.note(f"{path}.provider", f"is not in the table; {meant(entry.provider, catalog.rows)}")
+        problems.note(f"{path}.provider", f"is not in the table; {suggestion(entry.provider, catalog.rows)}")
         return None
     dialect = entry.dialect or (next(iter(row.dialects)) if row else None)
     if dialect is None:
-        problems.note(path, "needs a dialect, or a provider of the table")
+        unread = rf"{re.escape(path)}\.(dialect|provider)"
+        problems.note(path, "needs a dialect, or a provider of the table", unless=unread)
         return None
     url = _base_url(entry, row, dialect, path, problems)
     key = _api_key(entry, row, url, path, env, problems)
     if url is None:
         return None
-    return Upstream(
+    return UpstreamConfig(
         name=name,
         dialect=dialect,
         base_url=url,
@@ -59,26 +65,35 @@ def resolve_upstream(
     )
 
 
-def _base_url(entry: UpstreamEntry, row: Row | None, dialect: DialectName, path: str, problems: Problems) -> str | None:
+def _base_url(
+    entry: UpstreamSettings, row: Provider | None, dialect: DialectName, path: str, problems: ProblemCollector
+) -> str | None:
     endpoint = row.dialects.get(dialect) if row else None
     if entry.base_url is not None:
-        wrong = complaint(entry.base_url, ("ws", "wss", "http", "https") if dialect == "peer" else ("http", "https"))
-        if wrong:
-            problems.note(f"{path}.base_url", wrong)
-        return None if wrong else base_url(entry.base_url, dialect, endpoint)
+        problem = url_problem(
+            entry.base_url, ("ws", "wss", "http", "https") if dialect == "peer" else ("http", "https")
+        )
+        if problem:
+            problems.note(f"{path}.base_url", problem)
+        return None if problem else base_url(entry.base_url, dialect, endpoint)
     if endpoint and endpoint.base_url:
         return endpoint.base_url
     if row and not endpoint:
-        problems.note(f"{path}.dialect", f"{row.title} is not known to speak it; {meant(dialect, row.dialects)}")
+        problems.note(f"{path}.dialect", f"{row.title} is not known to speak it; {suggestion(dialect, row.dialects)}")
     else:
-        problems.note(f"{path}.base_url", "is required")
+        problems.note(f"{path}.base_url", "is required", unless=rf"{re.escape(path)}\.provider")
     return None
 
 
 def _api_key(
-    entry: UpstreamEntry, row: Row | None, url: str | None, path: str, env: Mapping[str, str], problems: Problems
+    entry: UpstreamSettings,
+    row: Provider | None,
+    url: str | None,
+    path: str,
+    env: Mapping[str, str],
+    problems: ProblemCollector,
 ) -> Secret | None:
-    """The key that is given, or that of the provider's variable, which is sent to none but the provider's own hosts."""
+    """Return the configured key, or that of the provider's variable, which is sent only to the provider's own hosts."""
     if entry.api_key is not None:
         if not _HEADER_VALUE.fullmatch(entry.api_key.reveal()):
             what = "holds characters that a header cannot carry" if entry.api_key else "is empty"
@@ -88,21 +103,14 @@ def _api_key(
         return None
     if any(name.lower() in _CREDENTIALS for name in entry.headers):
         return None
-    usual = env.get(row.key, "").strip()
-    if not usual:
+    default = env.get(row.key, "").strip()
+    if not default:
         problems.note(f"{path}.api_key", f"is required: set the environment variable {row.key} or give another")
         return None
-    return Secret(usual)
+    return Secret(default)
 
 
-def _check_name(name: str, path: str, problems: Problems) -> None:
-    if name == BUILTIN:
-        problems.note(path, "this name belongs to the built-in upstream")
-    elif not _NAME.fullmatch(name):
-        problems.note(path, "a name may hold letters, digits and . _ @ / - only, 64 at most")
-
-
-def check_headers(headers: Mapping[str, Secret], path: str, problems: Problems) -> None:
+def check_headers(headers: Mapping[str, Secret], path: str, problems: ProblemCollector) -> None:
     """Note every header that cannot be sent."""
     for name, value in headers.items():
         if not _HEADER_NAME.fullmatch(name):

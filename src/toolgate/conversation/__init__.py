@@ -1,1 +1,1 @@
-"""Values only: messages, requests, events and failures. Knows no wire format and does no I/O."""
+"""Define the values of a conversation: messages, requests, events and errors. Knows no wire format and does no I/O."""

@@ -1,4 +1,4 @@
-"""The tree of failures, split by whose fault they are.
+"""Define the tree of errors, split by whose fault they are.
 
     ToolgateError
     ├── ClientFault             the request cannot be served as it was asked
@@ -9,18 +9,19 @@
     │   ├── Conflict            409
     │   ├── TooLarge            413
     │   ├── WrongMediaType      415
-    │   ├── Misdirected         421, a Host or Origin we do not serve
+    │   ├── MisdirectedRequest  421, a Host or Origin that is not served
     │   └── RateLimited         429, with `retry_after`
-    ├── UpstreamFault           whoever should have answered did not, or answered badly
-    │   ├── Rejected            it refused this very request; its status is kept where the client can mend it
-    │   ├── Unavailable         502/503, it could not be reached or said it is broken or busy
-    │   │   └── Unreachable     no connection to it could be opened, so that nothing was asked
-    │   ├── TimedOut            504
-    │   ├── Garbled             502, it broke its own protocol or stopped in the middle
-    │   └── EmptyAnswer         502, it answered, and said nothing
-    └── GatewayFault            500/503, ours
+    ├── UpstreamFault           the upstream did not answer, or answered badly
+    │   ├── UpstreamRejected    it rejected this request; its status is kept where the client can correct the request
+    │   ├── UpstreamUnavailable 502/503, it could not be reached or reported that it is broken or busy
+    │   │   └── UpstreamUnreachable  no connection could be opened, so no request was sent
+    │   ├── UpstreamTimeout     504
+    │   ├── MalformedResponse   502, it broke its own protocol or stopped in the middle
+    │   └── EmptyModelAnswer    502, its answer holds neither text nor a call
+    └── GatewayFault            500, our own fault
+        └── Overloaded          503, we are full or shutting down
 
-A failure is an exception, never an event. Dialects turn it into their own words; nothing here knows a wire format.
+An error is an exception, never an event. Dialects encode it in their own form; nothing here knows a wire format.
 """
 
 from collections.abc import Mapping
@@ -29,11 +30,11 @@ from typing import Any
 from toolgate.conversation.events import Usage
 
 MAX_MESSAGE = 16_000
-"""Characters of a message: it is logged, searched for secrets and sent, so that its length costs something each time."""
+"""Characters of a message: it is logged, searched for secrets and sent, and each of these costs time by its length."""
 
 
 class ToolgateError(Exception):
-    """A failure with everything a dialect needs to speak of it; `details` are for programs, where a dialect has them."""
+    """An error with everything a dialect needs to encode it; `details` are for programs, where a dialect has a field."""
 
     status = 500
     code = "internal_error"
@@ -48,7 +49,7 @@ class ToolgateError(Exception):
         status: int | None = None,
         details: Mapping[str, Any] | None = None,
     ) -> None:
-        if len(message) > MAX_MESSAGE:  # it quotes what somebody sent
+        if len(message) > MAX_MESSAGE:  # it quotes what a client or an upstream sent
             message = message[:MAX_MESSAGE] + "…"
         super().__init__(message)
         self.message = message
@@ -62,7 +63,7 @@ class ToolgateError(Exception):
 
 
 class ClientFault(ToolgateError):
-    """The request cannot be served as it was asked."""
+    """The request cannot be served as it is."""
 
     status = 400
 
@@ -74,35 +75,35 @@ class InvalidRequest(ClientFault):
 
 
 class Unauthenticated(ClientFault):
-    """No key, or none that we know."""
+    """The request has no key, or an unknown one."""
 
     status = 401
     code = "invalid_api_key"
 
 
 class Forbidden(ClientFault):
-    """The key is good but not for this."""
+    """The key is valid but may not do this."""
 
     status = 403
     code = "forbidden"
 
 
 class NotFound(ClientFault):
-    """There is no such thing, or none that this caller may see."""
+    """The resource does not exist, or this caller may not see it."""
 
     status = 404
     code = "not_found"
 
 
 class Conflict(ClientFault):
-    """It was decided already, or is being changed by somebody else."""
+    """The resource was decided already, or another request is changing it."""
 
     status = 409
     code = "conflict"
 
 
 class TooLarge(ClientFault):
-    """A size limit was passed; the message names it."""
+    """A size limit was exceeded; the message names it."""
 
     status = 413
     code = "request_too_large"
@@ -115,24 +116,24 @@ class WrongMediaType(ClientFault):
     code = "unsupported_media_type"
 
 
-class Misdirected(ClientFault):
-    """A Host or Origin that we do not serve: what a web page would send to a server on loopback."""
+class MisdirectedRequest(ClientFault):
+    """The Host or Origin is not served here: a web page that attacks a server on loopback would send such a one."""
 
     status = 421
     code = "misdirected_request"
 
 
 class RateLimited(ClientFault):
-    """Too much, too soon; `retry_after` says when."""
+    """The caller sent too many requests; `retry_after` says when to try again."""
 
     status = 429
     code = "rate_limit_exceeded"
 
 
 class UpstreamFault(ToolgateError):
-    """Whoever should have answered did not, or answered badly; `upstream_status` is what it said, if it spoke HTTP.
+    """The upstream did not answer, or answered badly; `upstream_status` is its HTTP status, if it sent one.
 
-    `usage` is what it reported to have used all the same.
+    `usage` is what it reported nevertheless.
     """
 
     status = 502
@@ -141,50 +142,50 @@ class UpstreamFault(ToolgateError):
     usage: Usage | None = None
 
 
-class Rejected(UpstreamFault):
-    """The upstream refused this very request; asking again would not help."""
+class UpstreamRejected(UpstreamFault):
+    """The upstream rejected this request; sending it again would not help."""
 
     status = 400
     code = "upstream_rejected"
 
 
-class Unavailable(UpstreamFault):
-    """The upstream could not be reached, or said that it is broken or busy; another one may answer."""
+class UpstreamUnavailable(UpstreamFault):
+    """The upstream could not be reached, or reported that it is broken or busy; another one may answer."""
 
     code = "upstream_unavailable"
 
 
-class Unreachable(Unavailable):
-    """No connection to the upstream could be opened, so that nothing was asked."""
+class UpstreamUnreachable(UpstreamUnavailable):
+    """No connection to the upstream could be opened, so no request was sent."""
 
 
-class TimedOut(UpstreamFault):
+class UpstreamTimeout(UpstreamFault):
     """The upstream took longer than the configured limit named in the message."""
 
     status = 504
     code = "upstream_timeout"
 
 
-class Garbled(UpstreamFault):
-    """The upstream broke its own protocol or stopped in the middle; what it said so far is not an answer."""
+class MalformedResponse(UpstreamFault):
+    """The upstream broke its own protocol or stopped in the middle; what it sent so far is not an answer."""
 
     code = "upstream_garbled"
 
 
-class EmptyAnswer(UpstreamFault):
+class EmptyModelAnswer(UpstreamFault):
     """The model answered with neither text nor a call, though it was asked more than once."""
 
     code = "empty_answer"
 
 
 class GatewayFault(ToolgateError):
-    """Our own fault, or our own limit."""
+    """The error is our own fault, or our own limit."""
 
     code = "internal_error"
 
 
 class Overloaded(GatewayFault):
-    """We are full or shutting down; `retry_after` says when to come back."""
+    """This server is full or shutting down; `retry_after` says when to try again."""
 
     status = 503
     code = "overloaded"

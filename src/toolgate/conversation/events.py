@@ -1,14 +1,14 @@
-"""The grammar of an answer while it is being made.
+"""Define the events of an answer and their grammar.
 
     run   := step Finish
     step  := StepStart (part | ToolProgress)* StepEnd
     part  := PartStart Delta* PartEnd
 
-A run in which the gateway calls tools asks the model several times, yet it is told as one step: its calls and their results
-are parts like others.
+A run in which the gateway runs tools asks the model several times, yet it is emitted as one step: its calls and their
+results are parts like others.
 
-One part is open at a time, so a `Delta` needs no address. `PartEnd` carries the whole part: storage, the loop and
-whole answers read `PartEnd` alone and may be given no deltas at all. Failure is an exception, never an event.
+One part is open at a time, so a `Delta` needs no address. `PartEnd` carries the complete part: storage, the tool loop and
+whole answers read `PartEnd` alone and work without any deltas. An error is an exception, never an event.
 """
 
 from typing import Literal, TypeAlias
@@ -31,7 +31,7 @@ class Usage(Struct, frozen=True):
     estimated: bool = False
 
     def __add__(self, other: "Usage") -> "Usage":
-        """The two together; an estimate stays an estimate."""
+        """Add two usages; the sum is estimated if one of them is."""
         return Usage(
             self.input + other.input,
             self.output + other.output,
@@ -45,7 +45,7 @@ class Usage(Struct, frozen=True):
 class StepStart(Struct, frozen=True):
     """A model began to answer; `id` and `model` are the upstream's own, for the record.
 
-    `usage` is what the upstream already knows of the input, where its dialect tells this early.
+    `usage` is what the upstream already reports of the input, where its dialect does so this early.
     """
 
     id: str | None = None
@@ -72,7 +72,7 @@ class PartEnd(Struct, frozen=True):
 
 
 class ToolProgress(Struct, frozen=True):
-    """How far a call that the gateway runs has come, in words, in numbers or both."""
+    """The progress of a call that the gateway runs, as a message, as numbers or both."""
 
     call_id: str
     message: str | None = None
@@ -81,7 +81,7 @@ class ToolProgress(Struct, frozen=True):
 
 
 class StepEnd(Struct, frozen=True):
-    """The model stopped, why, and what it cost; `usage` None means that the upstream did not say."""
+    """The model stopped; `usage` is None if the upstream did not report it."""
 
     reason: FinishReason
     usage: Usage | None = None

@@ -1,4 +1,4 @@
-"""A stream of events and a whole answer are two forms of one thing; these turn each into the other."""
+"""Convert between a stream of events and a whole answer."""
 
 from collections.abc import Iterable
 
@@ -17,7 +17,7 @@ from toolgate.conversation.message import Part, Reasoning, Refusal, Text, ToolCa
 
 
 def fold(events: Iterable[RunEvent]) -> ModelResponse:
-    """The whole answer that the events tell; deltas are not looked at."""
+    """Return the whole answer of these events; deltas are not read."""
     start, parts, end = StepStart(), [], None
     for event in events:
         match event:
@@ -33,12 +33,15 @@ def fold(events: Iterable[RunEvent]) -> ModelResponse:
 
 
 def is_empty(response: ModelResponse) -> bool:
-    """Whether the model ended its answer by itself and has said nothing in it."""
-    return response.reason in ("stop", "tool_calls") and all(is_blank(part) for part in response.parts)
+    """Return whether the model ended its answer by itself with neither text nor a call in it."""
+    for part in response.parts:  # a generator costs more than the look, and every answer pays for it
+        if not is_blank(part):
+            return False
+    return response.reason in ("stop", "tool_calls")
 
 
 def unfold(response: ModelResponse) -> list[StepEvent]:
-    """The events of an answer that came whole: each part in one delta."""
+    """Return the events of a whole answer: each part in one delta."""
     events: list[StepEvent] = [StepStart(response.id, response.model, response.usage)]
     for part in response.parts:
         events += unfold_part(part)
@@ -47,22 +50,17 @@ def unfold(response: ModelResponse) -> list[StepEvent]:
 
 
 def unfold_part(part: Part) -> list[StepEvent]:
-    """One part as its three events."""
+    """Return the events of one part: its start, one delta if it has text, its end."""
+    opening: Part
     match part:
         case Text(text):
-            return _spoken(Text("", part.extra), text, part)
+            opening = Text("", part.extra)
         case Reasoning(text):
-            return _spoken(Reasoning(""), text, part)
+            opening = Reasoning("")
         case Refusal(text):
-            return _spoken(Refusal("", part.extra), text, part)
-        case ToolCall():
+            opening = Refusal("", part.extra)
+        case ToolCall(arguments=text):
             opening = ToolCall(part.id, part.name, "", part.executor, part.freeform, extra=part.extra)
-            return _spoken(opening, part.arguments, part)
         case _:
             return [PartStart(part), PartEnd(part)]
-
-
-def _spoken(opening: Part, text: str, whole: Part) -> list[StepEvent]:
-    if not text:
-        return [PartStart(opening), PartEnd(whole)]
-    return [PartStart(opening), Delta(text), PartEnd(whole)]
+    return [PartStart(opening), Delta(text), PartEnd(part)] if text else [PartStart(opening), PartEnd(part)]

@@ -1,7 +1,7 @@
-"""Calls and results of a history, matched by id before anything else looks at it.
+"""Match the tool results of a history to its calls by id, before a request is translated.
 
 A result that answers no call is the client's mistake. A call without a result is not: clients lose results when a turn is
-interrupted, and without an error result in its place the conversation could never go on.
+interrupted, and without an error result in its place the conversation could never continue.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -15,32 +15,37 @@ from toolgate.conversation.errors import InvalidRequest
 from toolgate.conversation.message import Extra, Message, Text, ToolCall, ToolResult
 from toolgate.conversation.request import ModelRequest
 
-Numbered: TypeAlias = tuple[int, Message]
+NumberedMessage: TypeAlias = tuple[int, Message]
 
 LOST_RESULT = "No result was recorded for this tool call: it was interrupted or its result was lost."
 
 
-def settle(request: ModelRequest, strict: bool = False, lenient: bool = False, resumable: bool = False) -> ModelRequest:
-    """The request with every call answered once, right behind it and in call order.
+def match_results(
+    request: ModelRequest, strict: bool = False, lenient: bool = False, resumable: bool = False
+) -> ModelRequest:
+    """Return the request with one result for every call, right behind the calls and in their order.
 
-    `strict` refuses a call without a result; `lenient` drops a result without a call instead of refusing it. In a
+    `strict` rejects a call without a result; `lenient` drops a result without a call instead of rejecting it. In a
     `resumable` conversation the gateway's own calls at its end may still be waiting to be run.
     """
-    if not any(message.role == "tool" or _calls(message) for message in request.messages):
+    for message in request.messages:
+        if message.role == "tool" or (message.role == "assistant" and _calls(message)):
+            break
+    else:
         return request
     warnings = list(request.warnings)
-    turns = tuple(_joined(request.messages))
-    waiting = {call.id for call in unanswered([message for _, message in turns])} if resumable else set()
-    messages = tuple(_settled(turns, warnings, strict, lenient, waiting))
+    turns = tuple(_join_turns(request.messages))
+    waiting = {call.id for call in unanswered_calls([message for _, message in turns])} if resumable else set()
+    messages = tuple(_with_results(turns, warnings, strict, lenient, waiting))
     if messages == request.messages and len(warnings) == len(request.warnings):
         return request
     return msgspec.structs.replace(request, messages=messages, warnings=tuple(warnings))
 
 
-def _joined(messages: Iterable[Message]) -> Iterator[Numbered]:
-    """Join the messages that one turn of the model was split into; each comes with its number in the request.
+def _join_turns(messages: Iterable[Message]) -> Iterator[NumberedMessage]:
+    """Join the messages that one turn of the model was split into, and number each by its place in the request.
 
-    Clients send a turn's text and each of its calls as messages of their own, and a result put behind its call would
+    Some clients send a turn's text and each of its calls as separate messages, and a result put behind its call would
     then stand in the middle of the turn.
     """
     for role, group in groupby(enumerate(messages), key=lambda entry: entry[1].role):
@@ -51,18 +56,18 @@ def _joined(messages: Iterable[Message]) -> Iterator[Numbered]:
         if more:
             split = [first, *[message for _, message in more]]
             parts = tuple([part for message in split for part in message.parts])
-            first = Message("assistant", parts, reduce(_with_extra, [message.extra for message in split]))
+            first = Message("assistant", parts, reduce(_merge_extra, [message.extra for message in split]))
         yield number, first
 
 
-def _with_extra(one: Extra, other: Extra) -> Extra:
+def _merge_extra(one: Extra, other: Extra) -> Extra:
     if not (one and other):
         return one or other
     return {dialect: {**one.get(dialect, {}), **other.get(dialect, {})} for dialect in {**one, **other}}
 
 
-def unanswered(messages: Sequence[Message]) -> list[ToolCall]:
-    """The gateway's calls at the end of the conversation that have no result yet."""
+def unanswered_calls(messages: Sequence[Message]) -> list[ToolCall]:
+    """Return the gateway's calls at the end of the conversation that have no result yet."""
     answered: set[str] = set()
     for message in reversed(messages):
         if message.role == "assistant":
@@ -74,8 +79,8 @@ def unanswered(messages: Sequence[Message]) -> list[ToolCall]:
     return []
 
 
-def _settled(
-    turns: tuple[Numbered, ...], warnings: list[str], strict: bool, lenient: bool, waiting: Collection[str]
+def _with_results(
+    turns: tuple[NumberedMessage, ...], warnings: list[str], strict: bool, lenient: bool, waiting: Collection[str]
 ) -> Iterator[Message]:
     results = _results_by_call(turns, warnings, lenient)
     for number, message in turns:
@@ -91,16 +96,18 @@ def _settled(
                 if strict:
                     raise InvalidRequest(f"The tool call {call.id!r} has no result.", param=f"messages[{number}]")
                 if message is turns[-1][1]:
-                    continue  # the last word is a call: a prefill, or a turn for the caller to end
+                    continue  # the conversation ends in a call: a prefill, or a turn that the caller completes
                 warnings.append(f"tool call {call.id} had no result: an error result was supplied")
                 result = Message("tool", (ToolResult(call.id, (Text(LOST_RESULT),), True, call.name),))
             yield result
 
 
-def _results_by_call(turns: tuple[Numbered, ...], warnings: list[str], lenient: bool) -> dict[tuple[int, int], Message]:
-    """The message that answers each call, addressed by the call's message and position in it.
+def _results_by_call(
+    turns: tuple[NumberedMessage, ...], warnings: list[str], lenient: bool
+) -> dict[tuple[int, int], Message]:
+    """Return the message that answers each call, addressed by the call's message and position in it.
 
-    Ids may come back in every round, so a result belongs to the nearest earlier call of that id.
+    Ids may repeat in every round, so a result belongs to the nearest earlier call of that id.
     """
     latest: dict[str, tuple[int, int]] = {}
     names: dict[tuple[int, int], str] = {}
@@ -117,7 +124,11 @@ def _results_by_call(turns: tuple[Numbered, ...], warnings: list[str], lenient: 
             address = latest.get(part.call_id)
             if address is None:
                 if not lenient:
-                    raise _orphan(part.call_id, number)
+                    raise InvalidRequest(
+                        f"The tool result for {part.call_id!r} matches no earlier tool call.",
+                        param=f"messages[{number}].tool_call_id",
+                        code="unknown_tool_call_id",
+                    )
                 warnings.append(f"a tool result for {part.call_id} matches no earlier call and was ignored")
                 continue
             if address in answers:
@@ -125,14 +136,6 @@ def _results_by_call(turns: tuple[Numbered, ...], warnings: list[str], lenient: 
             part = part if part.name else msgspec.structs.replace(part, name=names[address])
             answers[address] = Message("tool", (part,), message.extra)
     return answers
-
-
-def _orphan(call_id: str, number: int) -> InvalidRequest:
-    return InvalidRequest(
-        f"The tool result for {call_id!r} matches no earlier tool call.",
-        param=f"messages[{number}].tool_call_id",
-        code="unknown_tool_call_id",
-    )
 
 
 def _calls(message: Message) -> list[ToolCall]:

@@ -1,8 +1,8 @@
-"""Call ids that every dialect accepts and that are unique across a conversation.
+"""Make call ids that every dialect accepts and that are unique across a conversation.
 
 Upstreams send ids such as `functions.search:0`, `0` or `call_1` that restart every turn, or none at all, while clients
-match results by id over the whole history and some accept only `[a-zA-Z0-9_-]`. A foreign id of that kind is carried
-inside one of ours, so that the upstream gets its own back on the next turn without our remembering anything.
+match results by id over the whole history and some accept only `[a-zA-Z0-9_-]`. A foreign id of that kind is encoded
+inside one of ours, so that the upstream gets its own back on the next turn without anything being stored here.
 """
 
 import base64
@@ -16,42 +16,42 @@ _ALPHABET = string.ascii_letters + string.digits
 _LETTERS = bytes([ord(_ALPHABET[byte % 62]) for byte in range(256)])
 _PORTABLE = re.compile(r"[a-zA-Z0-9_-]{16,64}")
 _CARRIED = re.compile(r"call_tg[a-zA-Z0-9]{6}_([a-zA-Z0-9_-]+)")
-LONGEST = 64
+MAX_LENGTH = 64
 
-# The system is asked for many at a time, since each time costs a call of the kernel. That is a global, but one of which
-# nobody can tell: what is taken from it is gone, and a process that is forked off begins with none.
-_AT_ONCE = 64
+# Random bytes are read for many suffixes at a time, since each read is a system call. This is a global, but an
+# unobservable one: each suffix is used once, and a forked process begins with an empty list.
+_BATCH = 64
 _fresh: list[str] = []
 os.register_at_fork(after_in_child=_fresh.clear)
 
 
-def mint(length: int = 24) -> str:
-    """A fresh random suffix of letters and digits, at most 64."""
+def random_suffix(length: int = 24) -> str:
+    """Return a random suffix of letters and digits, at most 64."""
     try:
         return _fresh.pop()[:length]
     except IndexError:
-        letters = secrets.token_bytes(LONGEST * _AT_ONCE).translate(_LETTERS).decode()
-        first, *others = [letters[at : at + LONGEST] for at in range(0, len(letters), LONGEST)]
+        letters = secrets.token_bytes(MAX_LENGTH * _BATCH).translate(_LETTERS).decode()
+        first, *others = [letters[at : at + MAX_LENGTH] for at in range(0, len(letters), MAX_LENGTH)]
         _fresh.extend(others)
         return first[:length]
 
 
 def new_call_id() -> str:
-    """A fresh call id in the shape OpenAI's clients know."""
-    return "call_" + mint()
+    """Return a new call id in OpenAI's form."""
+    return "call_" + random_suffix()
 
 
-def portable(foreign: str) -> str:
-    """An id safe in every dialect and unique over a conversation, from which `original` finds the foreign one."""
+def portable_id(foreign: str) -> str:
+    """Return an id that every dialect accepts and that is unique in a conversation; `original_id` reverses it."""
     if _PORTABLE.fullmatch(foreign) and not _CARRIED.fullmatch(foreign):
         return foreign
     text = base64.urlsafe_b64encode(foreign.encode("utf-8", "replace")).decode().rstrip("=")
-    carried = f"call_tg{mint(6)}_{text}"
-    return carried if len(carried) <= LONGEST else new_call_id()
+    carried = f"call_tg{random_suffix(6)}_{text}"
+    return carried if len(carried) <= MAX_LENGTH else new_call_id()
 
 
-def original(call_id: str) -> str:
-    """The upstream's own id inside one that `portable` made; any other id is returned as it is."""
+def original_id(call_id: str) -> str:
+    """Return the upstream's own id inside one that `portable_id` made; any other id is returned unchanged."""
     found = _CARRIED.fullmatch(call_id)
     if found is None:
         return call_id
@@ -62,8 +62,8 @@ def original(call_id: str) -> str:
         return call_id
 
 
-def fitted(id: str, pattern: str) -> str:
-    """The id if it matches the pattern, else nine characters made from it, always the same: what the strictest accept."""
+def fit_id(id: str, pattern: str) -> str:
+    """Return the id if it matches the pattern, else nine characters derived from it, which the strictest APIs accept."""
     if re.fullmatch(pattern, id):
         return id
     number = int.from_bytes(hashlib.sha256(id.encode("utf-8", "replace")).digest()[:8])

@@ -1,13 +1,13 @@
-"""Messages and the parts they are made of: immutable values that every dialect reads and writes.
+"""Define messages and their parts: immutable values that every dialect decodes and encodes.
 
-`extra` holds what a dialect said that we do not understand, under that dialect's name.
-It goes back to the same dialect and to no other.
+`extra` holds fields that only one dialect understands, under that dialect's name.
+They are sent back to the same dialect and to no other.
 """
 
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 Extra: TypeAlias = Mapping[str, Mapping[str, Any]]
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
@@ -15,11 +15,11 @@ Executor: TypeAlias = Literal["client", "gateway", "provider"]
 MediaKind: TypeAlias = Literal["image", "audio", "video", "file"]
 
 NO_EXTRA: Extra = {}
-REASONING_LOST = "reasoning of earlier turns was left out: the upstream takes only its own"
+REASONING_DROPPED = "reasoning of earlier turns was left out: the upstream takes only its own"
 
 
 class Text(Struct, frozen=True, tag=True):
-    """Words; `logprobs` are the log probabilities of their tokens, in the form that all dialects share."""
+    """Text; `logprobs` are the log probabilities of its tokens, in the form that all dialects share."""
 
     text: str
     extra: Extra = NO_EXTRA
@@ -29,7 +29,7 @@ class Text(Struct, frozen=True, tag=True):
 class Media(Struct, frozen=True, tag=True):
     """A picture, sound or document: inline as base64 in `data`, or elsewhere by `url` or `file_id`.
 
-    `detail` is how closely the model should look at a picture.
+    `detail` is the resolution at which the model should read a picture.
     """
 
     kind: MediaKind
@@ -42,7 +42,7 @@ class Media(Struct, frozen=True, tag=True):
     detail: str | None = None
 
 
-class Seal(Struct, frozen=True):
+class ReasoningSignature(Struct, frozen=True):
     """A provider's proof of its own reasoning, opaque to us and worthless in another dialect."""
 
     dialect: str
@@ -50,15 +50,15 @@ class Seal(Struct, frozen=True):
 
 
 class Reasoning(Struct, frozen=True, tag=True):
-    """What the model thought; `seal` must come back untouched to the dialect that made it."""
+    """Reasoning of the model; `signature` must be sent back unchanged to the dialect that made it."""
 
     text: str
-    seal: Seal | None = None
+    signature: ReasoningSignature | None = field(default=None, name="seal")  # the name under which it is stored
     extra: Extra = NO_EXTRA
 
 
 class Refusal(Struct, frozen=True, tag=True):
-    """The model's own words for declining."""
+    """The text in which the model declines."""
 
     text: str
     extra: Extra = NO_EXTRA
@@ -67,8 +67,8 @@ class Refusal(Struct, frozen=True, tag=True):
 class ToolCall(Struct, frozen=True, tag=True):
     """A call of a tool; `arguments` is the exact JSON text, or free text for a freeform tool.
 
-    `complete` is false when the model was cut off while writing it: such a call is shown, never run.
-    `approval` names the approval that a person was asked for, if one was.
+    `complete` is false when the model was cut off inside it: such a call is shown, never run.
+    `approval` is the id of the approval that was requested for it, if one was.
     """
 
     id: str
@@ -82,7 +82,7 @@ class ToolCall(Struct, frozen=True, tag=True):
 
 
 class ToolResult(Struct, frozen=True, tag=True):
-    """What a call gave back; `is_error` is None when the client did not say."""
+    """The result of a call; `is_error` is None when the client did not specify it."""
 
     call_id: str
     content: "tuple[Text | Media, ...]"
@@ -92,14 +92,14 @@ class ToolResult(Struct, frozen=True, tag=True):
 
 
 class Opaque(Struct, frozen=True, tag=True):
-    """A part of a kind we do not know: it is kept for `dialect`, which wrote it, and shown to no other."""
+    """A part of an unknown kind: it is kept for `dialect`, which sent it, and encoded in no other."""
 
     dialect: str
     value: Mapping[str, Any]
 
 
 class ApprovalRequest(Struct, frozen=True, tag=True):
-    """A call that waits for a person's word, given under this id; it stands in answers alone, never in a history."""
+    """A call that waits for the approval of this id; it occurs in answers only, never in a history."""
 
     id: str
     call: ToolCall
@@ -109,15 +109,15 @@ Part: TypeAlias = Text | Media | Reasoning | Refusal | ToolCall | ToolResult | O
 
 
 class Message(Struct, frozen=True):
-    """One turn of one speaker; tool results stand in messages of role `tool`."""
+    """A message of one role; tool results are in messages of role `tool`."""
 
     role: Role
     parts: tuple[Part, ...]
     extra: Extra = NO_EXTRA
 
 
-def spoken_content(result: ToolResult) -> tuple[Text | Media, ...]:
-    """The content for a dialect that cannot mark a result as an error: there the words must say it."""
+def content_with_error_prefix(result: ToolResult) -> tuple[Text | Media, ...]:
+    """Return the content for a dialect that has no field for errors: its text begins with "Error" instead."""
     if not result.is_error or plain_text(result.content).lstrip()[:5].lower() == "error":
         return result.content
     match result.content:
@@ -128,10 +128,10 @@ def spoken_content(result: ToolResult) -> tuple[Text | Media, ...]:
 
 
 def is_blank(part: Part) -> bool:
-    """Whether a part of an answer tells the client nothing: blank text, reasoning or a result alone."""
+    """Return whether a part of an answer is no answer by itself: blank text, reasoning or a tool result."""
     return not part.text.strip() if isinstance(part, Text) else isinstance(part, (Reasoning, ToolResult))
 
 
 def plain_text(parts: tuple[Part, ...]) -> str:
-    """The text parts alone, joined as they stand."""
+    """Join the text parts, ignoring all others."""
     return "".join(part.text for part in parts if isinstance(part, Text))

@@ -1,12 +1,13 @@
-"""What a client asks of a model, in no dialect."""
+"""Define the request to a model, independent of any dialect: messages, tools, tool choice and settings."""
 
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
 from toolgate.conversation.message import NO_EXTRA, Extra, Message
-from toolgate.conversation.tally import UsageTally
+from toolgate.conversation.usage_tally import UsageTally
 
 ToolKind: TypeAlias = Literal["function", "freeform", "hosted"]
 
@@ -15,8 +16,8 @@ class ToolDef(Struct, frozen=True):
     """A tool offered to the model.
 
     A `function` takes JSON by its schema, a `freeform` tool takes text (perhaps by the grammar in `format`),
-    a `hosted` one is run by the provider and known to its own dialect alone, which finds it whole in `extra`.
-    `namespace` groups functions where a dialect has that notion.
+    a `hosted` one is run by the provider and known to its own dialect only, which finds it complete in `extra`.
+    `namespace` groups functions where a dialect has namespaces.
     """
 
     name: str
@@ -30,15 +31,15 @@ class ToolDef(Struct, frozen=True):
 
 
 class ToolChoice(Struct, frozen=True):
-    """Whether the model may, must or must not call; `names` narrows it to those tools; `parallel` None means unsaid."""
+    """Whether the model may, must or must not call tools; `names` restricts it to those; `parallel` None is unspecified."""
 
     mode: Literal["auto", "none", "required"] = "auto"
     names: tuple[str, ...] = ()
     parallel: bool | None = None
 
 
-class Decision(Struct, frozen=True):
-    """The client's answer to an approval that it was asked for."""
+class ApprovalResponse(Struct, frozen=True):
+    """The client's answer to an approval request."""
 
     approval: str
     approve: bool
@@ -46,17 +47,17 @@ class Decision(Struct, frozen=True):
 
 
 class ToolServer(Struct, frozen=True):
-    """A server of tools that a request names, to be used on its behalf.
+    """A tool server that a request names and whose tools the gateway offers for it.
 
-    `allowed` None means all of its tools. `asking` are those for which a person is to be asked first, None meaning all but
-    those in `unasked`.
+    `allowed` None means all of its tools. `approval_required` are the tools whose calls need approval, None meaning all
+    but those in `approval_exempt`.
     """
 
     label: str
     url: str | None = None
     allowed: tuple[str, ...] | None = None
-    asking: frozenset[str] | None = frozenset()
-    unasked: frozenset[str] = frozenset()
+    approval_required: frozenset[str] | None = frozenset()
+    approval_exempt: frozenset[str] = frozenset()
 
 
 class OutputFormat(Struct, frozen=True):
@@ -68,17 +69,17 @@ class OutputFormat(Struct, frozen=True):
     strict: bool | None = None
 
 
-def described(output: OutputFormat) -> Mapping[str, Any] | None:
-    """The schema with its description inside, for an upstream that takes a schema and nothing beside it."""
+def schema_with_description(output: OutputFormat) -> Mapping[str, Any] | None:
+    """Return the schema with its description inside, for an upstream that has no other field for it."""
     if output.schema is None or output.description is None or "description" in output.schema:
         return output.schema
     return {"description": output.description, **output.schema}
 
 
-class Thinking(Struct, frozen=True):
-    """How much the model should think: an effort word, a token budget, or both; `summary` asks to see it.
+class ThinkingConfig(Struct, frozen=True):
+    """How much the model should reason: an effort level, a token budget, or both; `summary` asks for a summary.
 
-    One that is `adaptive` leaves it to the model whether to think at all.
+    With `adaptive` the model decides whether to reason at all.
     """
 
     enabled: bool = True
@@ -88,8 +89,11 @@ class Thinking(Struct, frozen=True):
     adaptive: bool = False
 
 
-def effort_of(thinking: Thinking) -> str | None:
-    """The effort word for an upstream that knows no other: a budget's nearest; None leaves it to the model."""
+def effort_of(thinking: ThinkingConfig) -> str | None:
+    """Return the effort level for an upstream that takes nothing else; None leaves it to the model.
+
+    A token budget is mapped to the nearest level.
+    """
     if not thinking.enabled:
         return "none"
     if thinking.effort:
@@ -99,8 +103,8 @@ def effort_of(thinking: Thinking) -> str | None:
     return None if thinking.adaptive or thinking.summary else "medium"
 
 
-class Settings(Struct, frozen=True):
-    """Sampling, limits and wishes; None means the upstream's own default. `service_tier` is one of OpenAI's words."""
+class RequestSettings(Struct, frozen=True):
+    """Sampling, limits and options; None means the upstream's default. `service_tier` is one of OpenAI's values."""
 
     max_tokens: int | None = None
     temperature: float | None = None
@@ -111,7 +115,7 @@ class Settings(Struct, frozen=True):
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
     output: OutputFormat | None = None
-    thinking: Thinking | None = None
+    thinking: ThinkingConfig | None = None
     user: str | None = None
     choices: int = 1
     verbosity: str | None = None
@@ -124,41 +128,64 @@ class Settings(Struct, frozen=True):
     top_logprobs: int | None = None
 
 
-NO_SETTINGS = Settings()
-_FIELDS = {"cache_key": "prompt_cache_key", "cache_retention": "prompt_cache_retention", "choices": "n"}
+NO_SETTINGS = RequestSettings()
 
 
-def unspoken(settings: Settings, names: tuple[str, ...]) -> list[str]:
-    """A warning for each of these settings that is given, for an upstream that has no place for it."""
-    return [
-        f"{_FIELDS.get(name, name)} has no place here"
-        for name in names
-        if (value := getattr(settings, name)) or (name == "seed" and value == 0)
-    ]
+class OptionalFieldGroup:
+    """Two or more settings that few requests specify and an encoder treats alike, by their field in the dialect.
+
+    All are read at once, and one comparison shows that a request specifies none of them.
+    """
+
+    def __init__(self, **names: str) -> None:
+        self._fields = tuple(names)
+        self._read = attrgetter(*names.values())
+        self._unset = self._read(NO_SETTINGS)
+
+    def fields(self, settings: RequestSettings) -> dict[str, Any]:
+        """Return the fields of the settings that the request specifies."""
+        values = self._read(settings)
+        if values == self._unset:
+            return {}
+        return {name: value for name, value in zip(self._fields, values, strict=True) if value is not None}
+
+    def warnings(self, settings: RequestSettings) -> list[str]:
+        """Return a warning for each specified setting, for a dialect that has no field for any of them."""
+        values = self._read(settings)
+        if values == self._unset:
+            return []
+        given = zip(self._fields, values, strict=True)
+        return [f"{name} has no place here" for name, value in given if value or (name == "seed" and value == 0)]
 
 
 class ModelRequest(Struct, frozen=True):
-    """One question to a model: the whole conversation so far, the tools on offer and how to answer.
+    """A request to a model: the conversation so far, the offered tools and the settings of the answer.
 
-    `tool_choice` None means the client said nothing about it.
-    `dialect` is the one the client spoke; `relay` says that an answer in that dialect may reach it as it came.
-    `warnings` tells what had to be changed or dropped on the way here; `headers` are the client's own words that its
-    dialect says in headers and that an upstream of the same dialect should hear. `decisions` answer approvals.
-    `caller` is the key that asks: upstreams share their slots among callers, and peers keep their conversations apart.
-    `tally` adds up what every upstream that is asked for it has used.
+    `tool_choice` None means that the client did not specify it.
+    `dialect` is the client's; `relay` permits passing an answer in that dialect on unchanged.
+    `warnings` lists what was changed or dropped so far; `headers` are headers of the client that an upstream of the same
+    dialect should receive. `decisions` answer approval requests.
+    `caller` is the name of the client's key: upstreams share their slots among callers, and peers keep conversations of
+    different callers apart. `tally` adds up the usage of every upstream that is asked.
+    `request_id` is the same for all questions that one request of a client leads to.
+    `editor` names the window of an editor whose models may answer, empty for any window; None permits none.
     """
 
     model: str
     messages: tuple[Message, ...]
     tools: tuple[ToolDef, ...] = ()
     tool_choice: ToolChoice | None = None
-    settings: Settings = NO_SETTINGS
+    settings: RequestSettings = NO_SETTINGS
     stream: bool = False
     dialect: str = ""
     extra: Extra = NO_EXTRA
     warnings: tuple[str, ...] = ()
     relay: bool = True
     headers: Mapping[str, str] = {}
-    decisions: tuple[Decision, ...] = ()
+    decisions: tuple[ApprovalResponse, ...] = ()
     caller: str = ""
     tally: UsageTally | None = None
+    editor: str | None = None
+    request_id: str = ""
+    small: bool = False
+    """Whether it is known to be small, so that it is not measured before it is encoded."""

@@ -1,28 +1,99 @@
-"""Text that comes in pieces, cut between the two halves of a surrogate pair."""
+"""Join surrogate pairs that arrive in two fragments, and replace lone surrogates, which UTF-8 cannot encode, by U+FFFD.
+
+`SurrogateJoiner` is for plain text, `JsonSurrogateRepair` for JSON text, in which a surrogate may also be an escape.
+"""
 
 import re
+from typing import Any
 
+_SLICE = 64 * 1024
+_HIGH, _LOW, _HEX = r"\\u[dD][89abAB][0-9a-fA-F]{2}", r"\\u[dD][c-fC-F][0-9a-fA-F]{2}", r"[0-9a-fA-F]"
+_BEGUN = rf"\\(?:u{_HEX}{{0,3}})?\Z"
+_ESCAPE = re.compile(
+    rf"(?P<begun>{_BEGUN}|{_HIGH}(?:{_BEGUN}|\Z)|[\ud800-\udbff]\Z)"
+    rf"|{_HIGH}{_LOW}|(?P<escape>{_HIGH}|{_LOW})|\\[^\ud800-\udfff]|[\ud800-\udbff][\udc00-\udfff]|(?P<char>[\ud800-\udfff])",
+    re.DOTALL,
+)
+_LONE_AT_END = re.compile(rf"\A(?:{_HIGH}|[\ud800-\udbff])")
+_LONE = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class SurrogateJoiner:
-    """Joins halves of surrogate pairs across the pieces of a text; a half that stays alone becomes U+FFFD."""
+    """Joins surrogate pairs across the fragments of a text; a surrogate that stays alone becomes U+FFFD."""
 
-    __slots__ = ("_half",)
+    __slots__ = ("high",)
 
     def __init__(self) -> None:
-        self._half = ""
+        self.high = ""
+        """A high surrogate that waits for its low one; without one, ASCII text need not be fed."""
 
     def feed(self, text: str) -> str:
-        """The text behind a half that was kept, without one that is kept now."""
-        if not self._half and (text.isascii() or _SURROGATE.search(text) is None):
+        """Return the text, preceded by a kept high surrogate; a high surrogate at its end is kept for the next fragment."""
+        if not self.high and (text.isascii() or _SURROGATE.search(text) is None):
             return text
-        text, self._half = self._half + text, ""
+        text, self.high = self.high + text, ""
         if "\ud800" <= text[-1] <= "\udbff":
-            text, self._half = text[:-1], text[-1]
+            text, self.high = text[:-1], text[-1]
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
     def end(self) -> str:
-        """What a kept half comes to when nothing follows."""
-        half, self._half = self._half, ""
-        return "\ufffd" if half else ""
+        """Return U+FFFD for a high surrogate that was kept and that nothing completed."""
+        high, self.high = self.high, ""
+        return "\ufffd" if high else ""
+
+
+class JsonSurrogateRepair:
+    """Replaces lone surrogates in JSON text that arrives in fragments; keeps what may be the beginning of a pair."""
+
+    __slots__ = ("kept",)
+
+    def __init__(self) -> None:
+        self.kept = ""
+
+    def feed(self, fragment: str) -> str:
+        """Return as much of the text so far as is certain."""
+        if not self.kept and "\\" not in fragment and (fragment.isascii() or _LONE.search(fragment) is None):
+            return fragment
+        if len(fragment) > _SLICE:  # a single substitution does not release the interpreter to other threads
+            return "".join([self.feed(fragment[at : at + _SLICE]) for at in range(0, len(fragment), _SLICE)])
+        text, self.kept = self.kept + fragment, ""
+        return _ESCAPE.sub(self._replace, text)
+
+    def end(self) -> str:
+        """Return what was kept, now that nothing follows it."""
+        text, self.kept = self.kept, ""
+        return _LONE_AT_END.sub(lambda found: "\ufffd" if len(found[0]) == 1 else r"\ufffd", text)
+
+    def _replace(self, found: re.Match[str]) -> str:
+        match found.lastgroup:
+            case "begun":
+                self.kept = found[0]
+                return ""
+            case "escape":
+                return r"\ufffd"
+            case "char":
+                return "\ufffd"
+        # The two surrogates of a pair may have arrived in different fragments.
+        return found[0] if found[0][0] == "\\" else found[0].encode("utf-16", "surrogatepass").decode("utf-16")
+
+
+def repair_json_surrogates(text: str) -> str:
+    """Replace each lone surrogate in JSON text, escaped or not, by U+FFFD."""
+    if (text.isascii() and "\\" not in text) or _LONE.search(text) is None:
+        return text
+    repair = JsonSurrogateRepair()
+    return repair.feed(text) + repair.end()
+
+
+def repair_surrogates(value: Any) -> Any:
+    """Replace lone surrogates in all strings of a decoded JSON value."""
+    match value:
+        case str():
+            return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        case dict():
+            return {repair_surrogates(key): repair_surrogates(inner) for key, inner in value.items()}
+        case list() | tuple():
+            return [repair_surrogates(inner) for inner in value]
+        case _:
+            return value

@@ -1,1 +1,1 @@
-"""Pure translators, one folder per wire format: bytes of a dialect on one side, the conversation's values on the other."""
+"""Translate between wire formats and the values of a conversation, one folder per dialect. Pure: no I/O, no clock."""

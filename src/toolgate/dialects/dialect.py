@@ -1,8 +1,8 @@
-"""What a dialect is: two pure translators between one wire format and the conversation's values.
+"""Define what a dialect is: two pure codecs between one wire format and the values of a conversation.
 
-The server half faces a client, the upstream half faces a model; each is a module of functions. They do no I/O, know no
-clock and never see each other. Where the client's dialect is also the upstream's, a `Relay` passes frames on and mends only
-what would break a client.
+The server codec decodes requests of clients and encodes answers; the upstream codec encodes requests to upstreams and
+decodes answers. Each is a module of functions. They do no I/O, read no clock and do not know each other. Where client and
+upstream use the same dialect, a `StreamRelay` passes frames on and repairs only what would break a client.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from msgspec import Struct
 
-from toolgate.conversation.errors import Rejected, ToolgateError, UpstreamFault
+from toolgate.conversation.errors import ToolgateError, UpstreamFault, UpstreamRejected
 from toolgate.conversation.events import (
     FinishReason,
     ModelResponse,
@@ -21,45 +21,47 @@ from toolgate.conversation.events import (
     Usage,
 )
 from toolgate.conversation.message import Part, Reasoning, Text, ToolCall, ToolResult, plain_text
-from toolgate.conversation.names import CallNames
 from toolgate.conversation.request import ModelRequest, ToolServer
-from toolgate.wire.frames import Frame, FrameDecoder
+from toolgate.conversation.tool_name_matching import CallNameCorrector
 from toolgate.wire.ndjson import NdjsonDecoder
 from toolgate.wire.sse import SseDecoder
+from toolgate.wire.stream_framing import EventFrameDecoder, Frame
 
 Framing: TypeAlias = Literal["sse", "ndjson"]
 
 
-def timeless() -> tuple[float, float]:
-    """Nobody holds a watch."""
+def no_times() -> tuple[float, float]:
+    """Return no times, for answers that are not measured."""
     return 0.0, 0.0
 
 
-class Reply(Struct, frozen=True):
-    """How our answer presents itself: its id, the second it was created and the model's public name.
+class AnswerMetadata(Struct, frozen=True):
+    """The id of an answer, the second it was created and the model's public name.
 
-    `tool_events` asks a dialect that has no words for the server's tools to tell of them in fields of our own;
-    `shows_server_tools` is false where the dialect has such words and this client cannot read them.
-    `request_id` is what an error in the middle of the answer names.
-    `times` are the seconds that the first piece of the answer took, and those that all of it took so far.
+    `tool_events` asks a dialect without native server tools to show them in a field of our own;
+    `shows_server_tools` is false where the dialect has them and this client cannot read them.
+    `request_id` is shown in an error in the middle of the answer. `loses_errors` says that the client does not show such
+    an error to its user unless it comes in another form.
+    `times` are the seconds until the first event of the answer, and until now.
     """
 
     id: str
     created: int
     model: str
     tool_events: bool = False
-    times: Callable[[], tuple[float, float]] = timeless
+    times: Callable[[], tuple[float, float]] = no_times
     shows_server_tools: bool = True
     request_id: str = ""
+    loses_errors: bool = False
 
 
-def warning_comment(warning: str, reply: Reply) -> bytes:
-    """A warning as a comment of an event stream; old clients would take a blank line behind it for an empty event."""
+def warning_comment(warning: str, metadata: AnswerMetadata) -> bytes:
+    """Encode a warning as a comment of an event stream; no blank line follows, as old clients read it as an empty event."""
     return b": toolgate-warning: " + warning.encode("ascii", "replace") + b"\n"
 
 
 def tool_event(event: RunEvent) -> dict[str, Any] | None:
-    """What is told of the server's tools where a dialect has no words for them, if this event is about them."""
+    """Return an event about server tools in our own form, for dialects without native ones; None for other events."""
     match event:
         case PartEnd(ToolCall(executor="gateway") as call):
             return {"type": "tool_call", "id": call.id, "name": call.name, "arguments": call.arguments}
@@ -72,16 +74,16 @@ def tool_event(event: RunEvent) -> dict[str, Any] | None:
             return None
 
 
-def tool_events(response: ModelResponse, reply: Reply) -> dict[str, Any]:
-    """The same for a whole answer, as a field of its own, if it is wanted and there is anything to tell."""
-    if not reply.tool_events:
+def tool_events(response: ModelResponse, metadata: AnswerMetadata) -> dict[str, Any]:
+    """Return the field of a whole answer with its tool events, if they were requested and there are any."""
+    if not metadata.tool_events:
         return {}
-    told = [event for part in response.parts if (event := tool_event(PartEnd(part)))]
-    return {"toolgate": told} if told else {}
+    events = [event for part in response.parts if (event := tool_event(PartEnd(part)))]
+    return {"toolgate": events} if events else {}
 
 
 class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
-    """How one upstream differs from its dialect's letter; every field is a column of the provider table."""
+    """How one upstream differs from its dialect's specification; every field is a column of the provider table."""
 
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] | None = None
     system_role: Literal["system", "developer"] = "system"
@@ -98,58 +100,58 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     unsupported: tuple[str, ...] = ()
 
 
-class PassedText:
-    """The texts of an answer that passes, kept in pieces: its tokens are counted if its upstream does not report them."""
+class RelayedText:
+    """The text fragments of a relayed answer, whose tokens are counted if its upstream does not report them."""
 
-    __slots__ = ("calls", "text", "thoughts")
+    __slots__ = ("calls", "reasoning", "text")
 
     def __init__(self) -> None:
         self.text: list[str] = []
-        self.thoughts: list[str] = []
+        self.reasoning: list[str] = []
         self.calls: dict[Any, list[str]] = {}
-        """The name and the pieces of the arguments of each call."""
+        """The name and the argument fragments of each call."""
 
     def parts(self) -> list[Part]:
-        """The texts as parts."""
-        text, thoughts = "".join(self.text), "".join(self.thoughts)
-        calls = [ToolCall("", name, "".join(pieces)) for name, *pieces in self.calls.values()]
-        return [*([Text(text)] if text else []), *([Reasoning(thoughts)] if thoughts else []), *calls]
+        """Return the fragments as parts."""
+        text, reasoning = "".join(self.text), "".join(self.reasoning)
+        calls = [ToolCall("", name, "".join(fragments)) for name, *fragments in self.calls.values()]
+        return [*([Text(text)] if text else []), *([Reasoning(reasoning)] if reasoning else []), *calls]
 
 
-class Encoder(Protocol):
-    """Tells one run to the client, event by event."""
+class StreamEncoder(Protocol):
+    """Encodes one run for a client, event by event."""
 
     def encode(self, event: RunEvent) -> bytes:
-        """The frames for this event; empty when the dialect does not speak of it."""
+        """Return the frames of this event; empty if the dialect cannot express it."""
 
     def error(self, error: ToolgateError) -> bytes:
-        """The dialect's own way to say that the stream failed, and its terminator."""
+        """Encode an error in the middle of the stream, and the terminator."""
 
 
-class ServerHalf(Protocol):
-    """Faces the client. Satisfied by a module."""
+class ServerCodec(Protocol):
+    """Decodes requests of clients and encodes answers. Implemented by a module."""
 
     def decode_request(self, body: Any) -> ModelRequest:
-        """The request that the body makes; InvalidRequest names the field that is wrong."""
+        """Decode the body of a request; raise InvalidRequest with the path of the wrong field."""
 
     def reply_id(self) -> str:
-        """A fresh id for an answer."""
+        """Return a new id for an answer."""
 
-    def encoder(self, request: ModelRequest, reply: Reply) -> Encoder:
-        """An encoder for the answer to this request."""
+    def encoder(self, request: ModelRequest, metadata: AnswerMetadata) -> StreamEncoder:
+        """Return an encoder for the streamed answer to this request."""
 
-    def encode_response(self, response: ModelResponse, request: ModelRequest, reply: Reply) -> bytes:
-        """A whole answer."""
+    def encode_response(self, response: ModelResponse, request: ModelRequest, metadata: AnswerMetadata) -> bytes:
+        """Encode a whole answer."""
 
     def encode_error(self, error: ToolgateError, request_id: str = "") -> bytes:
-        """The body of an error response; `request_id` is given where the dialect has a place for it."""
+        """Encode the body of an error response; `request_id` is used where the dialect has a field for it."""
 
-    def encode_warning(self, warning: str, reply: Reply) -> bytes:
-        """A warning in the middle of a stream, whose headers have gone out, in a form that clients pass over."""
+    def encode_warning(self, warning: str, metadata: AnswerMetadata) -> bytes:
+        """Encode a warning in the middle of a stream, whose headers are sent, in a form that clients ignore."""
 
 
-class Decoder(Protocol):
-    """Reads one streamed answer of an upstream."""
+class UpstreamStreamDecoder(Protocol):
+    """Decodes one streamed answer of an upstream."""
 
     done: bool
     """The answer is complete: whatever the socket does next, nothing more is awaited."""
@@ -158,82 +160,84 @@ class Decoder(Protocol):
     """What the upstream has reported so far."""
 
     def feed(self, frame: Frame) -> list[StepEvent]:
-        """What this frame makes certain; raises UpstreamFault if it tells of a failure."""
+        """Return the events that this frame makes certain; raise UpstreamFault if it reports an error."""
 
     def end(self) -> list[StepEvent]:
-        """What the end of the stream makes certain; raises Garbled if it was cut short."""
+        """Return the last events; raise MalformedResponse if the stream was cut short."""
 
 
-class Relay(Protocol):
-    """Passes one streamed answer to a client of the same dialect; unknown fields stay, what breaks clients is mended.
+class StreamRelay(Protocol):
+    """Relays one streamed answer to a client of the same dialect: unknown fields stay, what breaks clients is repaired.
 
-    An answer that is complete without usage is `done`, but its end is held back until `end_with` brings an estimate.
+    An answer that is complete without usage is `done`, but its end is held back until `end_with` gets an estimate.
     """
 
     done: bool
     usage: Usage | None
-    names: CallNames
+    names: CallNameCorrector
 
     @property
     def lacks_usage(self) -> bool:
         """Whether the end is held back because the upstream reported no usage."""
 
     def end_with(self, usage: Usage) -> bytes:
-        """The end that was held back, with this usage."""
+        """Return the end that was held back, with this usage."""
 
     def received(self) -> list[Part]:
-        """What has passed so far, for counting its tokens."""
+        """Return the parts so far, for counting their tokens."""
 
     @property
     def reason(self) -> FinishReason | None:
-        """Why the answer ended, once it has."""
+        """The finish reason, once the answer has ended."""
 
     @property
     def calls(self) -> int:
-        """How many tool calls it holds so far."""
+        """The number of tool calls so far."""
 
     def feed(self, frame: Frame) -> bytes:
-        """The frame as the client should see it; raises UpstreamFault if it tells of a failure."""
+        """Return the frame as the client should receive it; raise UpstreamFault if it reports an error."""
 
     def end(self) -> bytes:
-        """What is left to say; raises Garbled if the stream was cut short."""
+        """Return the last frames; raise MalformedResponse if the stream was cut short."""
 
     def error(self, error: ToolgateError) -> bytes:
-        """The dialect's own way to say that the stream failed, and its terminator."""
+        """Encode an error in the middle of the stream, and the terminator."""
 
 
-class UpstreamHalf(Protocol):
-    """Faces the model. Satisfied by a module."""
+class UpstreamCodec(Protocol):
+    """Encodes requests to upstreams and decodes their answers. Implemented by a module."""
 
     def path(self, request: ModelRequest) -> str:
-        """Where to post, relative to the upstream's base URL."""
+        """Return the path to post to, relative to the upstream's base URL."""
 
     def headers(self, api_key: str | None) -> dict[str, str]:
-        """The credentials and version headers of this dialect."""
+        """Return the headers with the credentials and the version of this dialect."""
 
     def encode_request(self, request: ModelRequest, quirks: Quirks) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """The body to post, and what could not be said in this dialect, in words for a person."""
+        """Encode the body to post, and list as warnings what this dialect cannot express."""
 
-    def decoder(self, request: ModelRequest) -> Decoder:
-        """A decoder for the streamed answer to this request."""
+    def decoder(self, request: ModelRequest) -> UpstreamStreamDecoder:
+        """Return a decoder for the streamed answer to this request."""
 
-    def relay(self, request: ModelRequest, reply: Reply) -> Relay:
-        """A relay for the streamed answer to this request."""
+    def relay(self, request: ModelRequest, metadata: AnswerMetadata) -> StreamRelay:
+        """Return a relay for the streamed answer to this request."""
 
     def decode_response(self, body: Any, request: ModelRequest) -> ModelResponse:
-        """A whole answer; raises UpstreamFault if it is an error in disguise."""
+        """Decode a whole answer; raise UpstreamFault if it is an error despite its status."""
 
     def usage_of(self, body: Any) -> Usage | None:
-        """What a whole answer says that it used, even one that cannot be decoded."""
+        """Return the usage that a whole answer reports, even one that cannot be decoded."""
 
-    def relay_response(self, body: Any, response: ModelResponse, request: ModelRequest, reply: Reply) -> dict[str, Any]:
-        """A whole answer, decoded as `response`, as a client of the same dialect should see it."""
+    def relay_response(
+        self, body: Any, response: ModelResponse, request: ModelRequest, metadata: AnswerMetadata
+    ) -> dict[str, Any]:
+        """Return a whole answer, decoded as `response`, as a client of the same dialect should receive it."""
 
     def decode_error(self, status: int, headers: Mapping[str, str], body: bytes) -> UpstreamFault:
-        """The failure that an answer with a bad status tells of."""
+        """Decode an error response."""
 
 
-TakeServers: TypeAlias = Callable[
+ExtractServers: TypeAlias = Callable[
     [ModelRequest, Callable[[ToolServer], bool]], tuple[ModelRequest, tuple[ToolServer, ...]]
 ]
 
@@ -244,10 +248,10 @@ def _no_servers(
     return request, ()
 
 
-MendRefused: TypeAlias = Callable[[ModelRequest, Rejected], tuple[ModelRequest, str] | None]
+RepairRejected: TypeAlias = Callable[[ModelRequest, UpstreamRejected], tuple[ModelRequest, str] | None]
 
 
-def _cannot_mend(request: ModelRequest, fault: Rejected) -> None:
+def _cannot_repair(request: ModelRequest, fault: UpstreamRejected) -> None:
     return None
 
 
@@ -255,47 +259,46 @@ def _reads_all(request: ModelRequest) -> bool:
     return True
 
 
-class CountingHalf(Protocol):
-    """Asks a model's server how many tokens a request has. Satisfied by a module."""
+class TokenCountCodec(Protocol):
+    """Encodes requests that ask an upstream to count tokens. Implemented by a module."""
 
     def path(self) -> str:
-        """Where to post, relative to the upstream's base URL."""
+        """Return the path to post to, relative to the upstream's base URL."""
 
     def encode_request(self, request: ModelRequest, quirks: Quirks) -> dict[str, Any]:
-        """The body to post."""
+        """Encode the body to post."""
 
     def decode_count(self, body: Any) -> int:
-        """The number of tokens; raises Garbled if the answer holds none."""
+        """Decode the number of tokens; raise MalformedResponse if there is none."""
 
 
 class Dialect(Struct, frozen=True):
-    """A wire format with both its halves.
-
-    `passed_headers` are headers in which a client says things that an upstream of the same dialect should hear;
-    with `one_event_a_write`, no two events leave in one piece, as the dialect's specification wants it.
-    One that is `native` to tools that the server runs shows their calls and results, one that is `asking` has words for an
-    approval, one that is `pausing` for a turn to be gone on with; `reads_server_tools` says whether the client that made a
-    request can read such calls. `take_servers` are the tool servers that a request names and that the given function knows,
-    and the request without them. `counting` asks for the tokens of a request. `mend_refused` gives the request without what
-    an upstream refused in it and a warning of that, or None if there is nothing to be done.
-    """
+    """One wire format: its codecs for clients and for upstreams, and what it can express."""
 
     name: str
-    server: ServerHalf
-    upstream: UpstreamHalf
+    server: ServerCodec
+    upstream: UpstreamCodec
     framing: Framing = "sse"
-    passed_headers: tuple[str, ...] = ()
-    one_event_a_write: bool = False
-    native: bool = False
-    asking: bool = False
-    pausing: bool = False
-    take_servers: TakeServers = _no_servers
+    forwarded_headers: tuple[str, ...] = ()
+    """Request headers of a client that an upstream of the same dialect should receive."""
+    one_event_per_write: bool = False
+    """No two events may leave in one write, because the dialect's specification forbids it."""
+    native_tools: bool = False
+    """The dialect can express calls and results of tools that the server runs."""
+    native_approvals: bool = False
+    """The dialect can ask the client to approve a call."""
+    native_pause: bool = False
+    """The dialect has a finish reason for a turn that the client should continue."""
+    extract_servers: ExtractServers = _no_servers
+    """Split a request into one without the tool servers that it names and that are known here, and those servers."""
     reads_server_tools: Callable[[ModelRequest], bool] = _reads_all
-    mend_refused: MendRefused = _cannot_mend
-    counting: CountingHalf | None = None
+    """Whether the client that sent a request can read calls of server tools."""
+    repair_rejected: RepairRejected = _cannot_repair
+    """The request without what an upstream rejected in it, and a warning; None if nothing can be left out."""
+    token_count: TokenCountCodec | None = None
 
-    def frame_decoder(self) -> FrameDecoder:
-        """Cuts a streamed body of this dialect into frames."""
+    def frame_decoder(self) -> EventFrameDecoder:
+        """Return a decoder that splits a streamed body of this dialect into frames."""
         return SseDecoder() if self.framing == "sse" else NdjsonDecoder()
 
     @property

@@ -1,1 +1,1 @@
-"""Runs: asking a model, and the ports through which the engine sees the rest of the world."""
+"""Run models and tools, and define the ports through which the engine uses the rest of the server."""

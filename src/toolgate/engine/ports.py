@@ -1,140 +1,209 @@
-"""What the engine asks of the world. Each role is a small Protocol, so that behaviour is added by wrapping."""
+"""Define the ports of the engine: models, streams, tools and the journal of a run.
+
+Each role is a small Protocol, so that behaviour is added by wrapping.
+"""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+
+from msgspec import Struct
 
 from toolgate.conversation.errors import ToolgateError
 from toolgate.conversation.events import FinishReason, ModelResponse, StepEvent, ToolProgress, Usage
 from toolgate.conversation.message import ApprovalRequest, Message, Part, ToolCall, ToolResult
-from toolgate.conversation.names import CallNames
 from toolgate.conversation.request import ModelRequest, ToolDef
+from toolgate.conversation.tool_name_matching import CallNameCorrector
+
+CallOutcome: TypeAlias = Literal[
+    "running", "waiting", "completed", "failed", "denied", "timeout", "cancelled", "unknown"
+]
+"""What has become of a call of the server's tools."""
+
+_Item = TypeVar("_Item", covariant=True)
 
 
-class Answer(Protocol):
-    """What a model is saying, read once and to its end, or closed."""
+class ClosableIterator(Protocol[_Item]):
+    """An async iterator that can be closed before its end, such as an async generator."""
+
+    def __aiter__(self) -> AsyncIterator[_Item]:
+        """Return itself."""
+
+    def __anext__(self) -> Awaitable[_Item]:
+        """Return the next item, or raise StopAsyncIteration."""
+
+    def aclose(self) -> Awaitable[object]:
+        """Stop the iteration and release what it holds."""
+
+
+class ModelStream(Protocol):
+    """The streamed answer of a model, which is read once to its end, or closed."""
 
     upstream: str
-    """Who answered, for the log."""
+    """The name of the upstream that answers, for the log."""
 
     dialect: str | None
-    """The wire format it came in, if it can be passed on in that format as it is: then it is `Relayable` too."""
+    """The wire format of the answer, if it can be relayed in it: then the stream is a `RelayableStream` too."""
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the upstream could not be told, and what was odd about its answer, in words for a person; may grow."""
+        """What could not be sent to the upstream, and what was corrected in its answer, as text; may grow."""
 
     whole: bool
-    """All of it is here: reading it can neither wait nor fail any more."""
+    """The answer has arrived completely: reading it can neither wait nor fail any more."""
 
-    def events(self) -> AsyncIterator[list[StepEvent]]:
-        """The step's events in batches, as the network delivered them; raises UpstreamFault when it breaks off.
+    def events(self) -> "ClosableIterator[list[StepEvent]]":
+        """Yield the step's events in batches, as the network delivered them; raise UpstreamFault when it breaks off.
 
-        A batch may be empty, because a wrapper may keep all events of a batch back: a reader must not expect an event in it.
+        A batch may be empty, because a wrapper may hold all of its events back.
         """
 
     async def aclose(self) -> None:
-        """Stop listening; an unfinished answer is cancelled at the upstream."""
+        """Stop reading; an unfinished answer is cancelled at the upstream."""
 
 
 class Model(Protocol):
-    """Someone to ask."""
+    """A model that answers requests."""
 
-    async def ask(self, request: ModelRequest) -> Answer:
-        """The answer, once its first piece has arrived: until then a failure is raised and another may be asked."""
+    async def ask(self, request: ModelRequest) -> ModelStream:
+        """Return the answer once its first event has arrived; an error before that is raised, so another may be asked."""
 
 
-class Heard(Protocol):
-    """What was heard of an answer while it passed."""
+class RelayStats(Protocol):
+    """What is known of an answer that is relayed."""
 
     done: bool
     usage: Usage | None
-    names: CallNames
+    names: CallNameCorrector
 
     @property
     def reason(self) -> FinishReason | None:
-        """Why it ended, once it has."""
+        """The finish reason, once the answer has ended."""
 
     @property
     def calls(self) -> int:
-        """How many tool calls it held."""
+        """The number of tool calls so far."""
 
     def received(self) -> list[Part]:
-        """What has passed so far, for counting its tokens."""
+        """Return the parts so far, for counting their tokens."""
 
     def error(self, error: ToolgateError) -> bytes:
-        """The words in which its dialect says that it broke off here."""
+        """Encode the error with which the stream ends here."""
 
 
-class Retold(Protocol):
-    """A streamed answer as it passes to a client of its own dialect."""
+class RelayedStream(Protocol):
+    """A streamed answer that is relayed to a client of its own dialect."""
 
     @property
-    def relay(self) -> Heard:
-        """What was heard of it so far."""
+    def relay(self) -> RelayStats:
+        """What is known of the answer so far."""
 
     def __aiter__(self) -> AsyncIterator[bytes]:
-        """The frames, in batches as the network delivered them."""
+        """Iterate over the frames, in batches as the network delivered them."""
 
 
-class Relayable(Answer, Protocol):
-    """An answer that can be passed on as it is to a client of its own dialect, unknown fields and all.
+class RelayableStream(ModelStream, Protocol):
+    """An answer that can be relayed to a client of its own dialect with all its unknown fields.
 
-    `reply` is the dialect's own `Reply`: how the answer presents itself.
+    `metadata` is the `ResponseMetadata` of the dialects: the id, time and model that the answer shows.
     """
 
-    def retell(self, reply: Any) -> Retold:
-        """The streamed answer as frames of its dialect."""
+    def relay_stream(self, metadata: Any) -> RelayedStream:
+        """Return the streamed answer as frames of its dialect."""
 
-    def retell_whole(self, reply: Any, usage: Usage | None = None) -> tuple[bytes, ModelResponse]:
-        """The whole answer as a body of its dialect, and what it says; `usage` stands in where it gave none."""
+    def relay_whole(self, metadata: Any, usage: Usage | None = None) -> tuple[bytes, ModelResponse]:
+        """Return the whole answer as a body of its dialect, and decoded; `usage` is used where it reports none."""
 
 
-class Toolbox(Protocol):
+class CallTraits(Struct, frozen=True):
+    """How a run must treat the calls of one tool; `RunTools.rules` decides it.
+
+    `may_wait`: the call may need approval, so the client is shown it only when that is known.
+    `repeatable`: running the call twice has the same effect as running it once, so it may run again after a crash.
+    `read_only`: the call has no effect. The defaults are those of a tool that does not exist: nothing runs at all.
+    """
+
+    may_wait: bool = False
+    repeatable: bool = True
+    read_only: bool = True
+
+    @property
+    def needs_record(self) -> bool:
+        """Whether the run must be stored around the call: asking the model again would lose an effect or an approval."""
+        return self.may_wait or not self.read_only
+
+
+class RunTools(Protocol):
     """The server's tools as one run may use them."""
 
     def offered(self) -> tuple[ToolDef, ...]:
-        """What the model is offered now; it may grow while the run goes on, and its order never changes."""
+        """Return the tools that the model is offered now; they may grow during the run, and their order never changes."""
 
     def owns(self, name: str) -> bool:
-        """Whether a call by this name is the server's to run."""
+        """Return whether the server runs calls of this name."""
 
-    def may_ask(self, name: str) -> bool:
-        """Whether a call by this name may have to wait for a person: it is not shown before that is known."""
-
-    def is_traceless(self, name: str) -> bool:
-        """Whether it only reads, so that nobody needs to know that it ran."""
-
-    def is_repeatable(self, name: str) -> bool:
-        """Whether running a call by this name twice does no more than running it once."""
+    def rules(self, name: str) -> CallTraits:
+        """Decide how the run must treat calls of this tool."""
 
     async def run(
-        self, call: ToolCall, tell: Callable[[ToolProgress], None], starting: Callable[[], Awaitable[None]]
+        self, call: ToolCall, report: Callable[[ToolProgress], None], starting: Callable[[], Awaitable[None]]
     ) -> ToolResult | ApprovalRequest:
-        """What became of the call: whatever goes wrong is a result that says so; only a person can keep it waiting.
+        """Run the call and return its result, which may be an error, or the approval request that it waits for.
 
-        `starting` is awaited when nothing is in its way any more and its effects are about to happen.
+        `starting` is awaited when the call is permitted and its effects are about to happen.
         """
 
-    def waited(self) -> float:
-        """The seconds so far in which the run stood still because a person was thinking."""
+    def waited_seconds(self) -> float:
+        """Return the seconds so far in which the run waited for approvals."""
 
 
-class Journal(Protocol):
-    """Remembers what a run did that its client does not see, so that whoever comes back finds it."""
+class RunObserver(Protocol):
+    """Is notified of every step and call of a run as it goes on, for the timeline of the run; it never fails."""
+
+    def step_started(self, offered: Sequence[str]) -> None:
+        """The model is about to be asked, and offered these tools of the server."""
+
+    def step_ended(self, usage: Usage | None, calls: bool) -> None:
+        """The model has answered, with or without calls."""
+
+    def call_started(self, call: ToolCall) -> None:
+        """A call of the server's tools is about to be worked on."""
+
+    def call_ended(self, call: str, outcome: CallOutcome) -> None:
+        """The call of this id has ended, or waits for a person when the run ends."""
+
+
+class UnobservedRun:
+    """Notes nothing (`RunObserver`)."""
+
+    def step_started(self, offered: Sequence[str]) -> None:
+        pass
+
+    def step_ended(self, usage: Usage | None, calls: bool) -> None:
+        pass
+
+    def call_started(self, call: ToolCall) -> None:
+        pass
+
+    def call_ended(self, call: str, outcome: CallOutcome) -> None:
+        pass
+
+
+class RunJournal(Protocol):
+    """Records what a run did that its client does not see, so that the run can be resumed."""
 
     async def progressed(self, messages: Sequence[Message]) -> None:
-        """The messages of the run so far; if it is cut off here, the same request goes on from them."""
+        """Record the messages of the run so far; if it stops here, the same request resumes from them."""
 
     async def answered(self, message: Message, usage: Usage | None) -> None:
-        """The model has answered with calls that are about to be run, and this is what it cost."""
+        """Record an answer of the model whose calls are about to be run, and its usage."""
 
     async def starting(self, call: ToolCall, repeatable: bool) -> None:
-        """The call is about to run; unless it is repeatable, running it twice may do harm."""
+        """Record that a call is about to run; unless it is repeatable, running it twice may do harm."""
 
     async def ended(self, result: ToolResult) -> None:
-        """A call has given this."""
+        """Record the result of a call."""
 
     async def finished(
-        self, messages: Sequence[Message], returned: Sequence[ToolCall], asked: Sequence[str] = ()
+        self, messages: Sequence[Message], returned: Sequence[ToolCall], approvals: Sequence[str] = ()
     ) -> None:
-        """The run is over; the client will come back with the `returned` calls, or with the approvals it was `asked` for."""
+        """Record the end of the run; the client will send results of the `returned` calls, or answer the `approvals`."""

@@ -1,22 +1,22 @@
-"""How much one key may use, and how that is counted. Knows numbers and time; it must not know HTTP, models or storage."""
+"""Limit and count what each key uses: requests, tokens, concurrency and spending."""
 
 from toolgate.limits.budgets import Budgets
-from toolgate.limits.counters import Counters, Hold, LocalCounters, Meter, Taken
-from toolgate.limits.policy import Budget, KeyLimits, Period
-from toolgate.limits.purse import Held, Purse
-from toolgate.limits.vault import Vault
+from toolgate.limits.counters import Counters, LimitState, LocalCounters, RateLimitResult, Reservation
+from toolgate.limits.local_budgets import BudgetReservation, LocalBudgets
+from toolgate.limits.policy import KeyBudget, KeyLimits, Period
+from toolgate.limits.shared_budgets import SharedBudgets
 
 __all__ = [
-    "Budget",
+    "BudgetReservation",
     "Budgets",
     "Counters",
-    "Held",
-    "Hold",
+    "KeyBudget",
     "KeyLimits",
+    "LimitState",
+    "LocalBudgets",
     "LocalCounters",
-    "Meter",
     "Period",
-    "Purse",
-    "Taken",
-    "Vault",
+    "RateLimitResult",
+    "Reservation",
+    "SharedBudgets",
 ]

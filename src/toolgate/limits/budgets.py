@@ -1,34 +1,34 @@
-"""What a budget is asked: the port that a purse of one process and a vault of many fill alike."""
+"""The interface of budgets, which one process keeps alone (`local_budgets`) or several share (`shared_budgets`)."""
 
 from typing import Protocol
 
-from toolgate.limits.policy import Budget, Period
-from toolgate.limits.purse import Held
+from toolgate.limits.local_budgets import BudgetReservation
+from toolgate.limits.policy import KeyBudget, Period
 
 
 class Budgets(Protocol):
-    """What each key has spent and holds back."""
+    """What each key has spent, and what is reserved for its running requests."""
 
     async def open(self) -> None:
         """Read what was spent before; later calls cost nothing."""
 
     def spent(self, key: str, period: Period) -> float:
-        """What a key has spent in the running period."""
+        """Return what a key has spent in the current period."""
 
-    async def take(self, key: str, budget: Budget, cost: float) -> Held | None:
-        """Hold back what a request may cost; None if the budget has no room for it now."""
+    async def reserve(self, key: str, budget: KeyBudget, cost: float) -> BudgetReservation | None:
+        """Reserve what a request may cost; None if that is more than is left of the budget now."""
 
-    def settle(self, held: Held, cost: float) -> None:
-        """The request is over and has cost so much; a second time does nothing."""
+    def settle(self, reservation: BudgetReservation, cost: float) -> None:
+        """Replace a reservation by the cost of its request; a second time does nothing."""
 
     def spend(self, key: str, cost: float) -> None:
-        """Add what a key has spent without a hold."""
+        """Add what a key has spent without a reservation."""
 
-    def note(self, key: str, cost: float) -> None:
-        """A request of this key has cost so much: no later one is expected to cost less."""
+    def note_cost(self, key: str, cost: float) -> None:
+        """Note what a request of this key has cost: at least as much is reserved for later ones."""
 
-    def renews_in(self, budget: Budget) -> float | None:
-        """Seconds until a new period begins; None if none ever does."""
+    def renews_in(self, budget: KeyBudget) -> float | None:
+        """Return the seconds until the next period; None if there is none."""
 
     async def aclose(self) -> None:
-        """Write down what is left; Overloaded if that cannot be."""
+        """Write what is not yet written; Overloaded if that fails."""

@@ -1,6 +1,6 @@
-"""Counting what keys use, in this process; the port is small enough for counters that several nodes share.
+"""Count what keys use: the interface of counters, and those of one process.
 
-Whatever a request may use is taken at its start and settled at its end, once. Taking is all or nothing: a request that
+What a request may use is reserved at its start and settled at its end. A reservation is all or nothing: a request that
 one limit refuses uses up none of the others.
 """
 
@@ -11,21 +11,21 @@ from typing import Literal, Protocol, TypeAlias
 from msgspec import Struct
 
 from toolgate.limits.policy import KeyLimits
-from toolgate.limits.window import Window
+from toolgate.limits.sliding_window import SlidingWindow
 
-Which: TypeAlias = Literal["requests", "tokens", "concurrency"]
+LimitName: TypeAlias = Literal["requests", "tokens", "concurrency"]
 
 
-class Meter(Struct, frozen=True):
-    """How one limit stands; `reset` is in how many seconds all of it is there again."""
+class LimitState(Struct, frozen=True):
+    """The state of one limit; `reset` is the number of seconds until nothing of it is used."""
 
     limit: int
     remaining: int
     reset: float
 
 
-class Hold(Struct):
-    """What one request has taken and must settle."""
+class Reservation(Struct):
+    """What is reserved for one request until it is settled."""
 
     key: str
     tokens: int
@@ -34,116 +34,118 @@ class Hold(Struct):
     settled: bool = False
 
 
-class Taken(Struct, frozen=True):
-    """A hold, or the limit that refused it and in how many seconds it may not."""
+class RateLimitResult(Struct, frozen=True):
+    """A reservation, or the limit that refused it and the seconds after which it may succeed."""
 
-    hold: Hold | None
-    refused: Which | None = None
+    reservation: Reservation | None
+    refused: LimitName | None = None
     retry_after: float = 0.0
-    requests: Meter | None = None
-    tokens: Meter | None = None
+    requests: LimitState | None = None
+    tokens: LimitState | None = None
 
 
 class Counters(Protocol):
     """Counts what keys use."""
 
-    async def take(self, key: str, limits: KeyLimits, tokens: int) -> Taken:
-        """Take one request and so many tokens, if every limit allows."""
+    async def reserve(self, key: str, limits: KeyLimits, tokens: int) -> RateLimitResult:
+        """Reserve one request and so many tokens, if every limit allows."""
 
-    def settle(self, hold: Hold, tokens: int) -> None:
-        """The request is over and used so many tokens; a second time does nothing."""
+    def settle(self, reservation: Reservation, tokens: int) -> None:
+        """End a reservation whose request used so many tokens; a second time does nothing."""
 
     def charge(self, key: str, tokens: int) -> None:
-        """Tokens were used by something that holds nothing: what went on after its request was over."""
+        """Count tokens that were used without a reservation, by work that continued after its request."""
 
     async def aclose(self) -> None:
-        """Let go of what is open."""
+        """Close what is open."""
 
 
-class _Tally:
+class _KeyUse:
     """What one key uses."""
 
     __slots__ = ("requests", "running", "tokens")
 
     def __init__(self) -> None:
-        self.requests = Window()
-        self.tokens = Window()
+        self.requests = SlidingWindow()
+        self.tokens = SlidingWindow()
         self.running = 0
 
 
 class LocalCounters:
-    """Counters of this process alone: exact, and forgotten when it ends."""
+    """Counters of this process alone: exact, and lost when it ends."""
 
     def __init__(self, clock: Callable[[], int] = time.monotonic_ns) -> None:
         self._clock = clock
-        self._tallies: dict[str, _Tally] = {}
+        self._by_key: dict[str, _KeyUse] = {}
 
-    async def take(self, key: str, limits: KeyLimits, tokens: int) -> Taken:
-        """Take one request and so many tokens, if every limit allows."""
-        now, tally = self._clock(), self._tally(key)
-        tally.requests.slide(now)
-        tally.tokens.slide(now)
-        # More than the limit would never fit: it is let in when nothing else is there, and settled like the rest.
+    async def reserve(self, key: str, limits: KeyLimits, tokens: int) -> RateLimitResult:
+        """Reserve one request and so many tokens, if every limit allows."""
+        now, use = self._clock(), self._use_of(key)
+        use.requests.slide(now)
+        use.tokens.slide(now)
+        # More than the limit would never fit: such a request is admitted when nothing else is reserved.
         amount = min(tokens, limits.tokens_per_minute)
-        refused, retry_after = _refusal(tally, limits, amount, now)
-        hold = None
+        refused, retry_after = _exceeded(use, limits, amount, now)
+        reservation = None
         if refused is None:
-            hold = Hold(key, amount)
-            tally.running += 1
+            reservation = Reservation(key, amount)
+            use.running += 1
             if limits.requests_per_minute:
-                tally.requests.add(now, 1)
+                use.requests.add(now, 1)
             if limits.tokens_per_minute:
-                hold.slot = tally.tokens.add(now, amount)
-        requests = _meter(tally.requests, limits.requests_per_minute, now)
-        return Taken(hold, refused, retry_after, requests, _meter(tally.tokens, limits.tokens_per_minute, now))
+                reservation.slot = use.tokens.add(now, amount)
+        requests = _state(use.requests, limits.requests_per_minute, now)
+        return RateLimitResult(
+            reservation, refused, retry_after, requests, _state(use.tokens, limits.tokens_per_minute, now)
+        )
 
-    def settle(self, hold: Hold, tokens: int) -> None:
-        """The request is over and used so many tokens; a second time does nothing."""
-        if hold.settled:
+    def settle(self, reservation: Reservation, tokens: int) -> None:
+        """End a reservation whose request used so many tokens; a second time does nothing."""
+        if reservation.settled:
             return
-        hold.settled = True
-        tally = self._tally(hold.key)
-        tally.running -= 1
-        if hold.slot < 0:
+        reservation.settled = True
+        use = self._use_of(reservation.key)
+        use.running -= 1
+        if reservation.slot < 0:
             return
         now = self._clock()
-        tally.tokens.slide(now)
-        if tokens < hold.tokens:
-            tally.tokens.give_back(hold.slot, hold.tokens - tokens)
-        elif tokens > hold.tokens:
-            tally.tokens.add(now, tokens - hold.tokens)
+        use.tokens.slide(now)
+        if tokens < reservation.tokens:
+            use.tokens.give_back(reservation.slot, reservation.tokens - tokens)
+        elif tokens > reservation.tokens:
+            use.tokens.add(now, tokens - reservation.tokens)
 
     def charge(self, key: str, tokens: int) -> None:
-        """Tokens were used by something that holds nothing."""
-        now, window = self._clock(), self._tally(key).tokens
+        """Count tokens that were used without a reservation."""
+        now, window = self._clock(), self._use_of(key).tokens
         window.slide(now)
         window.add(now, tokens)
 
     async def aclose(self) -> None:
-        """Let go of what is open: nothing."""
+        """Do nothing: nothing is open."""
 
     def running(self, key: str) -> int:
-        """How many requests of a key are under way."""
-        return self._tally(key).running
+        """Return the number of running requests of a key."""
+        return self._use_of(key).running
 
-    def _tally(self, key: str) -> _Tally:
-        tally = self._tallies.get(key)
-        if tally is None:
-            tally = self._tallies[key] = _Tally()
-        return tally
+    def _use_of(self, key: str) -> _KeyUse:
+        use = self._by_key.get(key)
+        if use is None:
+            use = self._by_key[key] = _KeyUse()
+        return use
 
 
-def _refusal(tally: _Tally, limits: KeyLimits, amount: int, now: int) -> tuple[Which | None, float]:
-    if limits.concurrency and tally.running >= limits.concurrency:
+def _exceeded(use: _KeyUse, limits: KeyLimits, amount: int, now: int) -> tuple[LimitName | None, float]:
+    if limits.concurrency and use.running >= limits.concurrency:
         return "concurrency", 1.0
-    most = limits.requests_per_minute
-    if most and tally.requests.used >= most:
-        return "requests", tally.requests.fits_in(now, 1, most)
-    most = limits.tokens_per_minute
-    if most and (tally.tokens.used + amount > most or tally.tokens.used >= most):
-        return "tokens", tally.tokens.fits_in(now, max(amount, 1), most)
+    limit = limits.requests_per_minute
+    if limit and use.requests.used >= limit:
+        return "requests", use.requests.fits_in(now, 1, limit)
+    limit = limits.tokens_per_minute
+    if limit and (use.tokens.used + amount > limit or use.tokens.used >= limit):
+        return "tokens", use.tokens.fits_in(now, max(amount, 1), limit)
     return None, 0.0
 
 
-def _meter(window: Window, limit: int, now: int) -> Meter | None:
-    return Meter(limit, max(0, limit - window.used), window.empty_in(now)) if limit else None
+def _state(window: SlidingWindow, limit: int, now: int) -> LimitState | None:
+    return LimitState(limit, max(0, limit - window.used), window.empty_in(now)) if limit else None

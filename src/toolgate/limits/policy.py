@@ -1,4 +1,4 @@
-"""What one key may use. Values only."""
+"""The limits of one key. Values only."""
 
 from typing import Literal, TypeAlias
 
@@ -7,21 +7,21 @@ from msgspec import Struct
 Period: TypeAlias = Literal["day", "month", "total"]
 
 
-class Budget(Struct, frozen=True):
-    """What a key may spend in a day or a month of UTC, or ever."""
+class KeyBudget(Struct, frozen=True):
+    """The amount that a key may spend in a day or a month of UTC, or in total."""
 
     amount: float
     period: Period = "month"
 
 
 class KeyLimits(Struct, frozen=True):
-    """The limits of one key; 0 and None mean that there is none."""
+    """The limits of one key; 0 and None mean no limit."""
 
     requests_per_minute: int = 0
     tokens_per_minute: int = 0
     concurrency: int = 0
-    budget: Budget | None = None
+    budget: KeyBudget | None = None
 
     def __bool__(self) -> bool:
-        """Whether anything is limited."""
+        """Return whether anything is limited."""
         return bool(self.requests_per_minute or self.tokens_per_minute or self.concurrency or self.budget)

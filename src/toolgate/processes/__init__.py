@@ -1,1 +1,1 @@
-"""Child processes on the event loop. Knows processes and pipes, and nothing of what is written to them."""
+"""Start, watch and kill child processes on the event loop. Knows processes and pipes, not what is written to them."""

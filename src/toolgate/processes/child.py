@@ -1,4 +1,4 @@
-"""A child process with pipes on the running event loop: started, watched, and ended with everything that it started.
+"""Run a child process with pipes on the event loop: start it, watch it, and kill it with all its descendants.
 
 Every descriptor has exactly one owner, a `FileIO` that closes it once. The event loop only reports when a descriptor is
 ready and never owns one: uvloop closes the number of a pipe that it was given twice, and in between another thread or
@@ -14,16 +14,16 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from io import FileIO
 
-from toolgate.processes.tree import end_tree
+from toolgate.processes.tree import kill_tree
 
 _CHUNK = 64 * 1024
-_MOST_CHUNKS_LEFT = 32  # more than a pipe can hold
+_MAX_CHUNKS_LEFT = 32  # more than a pipe can hold
 _POLL_SECONDS = 0.02
 _KILLED_SECONDS = 5.0
 
 
 class PipeReader(asyncio.ReadTransport):
-    """Passes what comes out of a pipe to a protocol, until the pipe ends or is closed."""
+    """Passes the data of a pipe to a protocol, until the pipe ends or is closed."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, file: FileIO, protocol: asyncio.Protocol) -> None:
         super().__init__()
@@ -35,33 +35,33 @@ class PipeReader(asyncio.ReadTransport):
         self.resume_reading()
 
     def is_closing(self) -> bool:
-        """Whether the pipe has ended or was closed."""
+        """Return whether the pipe has ended or was closed."""
         return self._file.closed
 
     def is_reading(self) -> bool:
-        """Whether it waits for data."""
+        """Return whether it waits for data."""
         return self._reading
 
     def pause_reading(self) -> None:
-        """Leave data in the pipe, until its writer has to wait."""
+        """Stop reading; once the pipe is full, its writer has to wait."""
         if self._reading:
             self._reading = False
             self._loop.remove_reader(self._file.fileno())
 
     def resume_reading(self) -> None:
-        """Go on after `pause_reading`; does nothing once the pipe is closed."""
+        """Read again after `pause_reading`; does nothing once the pipe is closed."""
         if not self._reading and not self._finishing and not self._file.closed:
             self._reading = True
             self._loop.add_reader(self._file.fileno(), self._read)
 
     def close(self) -> None:
-        """Close the pipe; the protocol hears of it in the loop's next round."""
+        """Close the pipe; the protocol is notified in the next iteration of the loop."""
         if not self._file.closed:
             self.pause_reading()
             self._file.close()
             self._loop.call_soon(self._protocol.connection_lost, None)
 
-    def finish(self, chunks: int = _MOST_CHUNKS_LEFT) -> None:
+    def finish(self, chunks: int = _MAX_CHUNKS_LEFT) -> None:
         """Read what the pipe holds and close it, although other processes may keep its other end open."""
         self._finishing = True
         self.pause_reading()
@@ -73,7 +73,7 @@ class PipeReader(asyncio.ReadTransport):
             self.close()
 
     def _read(self) -> bool:
-        """Pass on what is there; whether there was anything."""
+        """Read one chunk, pass it to the protocol and return whether there was one."""
         try:
             data = self._file.read(_CHUNK)
         except OSError:
@@ -86,7 +86,7 @@ class PipeReader(asyncio.ReadTransport):
 
 
 class PipeWriter:
-    """Writes to a pipe without waiting: what does not fit is kept until it does."""
+    """Writes to a pipe without blocking: what does not fit is buffered."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, file: FileIO) -> None:
         self._loop = loop
@@ -100,7 +100,7 @@ class PipeWriter:
         return len(self._buffer)
 
     def write(self, data: bytes) -> None:
-        """Send it; dropped when the pipe is closed, at either end."""
+        """Write the data or buffer it; it is dropped if the pipe is closed at either end."""
         if self._closing:
             return
         self._buffer += data
@@ -108,7 +108,7 @@ class PipeWriter:
             self._flush()
 
     def close(self) -> None:
-        """Close the pipe when all of it is written."""
+        """Close the pipe once the buffer is written."""
         self._closing = True
         if not self._buffer:
             self.abort()
@@ -142,7 +142,7 @@ class PipeWriter:
 class ChildProcess:
     """A process that leads a session of its own. When it exits, its group is killed and its output ends.
 
-    Whoever starts one calls `close`, which may be done at any time and more than once.
+    Its owner must call `close`, at any time; calling it twice is harmless.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class ChildProcess:
         cwd: str | None = None,
         pass_fds: Sequence[int] = (),
     ) -> None:
-        """Start it; OSError or ValueError if that is impossible. Numbers and None mean what they mean to `subprocess`.
+        """Start the process; OSError or ValueError if that is impossible. Numbers and None mean what `subprocess` says.
 
         `subprocess.PIPE` as `stdin` opens the writer `stdin`; a protocol receives what the process writes to that stream.
         """
@@ -166,20 +166,20 @@ class ChildProcess:
         self._timer: asyncio.TimerHandle | None = None
         self._readers: list[PipeReader] = []
         self.stdin: PipeWriter | None = None
-        with ExitStack() as own, ExitStack() as given:
+        with ExitStack() as ours, ExitStack() as theirs:
             outputs: list[tuple[FileIO, asyncio.Protocol]] = []
 
             def output(stream: asyncio.Protocol | int | None) -> int | None:
                 if not isinstance(stream, asyncio.Protocol):
                     return stream
-                ours, its = _pipe(own, given, writes=False)
-                outputs.append((ours, stream))
-                return its
+                end, descriptor = _pipe(ours, theirs, writes=False)
+                outputs.append((end, stream))
+                return descriptor
 
             if stdin == subprocess.PIPE:
-                ours, stdin = _pipe(own, given, writes=True)
-                self.stdin = PipeWriter(self._loop, ours)
-            self._process = subprocess.Popen(  # noqa: S603  # what is run is for the caller to decide
+                end, stdin = _pipe(ours, theirs, writes=True)
+                self.stdin = PipeWriter(self._loop, end)
+            self._process = subprocess.Popen(  # noqa: S603  # the caller decides what is run
                 command,
                 stdin=stdin,
                 stdout=output(stdout),
@@ -189,14 +189,14 @@ class ChildProcess:
                 pass_fds=pass_fds,
                 start_new_session=True,
             )
-            own.callback(self._abandon)
-            self._readers = [PipeReader(self._loop, ours, protocol) for ours, protocol in outputs]
+            ours.callback(self._abandon)
+            self._readers = [PipeReader(self._loop, end, protocol) for end, protocol in outputs]
             self._watch()
-            own.pop_all()
+            ours.pop_all()
 
     @property
     def pid(self) -> int:
-        """The process's number, which is also its group's and its session's."""
+        """The process id, which is also the id of its group and its session."""
         return self._process.pid
 
     @property
@@ -205,7 +205,7 @@ class ChildProcess:
         return self._exited.result() if self._exited.done() else None
 
     async def wait(self, seconds: float | None = None) -> int | None:
-        """Wait for its end, if so long; its `returncode`. Cancelling this does nothing to the process."""
+        """Wait for its exit, at most so long, and return its `returncode`. Cancelling this leaves the process alone."""
         await asyncio.wait({self._exited}, timeout=seconds)
         return self.returncode
 
@@ -216,12 +216,12 @@ class ChildProcess:
                 os.killpg(self.pid, number)
 
     def kill(self) -> None:
-        """Kill it and everything that it started; its output ends."""
-        if not self._exited.done():  # until then it is not reaped, so the number is its own
-            end_tree(self.pid)
+        """Kill the process and all its descendants; its output ends."""
+        if not self._exited.done():  # until then it is not reaped, so no other process has its id
+            kill_tree(self.pid)
 
     def close(self) -> None:
-        """Kill it with everything that it started and close the pipes, at once; it is reaped as soon as it is dead."""
+        """Kill the process and its descendants and close the pipes, at once; it is reaped as soon as it is dead."""
         self.kill()
         for reader in self._readers:
             reader.close()
@@ -229,27 +229,27 @@ class ChildProcess:
             self.stdin.abort()
 
     async def aclose(self) -> None:
-        """Close it and wait until it is gone."""
+        """Close it and wait until it has exited."""
         self.close()
         await self.wait(_KILLED_SECONDS)
 
     def _watch(self) -> None:
-        """Have `_look` called when it exits."""
+        """Have `_check_exit` called when the process exits."""
         try:
             self._pidfd = FileIO(os.pidfd_open(self.pid))
         except (AttributeError, OSError):  # not on Linux, or there are no descriptors left
-            self._timer = self._loop.call_later(_POLL_SECONDS, self._look)
+            self._timer = self._loop.call_later(_POLL_SECONDS, self._check_exit)
         else:
-            self._loop.add_reader(self._pidfd.fileno(), self._look)
+            self._loop.add_reader(self._pidfd.fileno(), self._check_exit)
 
-    def _look(self) -> None:
-        """When it has exited, end what it left behind, reap it and let its output end."""
+    def _check_exit(self) -> None:
+        """If the process has exited, kill its descendants, reap it and read its output to the end."""
         if not self._has_exited():
             if self._pidfd is None:
-                self._timer = self._loop.call_later(_POLL_SECONDS, self._look)
+                self._timer = self._loop.call_later(_POLL_SECONDS, self._check_exit)
             return
         self._unwatch()
-        end_tree(self.pid)
+        kill_tree(self.pid)
         self._exited.set_result(self._process.wait())
         for reader in self._readers:
             reader.finish()
@@ -257,7 +257,7 @@ class ChildProcess:
             self.stdin.abort()
 
     def _has_exited(self) -> bool:
-        """Whether it has, leaving it unreaped where the system can: no other process gets its number before."""
+        """Return whether it has exited, without reaping it where possible: no other process gets its id before."""
         if not hasattr(os, "waitid"):
             return self._process.poll() is not None
         try:
@@ -273,17 +273,17 @@ class ChildProcess:
             self._timer.cancel()
 
     def _abandon(self) -> None:
-        """Undo a start that failed halfway."""
-        end_tree(self.pid)
+        """Undo a start that failed."""
+        kill_tree(self.pid)
         self._process.wait()
         self._unwatch()
 
 
-def _pipe(own: ExitStack, given: ExitStack, *, writes: bool) -> tuple[FileIO, int]:
-    """Our end of a new pipe, which does not block, and the child's end; each belongs to its stack."""
+def _pipe(ours: ExitStack, theirs: ExitStack, *, writes: bool) -> tuple[FileIO, int]:
+    """Open a pipe and return our end, which does not block, and the child's end; each is closed by its stack."""
     reading, writing = os.pipe()
-    ours, its = (writing, reading) if writes else (reading, writing)
-    given.callback(os.close, its)
-    file = own.enter_context(FileIO(ours, "w" if writes else "r"))
-    os.set_blocking(ours, False)
-    return file, its
+    own, given = (writing, reading) if writes else (reading, writing)
+    theirs.callback(os.close, given)
+    file = ours.enter_context(FileIO(own, "w" if writes else "r"))
+    os.set_blocking(own, False)
+    return file, given

@@ -1,7 +1,7 @@
-"""Ends a process with all that it started, also what left its process group.
+"""Kill a process with all its descendants, even those that left its process group.
 
-A worker is the reaper of its orphans (Linux), so everything it started stays below it for as long as it lives.
-Elsewhere than on Linux only the process group is ended.
+On Linux a worker is the subreaper of its descendants, so they all stay below it for as long as it lives. On other systems
+only the process group is killed.
 """
 
 import os
@@ -14,22 +14,22 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of whatever its descendants leave behind, where the system can."""
+    """Make this process the parent of the orphans of its descendants, where the system supports it."""
     import ctypes  # only workers need it
 
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def end_tree(leader: int) -> None:
+def kill_tree(leader: int) -> None:
     """Kill a process group's leader, its group and every other descendant."""
     if leader != os.getpid():
-        _send(leader, signal.SIGSTOP)  # so that it starts nothing while we look
-    for _ in range(_ROUNDS):  # what was being started while we looked is seen the next time
-        below = _descendants(leader)
-        if not below:
+        _send(leader, signal.SIGSTOP)  # so that it starts nothing meanwhile
+    for _ in range(_ROUNDS):  # a process that was just being started is found in the next round
+        descendants = _descendants(leader)
+        if not descendants:
             break
-        for pid in below:
+        for pid in descendants:
             _send(pid, signal.SIGKILL)
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)
@@ -41,25 +41,20 @@ def _send(pid: int, number: signal.Signals) -> None:
 
 
 def _descendants(pid: int) -> list[int]:
-    """The living processes below this one, parents first."""
+    """Return the living processes below this one, parents first."""
     found: list[int] = []
-    waiting = [pid]
-    while waiting:
-        children = _children(waiting.pop())
-        waiting += children
-        found += [child for child in children if _lives(child)]
+    parents = [pid]
+    while parents:
+        children: list[int] = []
+        with suppress(OSError):  # the parent has exited meanwhile
+            for task in Path(f"/proc/{parents.pop()}/task").iterdir():
+                children += [int(child) for child in (task / "children").read_text().split()]
+        parents += children
+        found += [child for child in children if _is_alive(child)]
     return found
 
 
-def _children(pid: int) -> list[int]:
-    found: list[int] = []
-    with suppress(OSError):
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            found += [int(child) for child in (task / "children").read_text().split()]
-    return found
-
-
-def _lives(pid: int) -> bool:
+def _is_alive(pid: int) -> bool:
     with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1] not in ("Z", "X")
     return False

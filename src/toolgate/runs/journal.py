@@ -1,58 +1,47 @@
-"""The journal of a run that survives its process: every answer of the model and every call's end is a step."""
+"""Record a durable run as steps: every answer of the model, and the start and the end of every call."""
 
 from collections.abc import Awaitable, Callable, Sequence
 
 from toolgate.conversation.events import Usage
 from toolgate.conversation.message import Message, ToolCall, ToolResult
-from toolgate.engine.ports import Journal
-from toolgate.runs.steps import Answered, Ended, Intended, Steps, write
+from toolgate.engine.ports import RunJournal
+from toolgate.runs.step_records import CallFinishedStep, CallStartedStep, ModelAnswerStep, RunSteps, encode_step
 
 
 class StepJournal:
-    """Writes steps; what must be found by a later request is left to the usual journal `behind` it."""
+    """Writes steps; what a later request must find is left to the journal of `turns` (`RunJournal`)."""
 
     def __init__(
         self,
-        steps: Steps,
-        behind: Journal,
+        steps: RunSteps,
+        turns: RunJournal,
         mark: Callable[[], Awaitable[int]],
         check: Callable[[], Awaitable[None]],
     ) -> None:
-        """`mark` brings all that was told to the disk and counts it; `check` raises LeaseLost if the run is another's."""
+        """`mark` stores all frames that were sent and counts them; `check` raises LeaseLost if another node has the run."""
         self._steps = steps
-        self._behind = behind
+        self._turns = turns
         self._mark = mark
         self._check = check
 
     async def answered(self, message: Message, usage: Usage | None) -> None:
-        """Write the round; what was told of it is on the disk before, so that it is never told twice."""
-        await self._keep_round(Answered(message, usage, await self._mark()))
+        """Write the answer; its frames are stored before, so that another attempt does not send them again."""
+        await self._steps.keep("answer", encode_step(ModelAnswerStep(message, usage, await self._mark())))
 
     async def starting(self, call: ToolCall, repeatable: bool) -> None:
-        """Write that a harmful call is about to run, unless the run is another's by now."""
+        """Write that a call is about to run that may do harm, unless another node has the run."""
         if repeatable:
             await self._check()
         else:
-            await self._keep_intent(Intended(call.id))
+            await self._steps.keep("intent", encode_step(CallStartedStep(call.id)))
 
     async def ended(self, result: ToolResult) -> None:
-        """Write what a call gave."""
-        await self._keep_result(Ended(result))
+        await self._steps.keep("result", encode_step(CallFinishedStep(result)))
 
     async def progressed(self, messages: Sequence[Message]) -> None:
-        """All of it is written already."""
+        """Do nothing: all of it is written already."""
 
     async def finished(
-        self, messages: Sequence[Message], returned: Sequence[ToolCall], asked: Sequence[str] = ()
+        self, messages: Sequence[Message], returned: Sequence[ToolCall], approvals: Sequence[str] = ()
     ) -> None:
-        """Let later requests find the turn."""
-        await self._behind.finished(messages, returned, asked)
-
-    async def _keep_round(self, step: Answered) -> None:
-        await self._steps.keep("answer", write(step))
-
-    async def _keep_intent(self, step: Intended) -> None:
-        await self._steps.keep("intent", write(step))
-
-    async def _keep_result(self, step: Ended) -> None:
-        await self._steps.keep("result", write(step))
+        await self._turns.finished(messages, returned, approvals)

@@ -1,12 +1,13 @@
-"""Sharing what is scarce among callers. Knows keys and futures; it must not know what is shared.
+"""Share slots and threads fairly among callers. Knows keys and futures; it must not know what the slots stand for.
 
-`FairSlots` is for short work and bounds how many wait: callers take turns. `FairSemaphore` is for work that may take long:
-it counts what each caller holds, and keeps a slot for one who holds none.
+`FairSlots` is for short work: waiting callers take turns, and the queue is bounded. `FairSemaphore` is for long work: it
+counts the slots of each caller, and reserves one for a caller without any. `FairThreads` is the thread pool of a process.
 """
 
 from toolgate.scheduling.caller import CALLER
 from toolgate.scheduling.fair_queue import FairQueue
 from toolgate.scheduling.fair_semaphore import FairSemaphore
 from toolgate.scheduling.fair_slots import FairSlots, QueueFull
+from toolgate.scheduling.fair_threads import FairThreads
 
-__all__ = ["CALLER", "FairQueue", "FairSemaphore", "FairSlots", "QueueFull"]
+__all__ = ["CALLER", "FairQueue", "FairSemaphore", "FairSlots", "FairThreads", "QueueFull"]

@@ -1,7 +1,7 @@
-"""Whose work the running task does, for queues that lie below everything that knows callers.
+"""Hold the name of the caller for whom the running task works, for queues in layers that do not know callers.
 
-A context variable and not an argument: a connection of the database is waited for below some hundred calls that have no
-other use for the caller. Nothing but the order of waiting may depend on it.
+It is a context variable and not an argument, because a database connection is awaited below some hundred functions that
+have no other use for the caller. Nothing but the order of waiting may depend on it.
 """
 
 from contextvars import ContextVar

@@ -1,4 +1,4 @@
-"""A queue in which keys take turns: one key's thousand entries hold up another key's entry by one at most."""
+"""A queue in which keys take turns: a thousand entries of one key delay an entry of another key by one entry."""
 
 from collections import deque
 from typing import Generic, TypeVar
@@ -7,59 +7,60 @@ T = TypeVar("T")
 
 
 class FairQueue(Generic[T]):
-    """Entries in lines, one for each key that has any; the keys are served in turn, each line in its order."""
+    """One first-in-first-out queue per key; `take` serves the keys in turn."""
 
     def __init__(self) -> None:
-        self._lines: dict[str, deque[T]] = {}  # in the order of their turns
-        self._size = 0
+        self._by_key: dict[str, deque[T]] = {}  # the first key is the next to be served
+        self.size = 0
+        """The number of entries, as an attribute: each released slot reads it, and `len` costs a call."""
 
     def __len__(self) -> int:
-        return self._size
+        return self.size
 
     def put(self, key: str, entry: T) -> None:
-        """Add an entry at the end of its key's line; a key that had none has its turn after all others."""
-        line = self._lines.get(key)
-        if line is None:
-            self._lines[key] = deque((entry,))
+        """Add an entry behind those of its key; a key without entries is served after all others."""
+        entries = self._by_key.get(key)
+        if entries is None:
+            self._by_key[key] = deque((entry,))
         else:
-            line.append(entry)
-        self._size += 1
+            entries.append(entry)
+        self.size += 1
 
     def take(self) -> T:
-        """Remove the first entry of the key whose turn it is; IndexError if there is none."""
-        if not self._lines:
+        """Remove the first entry of the next key; IndexError if the queue is empty."""
+        if not self._by_key:
             raise IndexError("take from an empty queue")
-        key = next(iter(self._lines))
-        line = self._lines.pop(key)
-        entry = line.popleft()
-        if line:
-            self._lines[key] = line
-        self._size -= 1
+        key = next(iter(self._by_key))
+        entries = self._by_key.pop(key)
+        entry = entries.popleft()
+        if entries:
+            self._by_key[key] = entries
+        self.size -= 1
         return entry
 
     def discard(self, key: str, entry: T) -> bool:
-        """Remove an entry; whether it was there."""
-        line = self._lines.get(key)
-        if line is None or entry not in line:
+        """Remove an entry and return whether it was there."""
+        entries = self._by_key.get(key)
+        if entries is None or entry not in entries:
             return False
-        line.remove(entry)
-        self._shrunk(key, line)
+        entries.remove(entry)
+        self._removed(key, entries)
         return True
 
-    def make_room(self, key: str) -> T | None:
-        """Remove the last entry of the longest line, if that stays no shorter than the key's own with one more."""
-        longest = max(self._lines, key=self._length, default=None)
+    def evict_for(self, key: str) -> T | None:
+        """Remove the last entry of the key with the most, if that still leaves it no fewer than this key with one more."""
+        longest = max(self._by_key, key=self._length, default=None)
         if longest is None or self._length(longest) < self._length(key) + 2:
             return None
-        line = self._lines[longest]
-        entry = line.pop()
-        self._shrunk(longest, line)
+        entries = self._by_key[longest]
+        entry = entries.pop()
+        self._removed(longest, entries)
         return entry
 
-    def _shrunk(self, key: str, line: deque[T]) -> None:
-        self._size -= 1
-        if not line:
-            del self._lines[key]
+    def _removed(self, key: str, entries: deque[T]) -> None:
+        self.size -= 1
+        if not entries:
+            del self._by_key[key]
 
     def _length(self, key: str) -> int:
-        return len(self._lines.get(key, ()))
+        return len(self._by_key.get(key, ()))

@@ -1,7 +1,7 @@
-"""Slots that callers share fairly: one who asks for many does not keep the others waiting.
+"""A semaphore that callers share fairly: a caller who wants many slots does not delay the others.
 
-A free slot goes to the caller who holds the fewest, and among equals to the one who was served longest ago. One slot is kept
-in reserve for a caller who holds none, so that another's long calls in all the others are not waited for.
+A free slot goes to the waiting caller with the fewest slots, and among equals to the one that was served longest ago. One
+more slot is reserved for a caller without any, who therefore need not wait for long work of another caller in all others.
 """
 
 import asyncio
@@ -10,18 +10,18 @@ from itertools import count
 
 
 class FairSemaphore:
-    """Counts slots; `acquire` waits for one."""
+    """Counts the slots that each caller holds; `acquire` waits for one."""
 
     def __init__(self, slots: int) -> None:
         self._slots = slots
         self._held: Counter[str] = Counter()
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
-        self._served: dict[str, int] = {}  # when a caller who holds or waits got its last slot
+        self._served: dict[str, int] = {}  # the number of the last grant of each caller that holds a slot or waits
         self._grants = count(1)
 
     async def acquire(self, caller: str) -> None:
-        """Take a slot for this caller, who gives it back by `release`."""
-        if caller not in self._waiting and self._has_room(caller):
+        """Wait for a slot for this caller, who returns it by `release`."""
+        if caller not in self._waiting and self._has_free_slot(caller):
             self._grant(caller)
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -29,18 +29,21 @@ class FairSemaphore:
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # it came at the same moment
+            if turn.done() and not turn.cancelled():  # it was granted at the same moment
                 self.release(caller)
             else:
                 self._forget(caller, turn)
             raise
 
     def release(self, caller: str) -> None:
-        """Give a slot back."""
+        """Return a slot, and grant the free ones to waiting callers."""
         self._held[caller] -= 1
         if not self._held[caller]:
             del self._held[caller]
-        while (following := self._next()) is not None:
+        while self._waiting:
+            following = min(self._waiting, key=lambda one: (self._held[one], self._served.get(one, 0)))
+            if not self._has_free_slot(following):
+                break
             turn = self._waiting[following][0]
             self._forget(following, turn)
             if not turn.done():
@@ -53,12 +56,7 @@ class FairSemaphore:
         self._held[caller] += 1
         self._served[caller] = next(self._grants)
 
-    def _next(self) -> str | None:
-        """Whose turn it is, if there is room."""
-        following = min(self._waiting, key=lambda one: (self._held[one], self._served.get(one, 0)), default=None)
-        return following if following is not None and self._has_room(following) else None
-
-    def _has_room(self, caller: str) -> bool:
+    def _has_free_slot(self, caller: str) -> bool:
         reserve = 0 if self._held[caller] else 1
         return self._held.total() < self._slots + reserve
 

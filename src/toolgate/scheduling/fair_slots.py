@@ -1,4 +1,4 @@
-"""Slots that callers share: whoever finds none free waits in a queue in which callers take turns."""
+"""Slots for short work: if none is free, callers wait in a queue in which they take turns."""
 
 import asyncio
 
@@ -6,60 +6,60 @@ from toolgate.scheduling.fair_queue import FairQueue
 
 
 class QueueFull(Exception):
-    """So many wait already that this one cannot, or has to make room for a caller with fewer."""
+    """The queue is full, or the place in it was given to a caller with fewer entries."""
 
 
 class FairSlots:
-    """`count` slots; at most `waiting` wait for one, if that is bounded.
+    """`count` slots; at most `waiting` tasks wait for one, or any number if that is None.
 
-    Taking a free slot costs a comparison. A slot that is freed while somebody waits passes to them and is never free in
-    between, so that nobody who comes later gets it first.
+    Acquiring a free slot costs a comparison. A slot that is released while tasks wait passes to the next of them without
+    being free in between, so that no later task can take it first.
     """
 
     def __init__(self, count: int, waiting: int | None = None) -> None:
         self._count = count
-        self._most = waiting
+        self._max_waiting = waiting
         self._queue: FairQueue[asyncio.Future[None]] = FairQueue()
         self.busy = 0
-        """How many slots are taken."""
+        """The number of slots in use."""
 
     @property
     def waiting(self) -> int:
-        """How many wait."""
-        return len(self._queue)
+        """The number of waiting tasks."""
+        return self._queue.size
 
-    def take(self) -> bool:
-        """Take a slot if one is free."""
+    def try_acquire(self) -> bool:
+        """Take a slot if one is free, and return whether it was."""
         if self.busy >= self._count:
             return False
         self.busy += 1
         return True
 
     async def wait(self, key: str) -> None:
-        """Wait for a slot and take it; QueueFull if too many wait.
+        """Wait for a slot, after `try_acquire` found none; QueueFull if too many wait.
 
-        When the queue is full, a caller with few in it takes the place of the last of the caller with the most.
+        In a full queue, a caller with few entries takes the place of the last entry of the caller with the most.
         """
-        if self._most is not None and len(self._queue) >= self._most:
-            last = self._queue.make_room(key)
+        if self._max_waiting is not None and self._queue.size >= self._max_waiting:
+            last = self._queue.evict_for(key)
             if last is None:
                 raise QueueFull
             if not last.done():
                 last.set_exception(QueueFull())
-        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queue.put(key, place)
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue.put(key, turn)
         try:
-            await place
+            await turn
         except asyncio.CancelledError:
-            if not self._queue.discard(key, place) and place.done() and not place.cancelled() and not place.exception():
-                self.free()  # the turn came while we were leaving
+            if not self._queue.discard(key, turn) and turn.done() and not turn.cancelled() and not turn.exception():
+                self.release()  # the slot was passed on while this task was being cancelled
             raise
 
-    def free(self) -> None:
-        """Give a slot back, to the caller whose turn it is."""
-        while len(self._queue):
-            place = self._queue.take()
-            if not place.done():
-                place.set_result(None)
+    def release(self) -> None:
+        """Return a slot, or pass it to the caller whose turn it is."""
+        while self._queue.size:
+            turn = self._queue.take()
+            if not turn.done():
+                turn.set_result(None)
                 return
         self.busy -= 1

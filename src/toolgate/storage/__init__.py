@@ -1,1 +1,1 @@
-"""What is kept: rows in a database. Knows no dialect; bodies are JSON text that only their dialect reads."""
+"""Store rows in a database. Knows no dialect; bodies are JSON text that this package does not read."""

@@ -1,7 +1,6 @@
-"""Approvals and grants: every change of state is one statement that names the state it starts from.
+"""Store approvals and grants: every change of state is one statement that names the state it starts from.
 
-It knows rows and states, not what they mean: records are given and taken as the Structs of whoever keeps them here,
-whose fields are named like the columns.
+Knows rows and states, not what they mean: records are the Structs of the caller, whose fields are named like the columns.
 """
 
 from collections.abc import Mapping
@@ -11,7 +10,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from toolgate.storage.database import Connection, Database
+from toolgate.storage.database import Database, SqlConnection
 
 _Approval = TypeVar("_Approval", bound=Struct)
 _Grant = TypeVar("_Grant", bound=Struct)
@@ -20,10 +19,14 @@ Order: TypeAlias = Literal["asc", "desc", "fair"]
 """By when they were made; or `fair`, where callers take turns and the oldest of each goes first."""
 
 _EXPIRE = "UPDATE approvals SET state = 'expired' WHERE state IN ('pending', 'approved') AND expires <= :now"
+# Found by an index alone, as are the pages of lists: a caller may have very many approvals with very long arguments, and
+# reading those would hold up the database for all.
 _VOID_STALE = """
-UPDATE approvals SET state = 'out_of_scope'
-WHERE caller = :caller AND tool = :tool AND state IN ('pending', 'approved')
-    AND (source != :source OR spec != :spec OR policy != :policy)
+UPDATE approvals SET state = 'out_of_scope' WHERE id IN (
+    SELECT id FROM approvals
+    WHERE caller = :caller AND tool = :tool AND state IN ('pending', 'approved')
+        AND (source != :source OR spec != :spec OR policy != :policy)
+)
 """
 _FORGET_STALE = "DELETE FROM grants WHERE caller = :caller AND tool = :tool AND (source != :source OR spec != :spec)"
 _CONSUME = """
@@ -64,7 +67,11 @@ WHERE state = 'pending' AND expires > :now
 RETURNING id
 """
 _VOID = "UPDATE approvals SET state = 'out_of_scope' WHERE id = :id AND state IN ('pending', 'approved')"
-_FIND = "SELECT * FROM approvals WHERE id = :id AND (CAST(:caller AS TEXT) IS NULL OR caller = :caller)"
+# Many calls wait and look at their approvals again and again: expiry is read here, and written when a call is claimed.
+_FIND = """
+SELECT approvals.*, CASE WHEN state IN ('pending', 'approved') AND expires <= :now THEN 'expired' ELSE state END AS state
+FROM approvals WHERE id = :id AND (CAST(:caller AS TEXT) IS NULL OR caller = :caller)
+"""
 _LIST = """
 SELECT * FROM approvals
 WHERE (CAST(:caller AS TEXT) IS NULL OR caller = :caller) AND (CAST(:state AS TEXT) IS NULL OR state = :state)
@@ -76,18 +83,23 @@ WHERE digest = :digest AND state = 'consumed' AND caller = :caller AND run = :ru
 ORDER BY created DESC LIMIT 1
 """
 _PAGE = """
-SELECT * FROM {table} WHERE {wanted} AND {behind}
-ORDER BY created {direction}, id {direction} LIMIT :limit
+SELECT * FROM {table} WHERE id IN (
+    SELECT id FROM {table} WHERE {filters} AND {behind} ORDER BY created {direction}, id {direction} LIMIT :limit
+)
+ORDER BY created {direction}, id {direction}
 """
 _BEHIND = "(created, id) {sign} (SELECT created, id FROM {table} WHERE id = :cursor)"
 # One of each caller, the oldest first, then the next of each: many of one caller do not hide those of another.
 _FAIR_PAGE = """
 WITH listed AS (
     SELECT id AS listed, created AS since, row_number() OVER (PARTITION BY caller ORDER BY created, id) AS turn
-    FROM {table} WHERE {wanted}
+    FROM {table} WHERE {filters}
+), paged AS (
+    SELECT listed, since, turn FROM listed WHERE {behind}
+    ORDER BY turn {direction}, since {direction}, listed {direction} LIMIT :limit
 )
-SELECT {table}.* FROM listed JOIN {table} ON id = listed WHERE {behind}
-ORDER BY turn {direction}, since {direction}, listed {direction} LIMIT :limit
+SELECT {table}.* FROM paged JOIN {table} ON id = listed
+ORDER BY turn {direction}, since {direction}, listed {direction}
 """
 _FAIR_BEHIND = "(turn, since, listed) {sign} (SELECT turn, since, listed FROM listed WHERE listed = :cursor)"
 _GRANT = """
@@ -112,25 +124,23 @@ _RESET = "DELETE FROM grants WHERE CAST(:caller AS TEXT) IS NULL OR caller = :ca
 
 
 class ApprovalStore(Generic[_Approval, _Grant]):
-    """Keeps approvals and grants; `toolgate.tools.approvals.ledger.Ledger` says what each method promises."""
+    """Stores approvals and grants (`toolgate.approvals.store.ApprovalRepository`)."""
 
     def __init__(self, database: Database, approval: type[_Approval], grant: type[_Grant]) -> None:
-        """Keep them in this database and give them back as these types."""
+        """Return records as these types."""
         self._database = database
         self._approval = approval
         self._grant = grant
 
     async def claim(self, asked: _Approval, most: int, now: float) -> _Approval | None:
-        """The approval that settles the question, or the question itself, kept; None if there are too many."""
         values = {**asdict(asked), "now": now}
         found = await self._database.change(lambda db: _claim(db, values, most))
         return None if found is None else self._read(found)
 
     async def use(self, digest: str, now: float) -> _Approval | None:
-        """The approval given to this very call, which is used up by this."""
         values = {"digest": digest, "now": now}
 
-        def use(db: Connection) -> list[_Row]:
+        def use(db: SqlConnection) -> list[_Row]:
             db.execute(_EXPIRE, values)
             return _rows(db, _CONSUME, values)
 
@@ -138,10 +148,9 @@ class ApprovalStore(Generic[_Approval, _Grant]):
         return self._read(used[0]) if used else None
 
     async def answer(self, answered: _Approval, grant: _Grant | None, now: float) -> bool:
-        """Keep an answer, and the grant that comes with it; False if the approval was no longer pending."""
         values = {**asdict(answered), "now": now}
 
-        def answer(db: Connection) -> bool:
+        def answer(db: SqlConnection) -> bool:
             won = db.execute(_ANSWER, values).rowcount == 1
             if won and grant is not None:
                 db.execute(_GRANT, asdict(grant))
@@ -150,87 +159,74 @@ class ApprovalStore(Generic[_Approval, _Grant]):
         return await self._database.change(answer)
 
     async def find(self, id: str, now: float, *, caller: str | None = None) -> _Approval | None:
-        """The approval of this id as it stands now, if it is this caller's; None means whosever it is."""
-        rows = await self._current(_FIND, {"id": id, "caller": caller, "now": now})
-        return rows[0] if rows else None
+        rows = await self._database.read(lambda db: _rows(db, _FIND, {"id": id, "caller": caller, "now": now}))
+        return self._read(rows[0]) if rows else None
 
     async def approvals(
         self, now: float, *, caller: str | None = None, state: str | None = None, limit: int = 1000
     ) -> list[_Approval]:
-        """Approvals, newest first."""
         return await self._current(_LIST, {"caller": caller, "state": state, "limit": limit, "now": now})
 
     async def page(
         self,
         now: float,
         *,
-        wanted: Mapping[str, str],
+        filters: Mapping[str, str],
         order: Order,
         after: str | None,
         before: str | None,
         limit: int,
     ) -> list[_Approval] | None:
-        """So many approvals behind `after` or ahead of `before`; None if that is not among those that are wanted."""
 
-        def read(db: Connection) -> list[_Row] | None:
-            db.execute(_EXPIRE, {"now": now})
-            return _page(db, "approvals", wanted, order, after, before, limit)
-
-        found = await self._database.change(read)
+        await self._database.change(lambda db: db.execute(_EXPIRE, {"now": now}))
+        found = await self._database.read(lambda db: _page(db, "approvals", filters, order, after, before, limit))
         return None if found is None else [self._read(row) for row in found]
 
     async def used(self, caller: str, run: str, call: str, digest: str) -> _Approval | None:
-        """The approval that this very call of this run has used up."""
         values = {"caller": caller, "run": run, "call": call, "digest": digest}
-        rows = await self._database.do(lambda db: _rows(db, _USED, values))
+        rows = await self._database.read(lambda db: _rows(db, _USED, values))
         return self._read(rows[0]) if rows else None
 
     async def deny_all(
         self, reason: str | None, by: str, now: float, *, caller: str | None, run: str | None
     ) -> list[str]:
-        """Deny everything pending, of one run or of all; the ids of what was denied."""
         values = {"reason": reason, "by": by, "now": now, "caller": caller, "run": run}
         return [row["id"] for row in await self._database.change(lambda db: _rows(db, _DENY_ALL, values))]
 
     async def void(self, id: str) -> bool:
-        """Put an open approval out of scope; False if it was closed already."""
         return await self._database.change(lambda db: db.execute(_VOID, {"id": id}).rowcount == 1)
 
     async def is_granted(
         self, caller: str, tool: str, source: str, spec: str, session: str, workspace: str, since: float
     ) -> bool:
-        """Whether a grant covers this tool as it is defined now; those of a session count if made after `since`."""
         values = {"caller": caller, "tool": tool, "source": source, "spec": spec, "session": session}
         values |= {"workspace": workspace}
-        return await self._database.do(
+        return await self._database.read(
             lambda db: db.execute(_IS_GRANTED, {**values, "since": since}).fetchone() is not None
         )
 
     async def grants(self, caller: str | None = None) -> list[_Grant]:
-        """Grants, newest first."""
-        rows = await self._database.do(lambda db: _rows(db, _GRANTS, {"caller": caller}))
+        rows = await self._database.read(lambda db: _rows(db, _GRANTS, {"caller": caller}))
         return [msgspec.convert(row, self._grant) for row in rows]
 
     async def grants_page(
-        self, *, wanted: Mapping[str, str], order: Order, after: str | None, before: str | None, limit: int
+        self, *, filters: Mapping[str, str], order: Order, after: str | None, before: str | None, limit: int
     ) -> list[_Grant] | None:
-        """So many grants behind `after` or ahead of `before`; None if that is not among those that are wanted."""
-        rows = await self._database.do(lambda db: _page(db, "grants", wanted, order, after, before, limit))
+        rows = await self._database.read(lambda db: _page(db, "grants", filters, order, after, before, limit))
         return None if rows is None else [msgspec.convert(row, self._grant) for row in rows]
 
     async def reset(self, caller: str | None = None) -> int:
-        """Forget all grants and let no approval given so far be used; how many grants there were."""
 
-        def reset(db: Connection) -> int:
+        def reset(db: SqlConnection) -> int:
             db.execute(_DISUSE, {"caller": caller})
             return db.execute(_RESET, {"caller": caller}).rowcount
 
         return await self._database.change(reset)
 
     async def _current(self, text: str, values: dict[str, Any]) -> list[_Approval]:
-        """The approvals that a query finds, after those whose time is over have expired."""
+        """Expire approvals whose time is over, and return those that a query finds."""
 
-        def read(db: Connection) -> list[_Row]:
+        def read(db: SqlConnection) -> list[_Row]:
             db.execute(_EXPIRE, values)
             return _rows(db, text, values)
 
@@ -240,7 +236,7 @@ class ApprovalStore(Generic[_Approval, _Grant]):
         return msgspec.convert({**row, "tainted": bool(row["tainted"])}, self._approval)
 
 
-def _claim(db: Connection, values: _Row, most: int) -> _Row | None:
+def _claim(db: SqlConnection, values: _Row, most: int) -> _Row | None:
     for text in (_EXPIRE, _VOID_STALE, _FORGET_STALE):
         db.execute(text, values)
     for text in (_CONSUME, _STANDING, _TELL):
@@ -252,33 +248,33 @@ def _claim(db: Connection, values: _Row, most: int) -> _Row | None:
 
 
 def _page(
-    db: Connection,
+    db: SqlConnection,
     table: str,
-    wanted: Mapping[str, str],
+    filters: Mapping[str, str],
     order: Order,
     after: str | None,
     before: str | None,
     limit: int,
 ) -> list[_Row] | None:
-    """The rows of a page, in the order of the list; None if the cursor is not among those that are wanted."""
-    fits = " AND ".join([f"{name} = :{name}" for name in wanted]) or "1 = 1"
+    """Return the rows of a page, in the order of the list; None if the cursor is not among the filtered ones."""
+    fits = " AND ".join([f"{name} = :{name}" for name in filters]) or "1 = 1"
     cursor, fair = after or before, order == "fair"
-    values: _Row = {**wanted, "limit": limit}
+    values: _Row = {**filters, "limit": limit}
     if cursor is not None:
         values["cursor"] = cursor
         there = f"SELECT 1 FROM {table} WHERE id = :cursor AND {fits}"  # noqa: S608 - names of columns
         if db.execute(there, values).fetchone() is None:
             return None
     rising = (order != "desc") == (before is None)
-    words = {"table": table, "wanted": fits, "direction": "ASC" if rising else "DESC"}
-    behind = (_FAIR_BEHIND if fair else _BEHIND).format(sign=">" if rising else "<", **words)
-    text = (_FAIR_PAGE if fair else _PAGE).format(behind=behind if cursor is not None else "1 = 1", **words)
+    fields = {"table": table, "filters": fits, "direction": "ASC" if rising else "DESC"}
+    behind = (_FAIR_BEHIND if fair else _BEHIND).format(sign=">" if rising else "<", **fields)
+    text = (_FAIR_PAGE if fair else _PAGE).format(behind=behind if cursor is not None else "1 = 1", **fields)
     rows = _rows(db, text, values)
     return rows if before is None else rows[::-1]
 
 
-def _rows(db: Connection, text: str, values: _Row) -> list[_Row]:
-    """All rows by the names of their columns; all must be read for what is RETURNING to take effect."""
+def _rows(db: SqlConnection, text: str, values: _Row) -> list[_Row]:
+    """Return all rows by the names of their columns; all must be read for RETURNING to take effect."""
     cursor = db.execute(text, values)
     names = [column[0] for column in cursor.description or ()]
     return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]

@@ -1,8 +1,8 @@
-"""Chats: what clients and models said to each other, each message once, however often a client sends its history again.
+"""Store chats, each message once, however often a client sends its history again.
 
-A chat is found by the digest of all that was said in it, and continued there; whoever goes on from an earlier point begins
-a chat of its own. A completion is one answer in a chat that its client may name. Nobody finds another's.
-What a message says, and how digests are made, is none of this file's business.
+A chat is found by the digest of its messages, and continued there; a request that continues an earlier point starts a chat
+of its own. A completion is one answer in a chat that its client may name. An owner finds only its own.
+What a message says, and how digests are made, is not known here.
 """
 
 from collections.abc import Sequence
@@ -12,8 +12,11 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from toolgate.storage.database import Connection, Database
+from toolgate.storage.database import Database, SqlConnection
 from toolgate.storage.responses import Write
+from toolgate.storage.sql_engine import fitting
+
+_CONTENT = ("content", "content_json", "tool_calls", "function_call")
 
 
 class StoredMessage(Struct, frozen=True):
@@ -33,6 +36,11 @@ class StoredMessage(Struct, frozen=True):
     created: float
     place: int = 0
 
+    @property
+    def size(self) -> int:
+        """How many characters it holds."""
+        return sum([len(getattr(self, name) or "") for name in _CONTENT])
+
 
 class StoredChat(Struct, frozen=True):
     """A chat without its messages; `messages` is how many there are."""
@@ -47,7 +55,7 @@ class StoredChat(Struct, frozen=True):
 
 
 class StoredCompletion(Struct, frozen=True):
-    """An answer that its client asked to have kept, with its place in its chat."""
+    """An answer that its client wants stored, with its place in its chat."""
 
     id: str
     owner: str
@@ -58,8 +66,8 @@ class StoredCompletion(Struct, frozen=True):
     metadata: dict[str, str]
 
 
-class Head(Struct, frozen=True):
-    """A point in a history at which a chat may have ended: its digests, and the messages behind it."""
+class HistoryHead(Struct, frozen=True):
+    """A point in a history at which a chat may have ended: its digests, and the messages after it."""
 
     digest: str
     system_digest: str
@@ -67,10 +75,10 @@ class Head(Struct, frozen=True):
     behind: tuple[StoredMessage, ...]
 
 
-class Said(Struct, frozen=True):
-    """One request and its answer: where its history may be known from, the latest first, and the whole of it.
+class RecordedExchange(Struct, frozen=True):
+    """One request and its answer: the points from which its history may be known, latest first, and all of it.
 
-    It is `lasting` when it is kept whether or not its client names it; `completion` is the id by which it may.
+    It is `lasting` when it is stored whether or not its client names it; `completion` is the id by which it may.
     """
 
     chat: str
@@ -78,7 +86,7 @@ class Said(Struct, frozen=True):
     model: str
     dialect: str
     created: float
-    heads: tuple[Head, ...]
+    heads: tuple[HistoryHead, ...]
     messages: tuple[StoredMessage, ...]
     answer: StoredMessage
     digest: str
@@ -88,8 +96,8 @@ class Said(Struct, frozen=True):
     metadata: dict[str, str] = {}
 
 
-class Cursor(Struct, frozen=True):
-    """Which part of a list is wanted."""
+class PageRequest(Struct, frozen=True):
+    """Which page of a list is read."""
 
     after: str | None = None
     limit: int = 20
@@ -99,6 +107,7 @@ class Cursor(Struct, frozen=True):
 _Row = TypeVar("_Row", bound=Struct)
 _CHAT = ", ".join(StoredChat.__struct_fields__)
 _MESSAGE = ", ".join(StoredMessage.__struct_fields__)
+_SIZE = " + ".join([f"COALESCE(LENGTH({name}), 0)" for name in _CONTENT])
 _COMPLETION = ", ".join(StoredCompletion.__struct_fields__)
 _NEW = "INSERT INTO chats VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _ADD = f"INSERT INTO chat_messages (chat, {_MESSAGE}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - constants
@@ -116,51 +125,60 @@ SET chat = excluded.chat, place = excluded.place, model = excluded.model, create
 
 
 class ChatStore:
-    """Keeps chats; every question about one names its owner."""
+    """Stores chats; every query names their owner."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def keeping(self, said: Said) -> Write:
-        """Keeps what was said, in the chat that it continues or in a new one."""
-        return lambda db: _keep(db, said)
+    def keeping(self, exchange: RecordedExchange) -> Write:
+        """Return the write that stores the exchange in the chat that it continues, or in a new one."""
+        return lambda db: _keep(db, exchange)
 
-    async def keep(self, said: Said) -> None:
-        """The same now; once this returns it survives a crash."""
-        await self._database.change(lambda db: _keep(db, said))
+    async def keep(self, exchange: RecordedExchange) -> None:
+        """Store the exchange; once this returns it survives a crash."""
+        await self._database.change(lambda db: _keep(db, exchange))
 
-    async def chats(self, owner: str, cursor: Cursor) -> list[StoredChat] | None:
-        """A page of chats, in the order they began; None if the cursor names none of them."""
-        return await self._database.do(lambda db: _page(db, "chats", _CHAT, StoredChat, owner, cursor))
+    async def chats(self, owner: str, cursor: PageRequest) -> list[StoredChat] | None:
+        """Return a page of chats, in the order of their creation; None if the cursor names none of them."""
+        return await self._database.read(lambda db: _page(db, "chats", _CHAT, StoredChat, owner, cursor))
 
     async def chat(self, owner: str, id: str) -> StoredChat | None:
-        """The chat of this id, if this owner has one."""
+        """Return the chat of this id, if this owner has one."""
         text = f"SELECT {_CHAT} FROM chats WHERE id = ? AND owner = ?"  # noqa: S608 - constants
-        rows = await self._database.do(lambda db: db.execute(text, (id, owner)).fetchall())
+        rows = await self._database.read(lambda db: db.execute(text, (id, owner)).fetchall())
         return _struct(rows[0], StoredChat) if rows else None
 
     async def messages(
         self, chat: str, behind: int | None, limit: int, *, newest_first: bool = False, before: int | None = None
-    ) -> list[StoredMessage]:
-        """Messages behind a place in this order; `before` leaves out those from that place on."""
+    ) -> tuple[list[StoredMessage], bool]:
+        """Return at most so many messages after a place in this order, fewer if they are large, and whether there are more.
+
+        `before` leaves out those from that place on.
+        """
         beyond, order = ("<", "DESC") if newest_first else (">", "ASC")
         conditions, values = ["chat = ?"], [chat]
         bounds = [(f"place {beyond} ?", behind), ("place < ?", before)]
-        conditions += [words for words, value in bounds if value is not None]
+        conditions += [condition for condition, value in bounds if value is not None]
         numbers = [value for _, value in bounds if value is not None]
-        text = f"SELECT {_MESSAGE} FROM chat_messages WHERE {' AND '.join(conditions)} ORDER BY place {order} LIMIT ?"  # noqa: S608 - constants
-        rows = await self._database.do(lambda db: db.execute(text, (*values, *numbers, limit)).fetchall())
-        return [_struct(row, StoredMessage) for row in rows]
+        part = f"FROM chat_messages WHERE {' AND '.join(conditions)} ORDER BY place {order} LIMIT ?"
+
+        def read(db: SqlConnection) -> tuple[list[StoredMessage], bool]:
+            sizes = [row[0] for row in db.execute(f"SELECT {_SIZE} {part}", (*values, *numbers, limit + 1)).fetchall()]
+            count = fitting(sizes[:limit])
+            rows = db.execute(f"SELECT {_MESSAGE} {part}", (*values, *numbers, count)).fetchall()
+            return [_struct(row, StoredMessage) for row in rows], len(sizes) > count
+
+        return await self._database.read(read)
 
     async def message(self, chat: str, place: int) -> StoredMessage | None:
-        """The message at this place."""
-        found = await self.messages(chat, place - 1, 1, before=place + 1)
+        """Return the message at this place."""
+        found, _ = await self.messages(chat, place - 1, 1, before=place + 1)
         return found[0] if found else None
 
     async def delete(self, owner: str, id: str) -> bool:
-        """Forget a chat, its messages and its completions; false if this owner has none of this id."""
+        """Delete a chat, its messages and its completions; false if this owner has none of this id."""
 
-        def forget(db: Connection) -> bool:
+        def forget(db: SqlConnection) -> bool:
             if db.execute("DELETE FROM chats WHERE id = ? AND owner = ?", (id, owner)).rowcount == 0:
                 return False
             forget_chat(db, id)
@@ -168,62 +186,89 @@ class ChatStore:
 
         return await self._database.change(forget)
 
-    async def completions(self, owner: str, cursor: Cursor) -> list[StoredCompletion] | None:
-        """A page of completions; None if the cursor names none of them."""
-        return await self._database.do(
+    async def completions(self, owner: str, cursor: PageRequest) -> list[StoredCompletion] | None:
+        """Return a page of completions; None if the cursor names none of them."""
+        return await self._database.read(
             lambda db: _page(db, "completions", _COMPLETION, StoredCompletion, owner, cursor)
         )
 
     async def completion(self, owner: str, id: str) -> StoredCompletion | None:
-        """The completion of this id, if this owner has one."""
+        """Return the completion of this id, if this owner has one."""
         text = f"SELECT {_COMPLETION} FROM completions WHERE id = ? AND owner = ?"  # noqa: S608 - constants
-        rows = await self._database.do(lambda db: db.execute(text, (id, owner)).fetchall())
+        rows = await self._database.read(lambda db: db.execute(text, (id, owner)).fetchall())
         return _struct(rows[0], StoredCompletion) if rows else None
 
     async def note(self, owner: str, id: str, metadata: dict[str, str]) -> bool:
-        """Change what is noted about a completion; false if this owner has none of this id."""
+        """Change the metadata of a completion; false if this owner has none of this id."""
         row = (_json(metadata), id, owner)
         update = "UPDATE completions SET metadata = ? WHERE id = ? AND owner = ?"
         return await self._database.change(lambda db: db.execute(update, row).rowcount == 1)
 
     async def delete_completion(self, owner: str, id: str) -> bool:
-        """Forget a completion and whatever is kept for its sake alone; false if this owner has none of this id."""
+        """Delete a completion and what is stored for its sake alone; false if this owner has none of this id."""
         return await self._database.change(lambda db: _delete_completion(db, owner, id))
 
 
-def forget_chat(db: Connection, id: str) -> None:
+def forget_chat(db: SqlConnection, id: str) -> None:
     """Delete all that belongs to a chat."""
     db.execute("DELETE FROM chat_messages WHERE chat = ?", (id,))
     db.execute("DELETE FROM completions WHERE chat = ?", (id,))
 
 
-def _keep(db: Connection, said: Said) -> None:
-    chat, place, messages = _begun(db, said)
-    rows = [(chat, *astuple(one)[:-1], place + number) for number, one in enumerate((*messages, said.answer))]
+def _keep(db: SqlConnection, exchange: RecordedExchange) -> None:
+    chat, place, messages = _find_chat(db, exchange)
+    rows = [(chat, *astuple(one)[:-1], place + number) for number, one in enumerate((*messages, exchange.answer))]
     db.executemany(_ADD, rows)
     last = place + len(messages)
-    values = (said.created, said.model, last + 1, said.digest, said.system_digest, int(said.lasting), chat)
+    values = (
+        exchange.created,
+        exchange.model,
+        last + 1,
+        exchange.digest,
+        exchange.system_digest,
+        int(exchange.lasting),
+        chat,
+    )
     db.execute(_CONTINUE, values)
-    if said.completion is not None:
-        row = (said.completion, said.owner, chat, last, said.model, said.created, _json(said.metadata))
+    if exchange.completion is not None:
+        row = (
+            exchange.completion,
+            exchange.owner,
+            chat,
+            last,
+            exchange.model,
+            exchange.created,
+            _json(exchange.metadata),
+        )
         db.execute(_NAME, row)
 
 
-def _begun(db: Connection, said: Said) -> tuple[str, int, Sequence[StoredMessage]]:
-    """The chat that the request continues, where its next message stands, and the messages that are new in it."""
-    for head in said.heads:
+def _find_chat(db: SqlConnection, exchange: RecordedExchange) -> tuple[str, int, Sequence[StoredMessage]]:
+    """Return the chat that the request continues, the place of its next message, and the messages that are new in it."""
+    for head in exchange.heads:
         select = "SELECT id, messages, system_digest FROM chats WHERE owner = ? AND digest = ? ORDER BY updated DESC"
-        found = db.execute(select, (said.owner, head.digest)).fetchone()
+        found = db.execute(select, (exchange.owner, head.digest)).fetchone()
         if found is not None:
-            # A system prompt that has changed is said again where it begins to hold.
+            # A system prompt that has changed is stored again where it starts to apply.
             system = () if found[2] == head.system_digest else head.system
             return found[0], found[1], (*system, *head.behind)
-    row = (said.chat, said.owner, said.model, said.dialect, said.created, said.created, 0, "", "", int(said.lasting))
+    row = (
+        exchange.chat,
+        exchange.owner,
+        exchange.model,
+        exchange.dialect,
+        exchange.created,
+        exchange.created,
+        0,
+        "",
+        "",
+        int(exchange.lasting),
+    )
     db.execute(_NEW, row)
-    return said.chat, 0, said.messages
+    return exchange.chat, 0, exchange.messages
 
 
-def _delete_completion(db: Connection, owner: str, id: str) -> bool:
+def _delete_completion(db: SqlConnection, owner: str, id: str) -> bool:
     found = db.execute("SELECT chat FROM completions WHERE id = ? AND owner = ?", (id, owner)).fetchone()
     if found is None:
         return False
@@ -237,12 +282,14 @@ def _delete_completion(db: Connection, owner: str, id: str) -> bool:
         db.execute("DELETE FROM chats WHERE id = ?", (chat,))
         forget_chat(db, chat)
     elif db.execute("DELETE FROM chat_messages WHERE chat = ? AND place > ?", (chat, last)).rowcount:
-        # Its end is another now, of which no digest is known: nobody continues it any more.
+        # Its end is another now, of which no digest is stored: it is not continued any more.
         db.execute("UPDATE chats SET messages = ?, digest = '' WHERE id = ?", (last + 1, chat))
     return True
 
 
-def _page(db: Connection, table: str, columns: str, kind: type[_Row], owner: str, cursor: Cursor) -> list[_Row] | None:
+def _page(
+    db: SqlConnection, table: str, columns: str, kind: type[_Row], owner: str, cursor: PageRequest
+) -> list[_Row] | None:
     beyond, order = ("<", "DESC") if cursor.newest_first else (">", "ASC")
     condition, values = "owner = ?", [owner]
     if cursor.after is not None:

@@ -1,7 +1,7 @@
-"""Conversation objects of the Responses API and their items.
+"""Store conversation objects of the Responses API and their items.
 
-Items have an order of their own and keep it. Whoever does not own a conversation cannot tell it from one that does not
-exist. What an item says is none of this file's business.
+Items keep their order. A conversation of another owner looks like one that does not exist. What an item says is not known
+here.
 """
 
 from collections.abc import Sequence
@@ -11,10 +11,10 @@ import msgspec
 from msgspec import Struct
 
 from toolgate.conversation.errors import Conflict
-from toolgate.storage.database import Connection, Database
-from toolgate.storage.engine import batches, fitting, placeholders
-from toolgate.storage.locks import ConversationLocks
-from toolgate.storage.responses import NO_LIMITS, PastLimits, Write
+from toolgate.storage.conversation_locks import ConversationLocks
+from toolgate.storage.database import Database, SqlConnection
+from toolgate.storage.responses import NO_LIMITS, HistoryLimits, Write
+from toolgate.storage.sql_engine import batches, fitting, placeholders
 
 Order: TypeAlias = Literal["asc", "desc"]
 Item: TypeAlias = dict[str, Any]
@@ -68,42 +68,42 @@ class StoredConversation(Struct, frozen=True):
 
 
 class ConversationStore:
-    """Keeps conversations; every question about one names its owner."""
+    """Stores conversations; every query names their owner."""
 
     def __init__(self, database: Database, locks: ConversationLocks | None = None) -> None:
         self._database = database
         self.locks = locks or ConversationLocks(database)
 
     async def create(self, conversation: StoredConversation, items: Sequence[Item]) -> None:
-        """Keep a new conversation that begins with these items, each of which has an id."""
+        """Store a new conversation with these items, each of which has an id."""
         one = conversation
         row = (one.id, one.owner, one.created, msgspec.json.encode(one.metadata))
 
-        def write(db: Connection) -> None:
+        def write(db: SqlConnection) -> None:
             db.execute("INSERT INTO conversations (id, owner, created, metadata) VALUES (?, ?, ?, ?)", row)
             _append(db, one.id, items)
 
         await self._database.change(write)
 
     async def load(self, owner: str, id: str) -> StoredConversation | None:
-        """The conversation of this id, if this owner has one."""
+        """Return the conversation of this id, if this owner has one."""
         select = "SELECT id, owner, created, metadata FROM conversations WHERE id = ? AND owner = ?"
-        rows = await self._database.do(lambda db: db.execute(select, (id, owner)).fetchall())
+        rows = await self._database.read(lambda db: db.execute(select, (id, owner)).fetchall())
         if not rows:
             return None
         id, owner, created, metadata = rows[0]
         return StoredConversation(id, owner, created, msgspec.json.decode(metadata))
 
     async def update(self, owner: str, id: str, metadata: dict[str, str]) -> bool:
-        """Change what is noted about a conversation; false if this owner has none of this id."""
+        """Change the metadata of a conversation; false if this owner has none of this id."""
         row = (msgspec.json.encode(metadata), id, owner)
         update = "UPDATE conversations SET metadata = ? WHERE id = ? AND owner = ?"
         return await self._database.change(lambda db: db.execute(update, row).rowcount == 1)
 
     async def delete(self, owner: str, id: str) -> bool:
-        """Forget a conversation and its items; false if this owner has none of this id."""
+        """Delete a conversation and its items; false if this owner has none of this id."""
 
-        def forget(db: Connection) -> bool:
+        def forget(db: SqlConnection) -> bool:
             if db.execute("DELETE FROM conversations WHERE id = ? AND owner = ?", (id, owner)).rowcount == 0:
                 return False
             for table in ("conversation_items", "conversation_locks"):
@@ -113,62 +113,62 @@ class ConversationStore:
         return await self._database.change(forget)
 
     def appending(self, owner: str, id: str, items: Sequence[Item]) -> Write:
-        """Adds the items at the end and gives the conversation back; true unless it is gone by then.
+        """Return the write that appends items and unlocks the conversation; it returns false if that was deleted meanwhile.
 
-        Conflict, and nothing of the whole change is written, if another node has or had it meanwhile.
+        Conflict, and nothing of the transaction is written, if another node has or had locked it meanwhile.
         """
-        passed = self.locks.passing(id)
+        passed = self.locks.releasing(id)
 
-        def write(db: Connection) -> bool:
+        def write(db: SqlConnection) -> bool:
             if db.execute(_OWNED, (id, owner)).fetchone() is None:
                 return False
             if not passed(db):
-                raise _overtaken(id)
+                raise _conflict(id)
             _append(db, id, items)
             return True
 
         return write
 
     async def append(self, owner: str, id: str, items: Sequence[Item]) -> bool:
-        """Add items at the end; false if this owner has no such conversation, Conflict if another node has it."""
+        """Append items; false if this owner has no such conversation, Conflict if another node has locked it."""
         return bool(await self._database.change(self.appending(owner, id, items)))
 
-    async def items(self, owner: str, id: str, limits: PastLimits = NO_LIMITS) -> list[Item]:
-        """All items, oldest first; InvalidRequest, before any is read, if they are larger than the limits."""
+    async def items(self, owner: str, id: str, limits: HistoryLimits = NO_LIMITS) -> list[Item]:
+        """Return all items, oldest first; InvalidRequest, before any is read, if they are larger than the limits."""
 
-        def read(db: Connection) -> list[Item]:
+        def read(db: SqlConnection) -> list[Item]:
             count, size = db.execute(_SIZE, (id, owner)).fetchone()
             limits.check(int(size), count, f"The conversation {id[:100]!r}", "conversation")
             return [msgspec.json.decode(row[0]) for row in db.execute(_ALL, (id, owner)).fetchall()]
 
-        return await self._database.do(read)
+        return await self._database.read(read)
 
     async def page(self, owner: str, id: str, order: Order, after: str | None, limit: int) -> list[Item]:
-        """At most so many items in this order, those behind the one named `after`."""
+        """Return at most so many items in this order, those after the one named `after`."""
         select, values = _PAGES[order], (id, id, owner, id, after, limit)
-        return await self._database.do(
+        return await self._database.read(
             lambda db: [msgspec.json.decode(row[0]) for row in db.execute(select, values).fetchall()]
         )
 
     async def fitting(self, owner: str, id: str, order: Order, after: str | None, limit: int) -> int:
-        """How many of the items that such a page would have it may hold, for it not to be too large."""
+        """Return how many of the items of such a page fit its size limit."""
         select, values = _PAGES[order].replace("SELECT item", "SELECT bytes", 1), (id, id, owner, id, after, limit)
-        return await self._database.do(lambda db: fitting(row[0] for row in db.execute(select, values).fetchall()))
+        return await self._database.read(lambda db: fitting(row[0] for row in db.execute(select, values).fetchall()))
 
     async def item(self, owner: str, id: str, item: str) -> Item | None:
-        """One item of a conversation."""
-        rows = await self._database.do(lambda db: db.execute(_ITEM, (item, id, owner)).fetchall())
+        """Return one item of a conversation."""
+        rows = await self._database.read(lambda db: db.execute(_ITEM, (item, id, owner)).fetchall())
         return msgspec.json.decode(rows[0][0]) if rows else None
 
     async def named(
-        self, owner: str, items: Sequence[str], limits: PastLimits = NO_LIMITS
+        self, owner: str, items: Sequence[str], limits: HistoryLimits = NO_LIMITS
     ) -> dict[str, tuple[Item, int]]:
-        """The items of these ids in whichever conversation of this owner, each with its size.
+        """Return the items of these ids in any conversation of this owner, each with its size.
 
         InvalidRequest, before any is read, if they are larger than the limits.
         """
 
-        def read(db: Connection) -> dict[str, tuple[Item, int]]:
+        def read(db: SqlConnection) -> dict[str, tuple[Item, int]]:
             places: dict[str, tuple[str, int]] = {}
             for some in batches(items):
                 for id, conversation, size in db.execute(_PLACES % placeholders(some), (owner, *some)).fetchall():
@@ -179,14 +179,14 @@ class ConversationStore:
                 for id, (conversation, size) in places.items()
             }
 
-        return await self._database.do(read)
+        return await self._database.read(read)
 
     async def remove(self, owner: str, id: str, item: str) -> bool:
-        """Take one item out; false if it is not there."""
+        """Delete one item; false if it is not there."""
         return await self._database.change(lambda db: db.execute(_REMOVE, (item, id, owner)).rowcount == 1)
 
 
-def _overtaken(id: str) -> Conflict:
+def _conflict(id: str) -> Conflict:
     return Conflict(
         f"Another node has added to the conversation {id!r} meanwhile, so that nothing was added; try again.",
         param="conversation",
@@ -195,8 +195,8 @@ def _overtaken(id: str) -> Conflict:
     )
 
 
-def _append(db: Connection, id: str, items: Sequence[Item]) -> None:
-    """An item that is said again, under the id it has here already, stays where it is and says the new words."""
+def _append(db: SqlConnection, id: str, items: Sequence[Item]) -> None:
+    """Append items; one whose id is there already keeps its place and gets the new content."""
     last = db.execute("SELECT max(place) FROM conversation_items WHERE conversation = ?", (id,)).fetchone()[0]
     place = 0 if last is None else last + 1
     for item in items:

@@ -1,8 +1,8 @@
-"""The database behind a storage URL, with its tables in their newest form.
+"""Open the database of a storage URL and migrate its tables.
 
 All access goes through threads of its own, so that the event loop never waits for a disk or a network: one thread for
-SQLite, as many as there are connections for PostgreSQL. Who finds all of them busy waits, and not for long; those who wait
-take turns, caller by caller.
+SQLite, as many as there are connections for PostgreSQL. While all of them are busy others wait for a limited time, caller by
+caller in turn.
 """
 
 import asyncio
@@ -14,82 +14,92 @@ from threading import Lock
 from typing import TypeVar
 
 from toolgate.scheduling import CALLER, FairSlots
-from toolgate.storage.engine import PATIENCE, Connection, Cursor, Duplicate, Engine, Unsettled, Work, unavailable
-from toolgate.storage.migrations import Status, migrate, status
+from toolgate.storage.migrations import SchemaStatus, migrate, status
+from toolgate.storage.sql_engine import (
+    TIMEOUT_SECONDS,
+    CommitUncertain,
+    DuplicateRow,
+    SqlConnection,
+    SqlCursor,
+    SqlEngine,
+    Work,
+    unavailable,
+)
 
-__all__ = ["Connection", "Cursor", "Database", "Duplicate", "Unsettled", "Work"]
+__all__ = ["CommitUncertain", "Database", "DuplicateRow", "SqlConnection", "SqlCursor", "Work"]
 
 _T = TypeVar("_T")
 
 
 class Database:
-    """Opened at the first use; what is reported done survives a crash."""
+    """A database that is opened at the first use; what is reported done survives a crash."""
 
-    def __init__(self, place: str | Path | None, *, connections: int = 8, patience: float = PATIENCE) -> None:
+    def __init__(self, place: str | Path | None, *, connections: int = 8, timeout: float = TIMEOUT_SECONDS) -> None:
         """`sqlite:///path`, `sqlite://` for memory, or `postgresql://…`; a path is a SQLite file, None is memory.
 
-        A request waits for its turn, for locks and for answers no longer than its patience, each time.
+        A request waits for a thread, for locks and for answers no longer than `timeout` seconds, each time.
         """
         self.path = _path(place)
-        self._engine = _engine(place, self.path, connections, patience)
+        self._engine = _engine(place, self.path, connections, timeout)
         self._threads = ThreadPoolExecutor(self._engine.threads, thread_name_prefix="toolgate-storage")
         self._slots = FairSlots(self._engine.threads)
-        self._patience = patience
+        self._timeout = timeout
         self._ready = False
         self._opening = Lock()
 
     async def open(self) -> None:
-        """Bring the tables into their newest form; the first use does so, too."""
+        """Migrate the tables; the first use does so, too."""
         await self._run(lambda: None)
 
-    async def do(self, work: Work[_T]) -> _T:
-        """What the work reads; Overloaded when the database does not answer."""
-        return await self._run(partial(self._engine.do, work))
+    async def read(self, work: Work[_T]) -> _T:
+        """Return what the work reads; Overloaded when the database does not answer."""
+        return await self._run(partial(self._engine.read, work))
 
     async def change(self, work: Work[_T]) -> _T:
-        """The work as one transaction, as if no other ran at the same time; Overloaded when nothing was changed.
+        """Run the work as one serializable transaction; Overloaded when nothing was changed.
 
-        The one exception is `Unsettled`, which only whoever adds to what is there needs to know: see `was_made`.
-        It may be run more than once until it succeeds, so it does nothing but read and write the database.
+        The one exception is `CommitUncertain`, which matters to callers that add to what is there: see `was_committed`.
+        The work may be run more than once until it succeeds, so that it does nothing but read and write the database.
         """
         return await self._run(partial(self._engine.change, work))
 
-    async def was_made(self, unsettled: Unsettled) -> bool:
-        """Whether a change was made after all; Overloaded as long as nobody can say."""
-        return await self._run(partial(self._engine.was_made, unsettled.number))
+    async def was_committed(self, uncertain: CommitUncertain) -> bool:
+        """Return whether a change was committed after all; Overloaded as long as that is not known."""
+        return await self._run(partial(self._engine.was_committed, uncertain.number))
 
-    async def status(self) -> Status:
-        """Which form the tables have, and which they should have; changes nothing."""
-        return await self._run(lambda: self._engine.do(partial(status, self._engine)), prepared=False)
+    async def status(self) -> SchemaStatus:
+        """Return the version of the tables, and the one that this program needs; changes nothing."""
+        return await self._run(lambda: self._engine.read(partial(status, self._engine)), prepared=False)
 
     async def check(self) -> list[str]:
-        """What is damaged, in words for a person."""
+        """Return what is damaged, in type_names for a person."""
         return await self._run(self._engine.check, prepared=False)
 
     async def aclose(self) -> None:
-        """Finish what is being written and close."""
-        await asyncio.to_thread(self._close)
+        """Finish running writes and close."""
 
-    def _close(self) -> None:
-        self._threads.shutdown()
-        self._engine.close()
+        def close() -> None:
+            self._threads.shutdown()
+            self._engine.close()
+
+        await asyncio.to_thread(close)
 
     async def _run(self, job: Callable[[], _T], *, prepared: bool = True) -> _T:
-        await self._take_a_turn()
+        await self._wait_for_thread()
         try:
             loop = asyncio.get_running_loop()
             if prepared and not self._ready:
                 await loop.run_in_executor(self._threads, self._prepare)
             return await loop.run_in_executor(self._threads, job)
         finally:
-            self._slots.free()
+            self._slots.release()
 
-    async def _take_a_turn(self) -> None:
-        """Wait for a thread; the caller who keeps all of them busy has one turn to everybody else's one."""
-        if self._slots.take():
+    async def _wait_for_thread(self) -> None:
+        """Wait for a thread; a caller that keeps all of them busy gets one turn for each of the others."""
+        if self._slots.try_acquire():
             return
         try:
-            async with asyncio.timeout(self._patience):
+            async with asyncio.timeout(self._timeout):
                 await self._slots.wait(CALLER.get())
         except TimeoutError:
             raise unavailable("too many requests wait for it") from None
@@ -102,7 +112,7 @@ class Database:
 
 
 def _path(place: str | Path | None) -> Path | None:
-    """The file behind `sqlite:///path`."""
+    """Return the file of `sqlite:///path`."""
     if not isinstance(place, str):
         return place
     if not place.startswith("sqlite:"):
@@ -111,15 +121,15 @@ def _path(place: str | Path | None) -> Path | None:
     return Path(path) if path else None
 
 
-def _engine(place: str | Path | None, path: Path | None, connections: int, patience: float) -> Engine:
+def _engine(place: str | Path | None, path: Path | None, connections: int, timeout: float) -> SqlEngine:
     scheme = place.partition(":")[0].partition("+")[0] if isinstance(place, str) else "sqlite"
     match scheme:
         case "sqlite":
             from toolgate.storage.sqlite import SqliteEngine
 
-            return SqliteEngine(path, patience)
+            return SqliteEngine(path, timeout)
         case "postgresql" | "postgres":
             from toolgate.storage.postgres import PostgresEngine
 
-            return PostgresEngine("postgresql:" + str(place).partition(":")[2], connections, patience)
+            return PostgresEngine("postgresql:" + str(place).partition(":")[2], connections, timeout)
     raise ValueError("storage must be sqlite:///… or postgresql://…")

@@ -1,7 +1,7 @@
-"""All records of a kind, one after the other, for whoever takes them elsewhere.
+"""Read all records of a kind, one after the other, for an export.
 
 They are read a few at a time by their keys, so that a server may go on writing; what is added or deleted meanwhile may be
-among them or not. No table with secrets is read, nor any digest of a key.
+among them or not. JSON is passed on as it is stored. No table with secrets is read, nor any digest of a key.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -12,34 +12,39 @@ import msgspec
 from msgspec import Struct
 
 from toolgate.storage.chats import StoredMessage
-from toolgate.storage.database import Connection, Database
+from toolgate.storage.database import Database, SqlConnection
 from toolgate.storage.invocations import StoredInvocation
+from toolgate.storage.request_records import StoredRequest
+from toolgate.storage.run_records import RunRecord
 from toolgate.storage.usage import SUMS
 
 _AT_ONCE = 100
-Record: TypeAlias = dict[str, Any]
+_BYTES_AT_ONCE = 4 * 1024 * 1024
+"""Bytes after which no further record is read for now: clients decide how large their records are."""
+
+_Record: TypeAlias = dict[str, Any]
 
 
 class _Source(Struct, frozen=True):
-    """Where records of a kind stand: their table, the columns that are told by these names, and their key."""
+    """Where records of a kind are: their table, the columns by the names of the export, and their key."""
 
     name: str
     table: str
-    told: Mapping[str, str]
+    fields: Mapping[str, str]
     key: tuple[str, ...] = ("id",)
     owner: str = "owner"
     time: str = "created"
-    whole: Callable[[Connection, Record], Record] = lambda db, record: record
+    complete: Callable[[SqlConnection, _Record], _Record] = lambda db, record: record
 
 
-def _conversation(db: Connection, record: Record) -> Record:
+def _conversation(db: SqlConnection, record: _Record) -> _Record:
     select = "SELECT item FROM conversation_items WHERE conversation = ? ORDER BY place"
-    items = [msgspec.json.decode(row[0]) for row in db.execute(select, (record["id"],))]
-    return {**record, "metadata": msgspec.json.decode(record["metadata"]), "items": items}
+    items = [msgspec.Raw(row[0]) for row in db.execute(select, (record["id"],))]
+    return {**record, "metadata": msgspec.Raw(record["metadata"]), "items": items}
 
 
-def _response(db: Connection, record: Record) -> Record:
-    return {**record, **{name: msgspec.json.decode(record[name]) for name in ("input", "response")}}
+def _response(db: SqlConnection, record: _Record) -> _Record:
+    return {**record, **{name: msgspec.Raw(record[name]) for name in ("input", "response")}}
 
 
 _MESSAGE = {name: name for name in StoredMessage.__struct_fields__ if name not in ("request", "created", "place")}
@@ -48,24 +53,40 @@ _MESSAGES = f"SELECT {', '.join(_MESSAGE.values())} FROM chat_messages WHERE cha
 _JSON = frozenset({"content_json", "tool_calls", "function_call", "usage"})
 
 
-def _chat(db: Connection, record: Record) -> Record:
+def _chat(db: SqlConnection, record: _Record) -> _Record:
     rows = db.execute(_MESSAGES, (record["id"],)).fetchall()
     messages = [_message(dict(zip(_MESSAGE, row, strict=True))) for row in rows]
     select = "SELECT id, place, metadata FROM completions WHERE chat = ? ORDER BY place"
     stored = [
-        {"id": id, "message": place, "metadata": msgspec.json.decode(noted)}
+        {"id": id, "message": place, "metadata": msgspec.Raw(noted)}
         for id, place, noted in db.execute(select, (record["id"],))
     ]
     return {**record, "messages": messages, "completions": stored}
 
 
-def _message(told: Record) -> Record:
-    """A message without what was not said, but for its content."""
+def _message(fields: _Record) -> _Record:
+    """Return a message without empty fields, except its content."""
     return {
-        name: msgspec.json.decode(value) if name in _JSON else value
-        for name, value in told.items()
+        name: msgspec.Raw(value) if name in _JSON else value
+        for name, value in fields.items()
         if value is not None or name == "content"
     }
+
+
+def _request_record(db: SqlConnection, record: _Record) -> _Record:
+    flags = {name: bool(record[name]) for name in ("stream", "estimated")}
+    lists = {name: msgspec.json.decode(record[name] or "[]") for name in ("tools", "warnings")}
+    return {**record, **flags, **lists}
+
+
+_RUN_NAMES = {"kind": "run_kind", "created": "created_at", "started": "started_at", "ended": "ended_at"}
+"""The names of a run's fields where they differ from its columns: every line has a `kind` of its own."""
+
+
+def _run_record(db: SqlConnection, record: _Record) -> _Record:
+    select = "SELECT entry FROM run_entries WHERE run = ? ORDER BY place"
+    entries = [msgspec.json.decode(row[0]) for row in db.execute(select, (record["id"],))]
+    return {**record, "tools": msgspec.json.decode(record["tools"] or "[]"), "timeline": entries}
 
 
 def _same(*names: str) -> dict[str, str]:
@@ -77,7 +98,7 @@ _SOURCES: Mapping[str, _Source] = {
         "conversation",
         "conversations",
         {**_same("id", "owner"), "created_at": "created", "metadata": "metadata"},
-        whole=_conversation,
+        complete=_conversation,
     ),
     "responses": _Source(
         "response",
@@ -89,17 +110,29 @@ _SOURCES: Mapping[str, _Source] = {
             "input": "input",
             "response": "body",
         },
-        whole=_response,
+        complete=_response,
     ),
     "chats": _Source(
         "chat",
         "chats",
         {**_same("id", "owner", "model", "dialect"), "created_at": "created", "updated_at": "updated"},
         time="updated",
-        whole=_chat,
+        complete=_chat,
     ),
     "invocations": _Source(
         "invocation", "tool_invocations", _same(*StoredInvocation.__struct_fields__), time="started"
+    ),
+    "requests": _Source(
+        "request",
+        "request_records",
+        {("created_at" if name == "created" else name): name for name in StoredRequest.__struct_fields__},
+        complete=_request_record,
+    ),
+    "runs": _Source(
+        "run",
+        "run_records",
+        {_RUN_NAMES.get(name, name): name for name in RunRecord.__struct_fields__},
+        complete=_run_record,
     ),
     "usage": _Source(
         "usage", "usage_sums", _same("day", "key", "model", *SUMS), ("day", "key", "model"), owner="key", time="day"
@@ -121,21 +154,20 @@ KINDS = tuple(_SOURCES)
 
 async def exported(
     database: Database, kind: str, *, owner: str | None = None, since: float | None = None
-) -> AsyncIterator[Record]:
-    """The records of this kind, of one owner or of all, from this time on or all, each with its kind in `kind`."""
+) -> AsyncIterator[bytes]:
+    """Yield the records of this kind as JSON objects, of one owner or of all, from this time on or all."""
     source = _SOURCES[kind]
     last: Sequence[Any] | None = None
     while True:
-        text, values = _question(source, last, owner, since)
-        found = await database.do(lambda db: _read(db, source, text, values))  # noqa: B023 - it runs within this round
-        for record in found:
-            yield {"kind": source.name, **record}
-        if len(found) < _AT_ONCE:
+        text, values = _select(source, last, owner, since)
+        found, last = await database.read(lambda db: _read(db, source, text, values))  # noqa: B023 - it runs within this round
+        for line in found:
+            yield line
+        if last is None:
             return
-        last = [found[-1][name] for name in source.key]
 
 
-def _question(
+def _select(
     source: _Source, last: Sequence[Any] | None, owner: str | None, since: float | None
 ) -> tuple[str, list[Any]]:
     conditions, values = ["1 = 1"], list(last or ())
@@ -147,10 +179,25 @@ def _question(
     if since is not None:
         conditions.append(f"{source.time} >= ?")
         values.append(f"{datetime.fromtimestamp(since, UTC):%Y-%m-%d}" if source.time == "day" else since)
-    where, columns, order = " AND ".join(conditions), ", ".join(source.told.values()), ", ".join(source.key)
-    return f"SELECT {columns} FROM {source.table} WHERE {where} ORDER BY {order} LIMIT {_AT_ONCE}", values  # noqa: S608 - constants
+    where, order = " AND ".join(conditions), ", ".join(source.key)
+    return f"SELECT {order} FROM {source.table} WHERE {where} ORDER BY {order} LIMIT {_AT_ONCE}", values  # noqa: S608 - constants
 
 
-def _read(db: Connection, source: _Source, text: str, values: Sequence[Any]) -> list[Record]:
-    rows = db.execute(text, values).fetchall()
-    return [source.whole(db, dict(zip(source.told, row, strict=True))) for row in rows]
+def _read(
+    db: SqlConnection, source: _Source, text: str, values: Sequence[Any]
+) -> tuple[list[bytes], Sequence[Any] | None]:
+    """Return the next records, and the key of the last one; None if there are no more."""
+    keys = db.execute(text, values).fetchall()
+    one = " AND ".join([f"{name} = ?" for name in source.key])
+    select = f"SELECT {', '.join(source.fields.values())} FROM {source.table} WHERE {one}"  # noqa: S608 - constants
+    lines: list[bytes] = []
+    size = 0
+    for key in keys:
+        row = db.execute(select, key).fetchone()
+        if row is not None:
+            record = source.complete(db, dict(zip(source.fields, row, strict=True)))
+            lines.append(msgspec.json.encode({"kind": source.name, **record}))
+            size += len(lines[-1])
+            if size > _BYTES_AT_ONCE:
+                return lines, key
+    return lines, keys[-1] if len(keys) == _AT_ONCE else None

@@ -1,27 +1,37 @@
-"""Answers under the idempotency keys of their requests.
+"""Store answers under the idempotency keys of their requests.
 
-A key is claimed before its request is carried out. A claim is a lease: who holds it renews it, and when the holder died
-somebody else takes it over, having seen for long enough that it is not renewed (`storage/sightings.py`). Only the holder can
-keep an answer, so one who was asleep too long changes nothing.
+A key is claimed before its request is carried out. A claim is a lease: its holder renews it, and another takes over the
+claim of a dead one once it was not renewed for long enough (`stale_leases.py`). Only the holder can store an answer, so that
+a node that slept too long changes nothing.
+
+An answer is encrypted under a secret that is derived from the request. Answers of earlier versions are not encrypted.
 """
 
+import asyncio
 import time
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Struct
 
-from toolgate.storage.database import Connection, Database
-from toolgate.storage.sightings import Sightings
+from toolgate.storage.database import Database, SqlConnection
+from toolgate.storage.row_encryption import decrypt, encrypt
+from toolgate.storage.stale_leases import ForeignLeases
+
+_T = TypeVar("_T")
 
 DAY = 86_400.0
 _PRUNE_EVERY = 256
-"""Seldom, because who looks at the old ones collides with everybody who adds a new one."""
+"""Seldom, because reading old rows conflicts with every transaction that adds one."""
+_ENCRYPTED = b"sealed:"
+"""No answer of an earlier version begins so: those begin as an array of MessagePack does."""
+_LARGE = 64 * 1024
+"""Bytes above which an answer is sealed and read in a thread."""
 
 
-class KeptAnswer(Struct, frozen=True, array_like=True):
-    """An answer as it was sent; a body that was too large to keep is None."""
+class StoredAnswer(Struct, frozen=True, array_like=True):
+    """An answer as it was sent; a body that was too large to store is None."""
 
     status: int
     headers: list[tuple[bytes, bytes]]
@@ -29,23 +39,23 @@ class KeptAnswer(Struct, frozen=True, array_like=True):
     streamed: bool = False
 
 
-class Claimed(Struct, frozen=True):
-    """The request is to be carried out, by us."""
+class ClaimGranted(Struct, frozen=True):
+    """This node carries the request out."""
 
 
-class Busy(Struct, frozen=True):
-    """Somebody else is carrying it out."""
+class IdempotencyKeyInUse(Struct, frozen=True):
+    """Another request of this key is being carried out."""
 
 
-class Another(Struct, frozen=True):
+class KeyMismatch(Struct, frozen=True):
     """The key was used for another request."""
 
 
-Claim: TypeAlias = Claimed | Busy | Another | KeptAnswer
+Claim: TypeAlias = ClaimGranted | IdempotencyKeyInUse | KeyMismatch | StoredAnswer
 
 
 class IdempotencyStore:
-    """Keeps answers for a day, each for the caller who asked."""
+    """Stores answers for a day, each for its caller."""
 
     def __init__(
         self,
@@ -57,51 +67,69 @@ class IdempotencyStore:
         clock: Callable[[], float] = time.time,
         steady: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`is_gone` knows of holders that certainly live no more, so that nobody has to wait for their leases."""
+        """`is_gone` knows nodes that have certainly ended, so that their leases need not run out."""
         self.lease = lease
         self._database = database
         self._keep = keep
         self._is_gone = is_gone
         self._clock = clock
-        self._sightings = Sightings(steady)
+        self._watch = ForeignLeases(steady)
         self._claims = 0
 
-    async def claim(self, owner: str, key: str, digest: bytes, holder: str) -> Claim:
-        """Claim a key for a request of this digest; what became of it if that cannot be."""
+    async def claim(self, owner: str, key: str, digest: bytes, holder: str, secret: bytes) -> Claim:
+        """Claim a key for a request of this digest; otherwise return what is stored under it.
+
+        `secret` decrypts the answer.
+        """
         now, prune = self._clock(), self._claims % _PRUNE_EVERY == 0
         self._claims += 1
 
-        def decide(db: Connection) -> Claim:
+        def decide(db: SqlConnection) -> Claim | bytes:
             if prune:
                 db.execute(_FORGET, (now - self._keep,))
             claimed = db.execute(_CLAIM, (owner, key, digest, holder, now + self.lease, now, now - self._keep))
             if claimed.rowcount == 1:
-                return Claimed()
+                return ClaimGranted()
             known, leased_until, answer, held_by = db.execute(_SELECT, (owner, key)).fetchone()
             if known != digest:
-                return Another()
+                return KeyMismatch()
             if answer is not None:
-                return msgspec.msgpack.decode(answer, type=KeptAnswer)
-            if self._sightings.age((owner, key), (held_by, leased_until)) < self.lease and not self._is_gone(held_by):
-                return Busy()
+                return bytes(answer)
+            if self._watch.age((owner, key), (held_by, leased_until)) < self.lease and not self._is_gone(held_by):
+                return IdempotencyKeyInUse()
             db.execute(_TAKE_OVER, (holder, now + self.lease, owner, key))
-            return Claimed()
+            return ClaimGranted()
 
-        return await self._database.change(decide)
+        found = await self._database.change(decide)
+        return await _in_thread_if_large(_decrypt, found, secret) if isinstance(found, bytes) else found
 
     async def renew(self, owner: str, key: str, holder: str) -> bool:
-        """Hold the claim for longer; false if it was lost."""
+        """Renew the lease of a claim; false if it was lost."""
         values = (self._clock() + self.lease, owner, key, holder)
         return await self._database.change(lambda db: db.execute(_RENEW, values).rowcount == 1)
 
-    async def keep(self, owner: str, key: str, holder: str, answer: KeptAnswer) -> bool:
-        """Keep the answer; false if the claim was lost."""
-        values = (msgspec.msgpack.encode(answer), owner, key, holder)
+    async def keep(self, owner: str, key: str, holder: str, answer: StoredAnswer, secret: bytes) -> bool:
+        """Store the answer, encrypted under the secret; false if the claim was lost."""
+        stored = await _in_thread_if_large(_encrypt, msgspec.msgpack.encode(answer), secret)
+        values = (stored, owner, key, holder)
         return await self._database.change(lambda db: db.execute(_KEEP, values).rowcount == 1)
 
     async def release(self, owner: str, key: str, holder: str) -> None:
-        """Give the claim up: the next to come carries the request out."""
+        """Give the claim up: the next request of this key is carried out."""
         await self._database.change(lambda db: db.execute(_RELEASE, (owner, key, holder)))
+
+
+async def _in_thread_if_large(work: Callable[[bytes, bytes], _T], text: bytes, secret: bytes) -> _T:
+    return work(text, secret) if len(text) <= _LARGE else await asyncio.to_thread(work, text, secret)
+
+
+def _encrypt(answer: bytes, secret: bytes) -> bytes:
+    return _ENCRYPTED + encrypt(secret, answer)
+
+
+def _decrypt(stored: bytes, secret: bytes) -> StoredAnswer:
+    answer = decrypt(secret, stored[len(_ENCRYPTED) :]) if stored.startswith(_ENCRYPTED) else stored
+    return msgspec.msgpack.decode(answer, type=StoredAnswer)
 
 
 _FORGET = "DELETE FROM idempotency WHERE created < ?"
@@ -112,7 +140,7 @@ ON CONFLICT (owner, key) DO UPDATE SET digest = excluded.digest, holder = exclud
     leased_until = excluded.leased_until, created = excluded.created, answer = NULL
 WHERE idempotency.created < ?
 """
-"""Written before anything is read: two who claim different keys then do not collide."""
+"""Written before anything is read: claims of different keys then do not conflict."""
 _TAKE_OVER = "UPDATE idempotency SET holder = ?, leased_until = ? WHERE owner = ? AND key = ?"
 _HOLDING = "WHERE owner = ? AND key = ? AND holder = ? AND answer IS NULL"
 _RENEW = f"UPDATE idempotency SET leased_until = ? {_HOLDING}"  # noqa: S608 - constants

@@ -1,6 +1,6 @@
-"""What became of the calls of server tools, one row for each: who had what run, how long it took and how it ended.
+"""Store the calls of server tools, one row for each: the caller, the tool, how long it took and how it ended.
 
-Of arguments a digest is kept, so that equal calls can be told; they themselves only when whoever writes wants it.
+Of arguments a digest is stored, so that equal calls can be found; the arguments themselves only if the caller passes them.
 """
 
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict, astuple
 
-from toolgate.storage.database import Connection, Database
+from toolgate.storage.database import Database, SqlConnection
 from toolgate.storage.responses import Write
 
 
@@ -29,8 +29,8 @@ class StoredInvocation(Struct, frozen=True):
     arguments: str | None = None
 
 
-class Wanted(Struct, frozen=True):
-    """Which calls are looked for; None means any."""
+class InvocationFilter(Struct, frozen=True):
+    """Which calls are read; None means any."""
 
     owner: str | None = None
     tool: str | None = None
@@ -44,22 +44,22 @@ _PLACE = "SELECT started FROM tool_invocations WHERE id = :id AND (CAST(:owner A
 
 
 class InvocationStore:
-    """Keeps what became of calls."""
+    """Stores calls."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def adding(self, invocation: StoredInvocation) -> Write:
-        """Adds this one."""
+        """Return the write that stores this call."""
         row = astuple(invocation)
         return lambda db: db.execute(_INSERT, row)
 
-    async def page(self, wanted: Wanted, after: str | None, limit: int) -> list[StoredInvocation] | None:
-        """At most so many, newest first, those behind the one named `after`; None if there is no such one."""
-        return await self._database.do(lambda db: _page(db, wanted, after, limit))
+    async def page(self, wanted: InvocationFilter, after: str | None, limit: int) -> list[StoredInvocation] | None:
+        """Return at most so many calls, newest first, those after the one named `after`; None if there is no such one."""
+        return await self._database.read(lambda db: _page(db, wanted, after, limit))
 
 
-def _page(db: Connection, wanted: Wanted, after: str | None, limit: int) -> list[StoredInvocation] | None:
+def _page(db: SqlConnection, wanted: InvocationFilter, after: str | None, limit: int) -> list[StoredInvocation] | None:
     asked = {name: value for name, value in asdict(wanted).items() if value is not None}
     conditions, values = [f"{name} = ?" for name in asked], list(asked.values())
     if after is not None:

@@ -1,7 +1,7 @@
-"""Keys that were made while the server ran: who holds each, the digest it is known by, and what it may do.
+"""Store keys that were created while the server ran: their names, digests and rights.
 
-The key itself is never here. Whoever changes a row counts the change in the same transaction, so that other processes see
-by one number that they must read again. What a key may do is JSON, and nobody's business here.
+The key itself is never stored. Every change of a row increments a number in the same transaction, so that other processes
+see by it that they must read again. Rights are JSON that is not read here.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from toolgate.storage.database import Connection, Database
+from toolgate.storage.database import Database, SqlConnection
 
 _FIELDS = "id, name, owner, digest, shown, rights, created, expires, revoked, last_used, former, former_until"
 _COUNT = """
@@ -24,9 +24,9 @@ WHERE id = ?
 
 
 class StoredKey(Struct, frozen=True):
-    """A key as it is kept; moments are whole seconds, `shown` is what may be shown of the key itself.
+    """A key as it is stored; times are whole seconds, `shown` is what may be displayed of the key itself.
 
-    `former` is the digest of the secret it had before, which opens the same until `former_until`.
+    `former` is the digest of its earlier secret, which is valid until `former_until`.
     """
 
     id: str
@@ -44,29 +44,29 @@ class StoredKey(Struct, frozen=True):
 
 
 class KeyStore:
-    """Keeps keys. A name is taken for ever: what its first holder owns must not pass to another."""
+    """Stores keys. A name is taken for ever: what its first holder owns must not pass to another."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def number(self) -> int:
-        """How often anything was changed."""
-        return await self._database.do(_number)
+        """Return how many changes there were."""
+        return await self._database.read(_number)
 
     async def all(self) -> tuple[int, list[StoredKey]]:
-        """Every key, the oldest first, and a number of changes that is never ahead of them."""
+        """Return every key, the oldest first, and a number of changes that is never ahead of them."""
 
-        def read(db: Connection) -> tuple[int, list[StoredKey]]:
+        def read(db: SqlConnection) -> tuple[int, list[StoredKey]]:
             number = _number(db)
             rows = db.execute(f"SELECT {_FIELDS} FROM api_keys ORDER BY created, id").fetchall()  # noqa: S608 - constants
             return number, [StoredKey(*row) for row in rows]
 
-        return await self._database.do(read)
+        return await self._database.read(read)
 
     async def create(self, key: StoredKey) -> bool:
-        """Keep a new key; False if its name was ever taken."""
+        """Store a new key; False if its name was ever taken."""
 
-        def write(db: Connection) -> bool:
+        def write(db: SqlConnection) -> bool:
             made = db.execute(_CREATE, astuple(key)).rowcount == 1
             if made:
                 db.execute(_COUNT)
@@ -75,9 +75,9 @@ class KeyStore:
         return await self._database.change(write)
 
     async def change(self, id: str, edit: Callable[[StoredKey], StoredKey]) -> StoredKey | None:
-        """Change a key to what `edit` makes of it as it is now; None if there is none. The name and id stay."""
+        """Replace a key by what `edit` returns for it; None if there is none. The name and id stay."""
 
-        def write(db: Connection) -> StoredKey | None:
+        def write(db: SqlConnection) -> StoredKey | None:
             row = db.execute(f"SELECT {_FIELDS} FROM api_keys WHERE id = ?", (id,)).fetchone()  # noqa: S608 - constants
             if row is None:
                 return None
@@ -90,13 +90,13 @@ class KeyStore:
         return await self._database.change(write)
 
     async def demanded(self) -> bool:
-        """Whether keys were demanded by a configuration since it was last said that none need be."""
-        return await self._database.do(lambda db: db.execute("SELECT 1 FROM key_demand").fetchone() is not None)
+        """Return whether a configuration has required keys since it was last stored that none are."""
+        return await self._database.read(lambda db: db.execute("SELECT 1 FROM key_demand").fetchone() is not None)
 
     async def demand(self, demanded: bool) -> None:
-        """Remember whether keys are demanded; other processes see that as a change."""
+        """Store whether keys are required; other processes see that as a change."""
 
-        def write(db: Connection) -> None:
+        def write(db: SqlConnection) -> None:
             before = db.execute("SELECT 1 FROM key_demand").fetchone() is not None
             if before != demanded:
                 db.execute("INSERT INTO key_demand VALUES (1)" if demanded else "DELETE FROM key_demand")
@@ -105,14 +105,14 @@ class KeyStore:
         await self._database.change(write)
 
     async def touch(self, used: Mapping[str, int]) -> None:
-        """Note when keys were last used, by id; this counts as no change."""
+        """Store when keys were last used, by id; this is not counted as a change."""
 
-        def write(db: Connection) -> None:
+        def write(db: SqlConnection) -> None:
             db.executemany("UPDATE api_keys SET last_used = ? WHERE id = ?", [(when, id) for id, when in used.items()])
 
         await self._database.change(write)
 
 
-def _number(db: Connection) -> int:
+def _number(db: SqlConnection) -> int:
     row = db.execute("SELECT number FROM api_key_changes WHERE one = 1").fetchone()
     return int(row[0]) if row else 0

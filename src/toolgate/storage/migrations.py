@@ -1,19 +1,19 @@
-"""The schema of all tables: numbered files, each applied once and whole.
+"""Apply the schema of all tables: numbered files, each applied once and whole.
 
-The files are written in SQLite's words; an engine says which of them it spells differently. A file that was released is
-never changed: the next change is the next file. Two nodes that start together do not both apply one.
+The files are written for SQLite; an engine says which types it names differently. A file that was released is never
+changed: the next change is the next file. Two nodes that start together do not both apply one.
 """
 
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 
 from msgspec import Struct
 
 from toolgate.conversation.errors import GatewayFault
-from toolgate.storage.engine import Connection, Engine
+from toolgate.storage.sql_engine import SqlConnection, SqlEngine
 
 _VERSIONS = "CREATE TABLE schema_versions (version INTEGER PRIMARY KEY, name TEXT NOT NULL, applied REAL NOT NULL)"
 _COMMENT = re.compile(r"--[^\n]*")
@@ -33,8 +33,8 @@ class Migration(Struct, frozen=True):
     text: str
 
 
-class Status(Struct, frozen=True):
-    """Which version the tables have, 0 for none, and which this program works with."""
+class SchemaStatus(Struct, frozen=True):
+    """The version of the tables, 0 for none, and the one that this program works with."""
 
     version: int
     newest: int
@@ -42,38 +42,38 @@ class Status(Struct, frozen=True):
 
 @cache
 def migrations() -> tuple[Migration, ...]:
-    """All there are, in their order."""
+    """Return all migrations in their order."""
     found = [file for file in files("toolgate.storage.schema").iterdir() if file.name.endswith(".sql")]
     steps = [Migration(int(file.name[:4]), file.name[5:-4], file.read_text("utf-8")) for file in found]
     return tuple(sorted(steps, key=lambda step: step.version))
 
 
-def status(engine: Engine, db: Connection) -> Status:
-    """How the database stands."""
+def status(engine: SqlEngine, db: SqlConnection) -> SchemaStatus:
+    """Return the versions of the database and of this program."""
     version = 0
     if engine.has_table(db, "schema_versions"):
         version = db.execute("SELECT max(version) FROM schema_versions").fetchone()[0] or 0
-    return Status(version, migrations()[-1].version)
+    return SchemaStatus(version, migrations()[-1].version)
 
 
-def migrate(engine: Engine) -> list[Migration]:
-    """Apply what is missing; what was applied."""
-    if not _missing(engine, engine.do(lambda db: status(engine, db))):
+def migrate(engine: SqlEngine) -> list[Migration]:
+    """Apply the missing migrations and return them."""
+    if not _missing(engine, engine.read(lambda db: status(engine, db))):
         return []  # without a lock and without the right to make tables
 
-    def apply(db: Connection) -> list[Migration]:
+    def apply(db: SqlConnection) -> list[Migration]:
         missing = _missing(engine, status(engine, db))
         if not engine.has_table(db, "schema_versions"):
-            _create(db, _VERSIONS, engine.words)
+            _create(db, _VERSIONS, engine.type_names)
         for step in missing:
-            _create(db, step.text, engine.words)
+            _create(db, step.text, engine.type_names)
             db.execute("INSERT INTO schema_versions VALUES (?, ?, ?)", (step.version, step.name, time.time()))
         return missing
 
-    return engine.alone(apply)
+    return engine.exclusively(apply)
 
 
-def _missing(engine: Engine, now: Status) -> list[Migration]:
+def _missing(engine: SqlEngine, now: SchemaStatus) -> list[Migration]:
     if now.version > now.newest:
         raise NewerSchema(
             f"The database has version {now.version} of the tables and this program knows {now.newest}: "
@@ -82,17 +82,11 @@ def _missing(engine: Engine, now: Status) -> list[Migration]:
     return [step for step in migrations() if step.version > now.version]
 
 
-def _create(db: Connection, text: str, words: Mapping[str, str]) -> None:
-    """Run the statements of a schema, in the engine's words."""
-    for statement in _statements(text):
-        db.execute(_spelled(statement, words))
-
-
-def _statements(text: str) -> Iterator[str]:
-    return (statement for part in _COMMENT.sub("", text).split(";") if (statement := part.strip()))
-
-
-def _spelled(statement: str, words: Mapping[str, str]) -> str:
-    for word, spelled in words.items():
-        statement = re.sub(rf"\b{word}\b", spelled, statement)
-    return statement
+def _create(db: SqlConnection, text: str, type_names: Mapping[str, str]) -> None:
+    """Run the statements of a schema, with the engine's type names."""
+    text = _COMMENT.sub("", text)
+    for name, own in type_names.items():
+        text = re.sub(rf"\b{name}\b", own, text)
+    for statement in text.split(";"):
+        if statement.strip():
+            db.execute(statement.strip())

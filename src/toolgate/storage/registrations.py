@@ -1,15 +1,15 @@
-"""Tools that were registered while the server ran, so that they are there after a restart.
+"""Store tools that were registered while the server ran, so that they are there after a restart.
 
-What a registration says is nobody's business here. It may hold credentials of a service, so it is encrypted where there is
-a secret for that: beside a SQLite file there is one.
+The content of a registration is not read here. It may hold credentials of a service, so it is encrypted where there is a
+secret for that: beside a SQLite file there is one.
 """
 
 from pathlib import Path
 
 from toolgate.conversation.errors import GatewayFault
-from toolgate.storage.database import Connection, Database
-from toolgate.storage.files import make_secret, read_secret, secret_file
-from toolgate.storage.sealing import Unreadable, derived, seal, unseal
+from toolgate.storage.database import Database, SqlConnection
+from toolgate.storage.row_encryption import UnreadableRow, decrypt, derive_secret, encrypt
+from toolgate.storage.sqlite_files import make_secret, read_secret, secret_file
 
 _SAVE = "INSERT INTO registrations (name, registration) VALUES (?, ?)"
 _DELETE = "DELETE FROM registrations WHERE name = ?"
@@ -19,43 +19,45 @@ _PURPOSE = "registrations"
 
 
 class RegistrationStore:
-    """Keeps registrations by name."""
+    """Stores registrations by name."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def all(self) -> list[tuple[str, bytes]]:
-        """All that are kept, the oldest first; those that were stored in clear are encrypted by this."""
+        """Return all registrations, the oldest first; those that are stored in clear are encrypted by this."""
         query = "SELECT name, registration FROM registrations ORDER BY number"
-        found = [(name, bytes(text)) for name, text in await self._database.do(lambda db: db.execute(query).fetchall())]
+        found = [
+            (name, bytes(text)) for name, text in await self._database.read(lambda db: db.execute(query).fetchall())
+        ]
         path = self._database.path
         clear = [(name, text) for name, text in found if not text.startswith(_SEALED)]
         if path is not None and clear:
-            rows = [(_sealed(path, text), name, text) for name, text in clear]
+            rows = [(_encrypted(path, text), name, text) for name, text in clear]
             await self._database.change(lambda db: db.executemany(_UPDATE, rows))
-        return [(name, _opened(path, text)) for name, text in found]
+        return [(name, _decrypted(path, text)) for name, text in found]
 
     async def save(self, name: str, registration: bytes) -> None:
-        """Keep one; once this returns it survives a crash."""
+        """Store a registration; once this returns it survives a crash."""
         path = self._database.path
-        kept = registration if path is None else _sealed(path, registration)
+        stored = registration if path is None else _encrypted(path, registration)
 
-        def write(db: Connection) -> None:
+        def write(db: SqlConnection) -> None:
             db.execute(_DELETE, (name,))  # who comes again comes last
-            db.execute(_SAVE, (name, kept))
+            db.execute(_SAVE, (name, stored))
 
         await self._database.change(write)
 
     async def delete(self, name: str) -> None:
-        """Forget one, if there is one of this name."""
+        """Delete the registration of this name, if there is one."""
         await self._database.change(lambda db: db.execute(_DELETE, (name,)))
 
 
-def _sealed(path: Path, text: bytes) -> bytes:
-    return _SEALED + seal(derived(_PURPOSE, make_secret(path)), text)
+def _encrypted(path: Path, text: bytes) -> bytes:
+    return _SEALED + encrypt(derive_secret(_PURPOSE, make_secret(path)), text)
 
 
-def _opened(path: Path | None, text: bytes) -> bytes:
+def _decrypted(path: Path | None, text: bytes) -> bytes:
     if not text.startswith(_SEALED):
         return text
     secret = None if path is None else read_secret(path)
@@ -63,6 +65,6 @@ def _opened(path: Path | None, text: bytes) -> bytes:
         where = "its secret" if path is None else str(secret_file(path))
         raise GatewayFault(f"The registrations are encrypted and {where} is missing: restore it from a backup.")
     try:
-        return unseal(derived(_PURPOSE, secret), text[len(_SEALED) :])
-    except Unreadable:
+        return decrypt(derive_secret(_PURPOSE, secret), text[len(_SEALED) :])
+    except UnreadableRow:
         raise GatewayFault(f"The registrations were encrypted with another secret than {secret_file(path)}.") from None

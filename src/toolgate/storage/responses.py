@@ -1,6 +1,6 @@
-"""Answers of the Responses API that a client may name again.
+"""Store responses of the Responses API that a client may read or continue.
 
-A response is on the disk before it is reported kept. What is large is decoded in the threads of the database, one row
+A response survives a crash once it is reported stored. What is large is decoded in the threads of the database, one row
 after the other, and measured before it is read.
 """
 
@@ -11,15 +11,15 @@ import msgspec
 from msgspec import Struct
 
 from toolgate.conversation.errors import InvalidRequest
-from toolgate.storage.database import Connection, Database
-from toolgate.storage.engine import batches, placeholders
+from toolgate.storage.database import Database, SqlConnection
+from toolgate.storage.sql_engine import batches, placeholders
 
-Write: TypeAlias = Callable[[Connection], object]
+Write: TypeAlias = Callable[[SqlConnection], object]
 """A change to other tables that must happen together with one to these, or not at all."""
 
 
 class StoredResponse(Struct, frozen=True):
-    """One answer: the input items that were new in its request, the response object, and what it continued."""
+    """One response: the new input items of its request, the response object, and the response that it continues."""
 
     id: str
     owner: str
@@ -29,43 +29,43 @@ class StoredResponse(Struct, frozen=True):
     body: dict[str, Any]
 
 
-class PastLimits(Struct, frozen=True):
-    """How much of the past one request may bring back."""
+class HistoryLimits(Struct, frozen=True):
+    """How many earlier items one request may load."""
 
     bytes: int = 16 * 1024 * 1024
     items: int = 10_000
 
     def check(self, size: int, items: int, what: str, param: str) -> None:
-        """InvalidRequest if the past is larger; `what` names it, and `param` the field that asks for it."""
+        """Raise InvalidRequest if there is more; `what` names it, and `param` the field that asks for it."""
         if size > self.bytes:
             raise _too_long(what, f"{self.bytes} bytes (responses.past_bytes)", param)
         if items > self.items:
             raise _too_long(what, f"{self.items} items (responses.past_items)", param)
 
 
-NO_LIMITS = PastLimits(2**62, 2**31)
+NO_LIMITS = HistoryLimits(2**62, 2**31)
 
 
 def _too_long(what: str, limit: str, param: str) -> InvalidRequest:
     return InvalidRequest(
-        f"{what} holds more than {limit}; begin anew with the items that still matter.",
+        f"{what} holds more than {limit}; start again with the items that still matter.",
         param=param,
         code="context_length_exceeded",
     )
 
 
 class ResponseStore:
-    """Keeps responses; whoever does not own one cannot tell it from one that does not exist."""
+    """Stores responses; one of another owner looks like one that does not exist."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def save(self, response: StoredResponse, *also: Write) -> None:
-        """Keep a response, and make the other changes with it; once this returns all of it survives a crash."""
+        """Store a response together with the other writes; once this returns all of it survives a crash."""
         one = response
         items = [(id, one.owner, one.id) for id in _output(one)]
 
-        def write(db: Connection) -> None:
+        def write(db: SqlConnection) -> None:
             input, body = msgspec.json.encode(one.input), msgspec.json.encode(one.body)
             db.execute(_SAVE, (one.id, one.owner, one.previous, one.created, input, body, len(input) + len(body)))
             db.executemany(_SAVE_ITEM, items)
@@ -75,17 +75,17 @@ class ResponseStore:
         await self._database.change(write)
 
     async def load(self, owner: str, id: str) -> StoredResponse | None:
-        """The response of this id, if this owner has one."""
-        return await self._database.do(lambda db: _loaded(db, owner, [id]).get(id))
+        """Return the response of this id, if this owner has one."""
+        return await self._database.read(lambda db: _load_rows(db, owner, [id]).get(id))
 
-    async def chain(self, owner: str, id: str, limits: PastLimits = NO_LIMITS) -> list[StoredResponse]:
-        """The response and all it continues, oldest first; empty when any of them is gone.
+    async def chain(self, owner: str, id: str, limits: HistoryLimits = NO_LIMITS) -> list[StoredResponse]:
+        """Return the response and all it continues, oldest first; empty when any of them was deleted.
 
         InvalidRequest, before anything of it is read, if all of it is larger than the limits.
         """
         values = {"id": id, "owner": owner, "most": limits.bytes, "turns": limits.items}
 
-        def read(db: Connection) -> list[StoredResponse]:
+        def read(db: SqlConnection) -> list[StoredResponse]:
             rows = db.execute(_CHAIN, values).fetchall()
             if not rows:
                 return []
@@ -95,25 +95,25 @@ class ResponseStore:
             if previous is not None:
                 return []
             ids = [row[0] for row in rows]
-            found = _loaded(db, owner, ids)
+            found = _load_rows(db, owner, ids)
             return [found[one] for one in ids] if len(found) == len(ids) else []
 
-        return await self._database.do(read)
+        return await self._database.read(read)
 
     async def item(self, owner: str, id: str) -> dict[str, Any] | None:
-        """The item of this id that a kept response of this owner gave."""
+        """Return the output item of this id, if a stored response of this owner has it."""
         found = await self.items(owner, [id])
         return found[id][0] if id in found else None
 
     async def items(
-        self, owner: str, ids: Sequence[str], limits: PastLimits = NO_LIMITS
+        self, owner: str, ids: Sequence[str], limits: HistoryLimits = NO_LIMITS
     ) -> "dict[str, tuple[dict[str, Any], int]]":
-        """The items of these ids that kept responses of this owner gave, each with its size.
+        """Return the output items of these ids in stored responses of this owner, each with its size.
 
-        InvalidRequest, before any is read, if the responses that gave them are larger than the limits.
+        InvalidRequest, before any is read, if these responses are larger than the limits.
         """
 
-        def read(db: Connection) -> dict[str, tuple[dict[str, Any], int]]:
+        def read(db: SqlConnection) -> dict[str, tuple[dict[str, Any], int]]:
             places: dict[str, str] = {}
             for some in batches(ids):
                 select = f"SELECT id, response FROM items WHERE owner = ? AND id IN ({placeholders(some)})"  # noqa: S608 - ?
@@ -127,23 +127,24 @@ class ResponseStore:
                 size += int(db.execute(select, (owner, *some)).fetchone()[0])
             limits.check(size, 0, "What the item references name", "input")
             given: dict[str, dict[str, Any]] = {}
-            for response in _loaded(db, owner, named).values():
+            for response in _load_rows(db, owner, named).values():
                 given |= _output(response)
             return {id: (given[id], len(msgspec.json.encode(given[id]))) for id in places if id in given}
 
-        return await self._database.do(read)
+        return await self._database.read(read)
 
     async def delete(self, owner: str, id: str, *also: Write) -> bool:
-        """Forget a response and its items, with the other changes; false if this owner has none of this id."""
+        """Delete a response and its items, together with the other writes; false if this owner has none of this id."""
         response = await self.load(owner, id)
         if response is None:
             return False
         items = [(item, owner) for item in _output(response)]
 
-        def forget(db: Connection) -> bool:
+        def forget(db: SqlConnection) -> bool:
             db.executemany("DELETE FROM items WHERE id = ? AND owner = ?", items)
             for other in also:
                 other(db)
+            forget_run_content(db, [id])
             return db.execute("DELETE FROM responses WHERE id = ? AND owner = ?", (id, owner)).rowcount == 1
 
         return await self._database.change(forget)
@@ -172,8 +173,15 @@ SELECT id, previous, size, turns FROM chain ORDER BY turns DESC
 """
 
 
-def _loaded(db: Connection, owner: str, ids: Sequence[str]) -> dict[str, StoredResponse]:
-    """Those of the responses that this owner has, by their ids."""
+def forget_run_content(db: SqlConnection, responses: Sequence[str]) -> None:
+    """Delete what runs hold of these responses: their requests, and the links to them."""
+    rows = [(id,) for id in responses]
+    db.executemany("DELETE FROM run_requests WHERE response = ?", rows)
+    db.executemany("UPDATE run_records SET response = NULL WHERE response = ?", rows)
+
+
+def _load_rows(db: SqlConnection, owner: str, ids: Sequence[str]) -> dict[str, StoredResponse]:
+    """Return those of the responses that this owner has, by their ids."""
     found: dict[str, StoredResponse] = {}
     for some in batches(ids, 100):
         for row in db.execute(_SELECT % placeholders(some), (owner, *some)).fetchall():
@@ -182,13 +190,11 @@ def _loaded(db: Connection, owner: str, ids: Sequence[str]) -> dict[str, StoredR
 
 
 def _output(response: StoredResponse) -> dict[str, dict[str, Any]]:
-    """The items that a response gave, by their ids; an upstream of the same dialect may have told anything."""
+    """Return the output items of a response by their ids; an upstream of the same dialect may have sent anything."""
     items = response.body.get("output")
-    return {item["id"]: item for item in items if _is_named(item)} if type(items) is list else {}
-
-
-def _is_named(item: Any) -> bool:
-    return type(item) is dict and type(item.get("id")) is str
+    if type(items) is not list:
+        return {}
+    return {item["id"]: item for item in items if type(item) is dict and type(item.get("id")) is str}
 
 
 def _response(row: tuple[Any, ...]) -> StoredResponse:

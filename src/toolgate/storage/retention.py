@@ -1,6 +1,6 @@
-"""How old rows go: those of each kind that were kept long enough, a few at a time, and everything that one owner has.
+"""Delete old rows, a few at a time, and everything that one owner has.
 
-Any number of nodes may do this at once. What belongs to a row goes in the same transaction as the row.
+Any number of nodes may do this at once. What belongs to a row is deleted in the same transaction as the row.
 """
 
 import time
@@ -9,10 +9,14 @@ from datetime import UTC, datetime
 from typing import TypeAlias
 
 from toolgate.storage.chats import forget_chat
-from toolgate.storage.database import Connection, Database
+from toolgate.storage.database import Database, SqlConnection
+from toolgate.storage.responses import forget_run_content
 
 AT_ONCE = 200
 """Rows that are deleted in one transaction."""
+
+MOST_REQUESTS = 1_000_000
+"""Records of requests that are kept, whatever their age."""
 
 _DAY = 86_400.0
 # One that another continues stays until that one goes.
@@ -26,44 +30,76 @@ SELECT id FROM approvals WHERE created < ? AND state NOT IN ('pending', 'approve
 """
 _DAYS = "SELECT DISTINCT day FROM usage_sums WHERE day < ? ORDER BY day LIMIT ?"
 
-Sweep: TypeAlias = Callable[[Connection, float], int]
+Sweep: TypeAlias = Callable[[SqlConnection, float], int]
 """Deletes some of the rows from before this time; how many there were, fewer than `AT_ONCE` when none are left."""
 
 
-def _responses(db: Connection, before: float) -> int:
+def _responses(db: SqlConnection, before: float) -> int:
     ids = _ids(db, _RESPONSES, int(before))
     _delete_responses(db, ids)
     return len(ids)
 
 
-def _conversations(db: Connection, before: float) -> int:
+def _conversations(db: SqlConnection, before: float) -> int:
     ids = _ids(db, "SELECT id FROM conversations WHERE created < ? ORDER BY created, id LIMIT ?", int(before))
     _delete_conversations(db, ids)
     return len(ids)
 
 
-def _chats(db: Connection, before: float) -> int:
+def _chats(db: SqlConnection, before: float) -> int:
     ids = _ids(db, "SELECT id FROM chats WHERE updated < ? ORDER BY updated, id LIMIT ?", before)
     _delete_chats(db, ids)
     return len(ids)
 
 
-def _invocations(db: Connection, before: float) -> int:
+def _invocations(db: SqlConnection, before: float) -> int:
     ids = _ids(db, "SELECT id FROM tool_invocations WHERE started < ? ORDER BY started, id LIMIT ?", before)
     db.executemany("DELETE FROM tool_invocations WHERE id = ?", [(id,) for id in ids])
     return len(ids)
 
 
-def _approvals(db: Connection, before: float) -> int:
+def _approvals(db: SqlConnection, before: float) -> int:
     ids = _ids(db, _CLOSED, before)
     db.executemany("DELETE FROM approvals WHERE id = ?", [(id,) for id in ids])
     return len(ids)
 
 
-def _usage(db: Connection, before: float) -> int:
+def _usage(db: SqlConnection, before: float) -> int:
     days = _ids(db, _DAYS, f"{datetime.fromtimestamp(before, UTC):%Y-%m-%d}")
     db.executemany("DELETE FROM usage_sums WHERE day = ?", [(day,) for day in days])
     return len(days)
+
+
+def _requests(db: SqlConnection, before: float) -> int:
+    newest = "SELECT created FROM request_records ORDER BY created DESC LIMIT 1 OFFSET ?"
+    if (surplus := db.execute(newest, (MOST_REQUESTS,)).fetchone()) is not None:
+        before = max(before, surplus[0])
+    ids = _ids(
+        db, "SELECT id FROM request_records WHERE created <= ? ORDER BY created, id LIMIT ?", before, 5 * AT_ONCE
+    )
+    db.executemany("DELETE FROM request_records WHERE id = ?", [(id,) for id in ids])
+    return len(ids)
+
+
+def _runs(db: SqlConnection, before: float) -> int:
+    ids = _ids(
+        db,
+        "SELECT id FROM run_records WHERE created < ? AND ended IS NOT NULL ORDER BY created, id LIMIT ?",
+        before,
+    )
+    rows = [(id,) for id in ids]
+    db.executemany("DELETE FROM run_entries WHERE run = ?", rows)
+    db.executemany("DELETE FROM run_records WHERE id = ?", rows)
+    return len(ids)
+
+
+def _hours(db: SqlConnection, before: float) -> int:
+    first = f"{datetime.fromtimestamp(before, UTC):%Y-%m-%dT%H}"
+    found = 0
+    for table in ("usage_hours", "latency_counts"):
+        hours = _ids(db, f"SELECT DISTINCT hour FROM {table} WHERE hour < ? ORDER BY hour LIMIT ?", first, 24)  # noqa: S608 - constants
+        found += sum([db.execute(f"DELETE FROM {table} WHERE hour = ?", (hour,)).rowcount for hour in hours])  # noqa: S608 - constants
+    return found
 
 
 SWEEPS: Mapping[str, Sweep] = {
@@ -73,18 +109,27 @@ SWEEPS: Mapping[str, Sweep] = {
     "invocations": _invocations,
     "usage": _usage,
     "approvals": _approvals,
+    "requests": _requests,
+    "hours": _hours,
+    "runs": _runs,
 }
 """How each kind of record goes."""
 
 _OWNED = {
     "tool_invocations": "owner",
+    "request_records": "owner",
     "usage_sums": "key",
+    "usage_hours": "key",
+    "latency_counts": "key",
     "spending": "key",
     "approvals": "caller",
     "grants": "caller",
     "turn_keys": "owner",
     "turn_parts": "owner",
     "runs": "owner",
+    "run_records": "owner",
+    "run_entries": "owner",
+    "run_requests": "owner",
     "idempotency": "owner",
     "peer_conversations": "owner",
     "items": "owner",
@@ -92,23 +137,23 @@ _OWNED = {
 
 
 class Retention:
-    """Deletes what is old, and what somebody wants forgotten."""
+    """Deletes old rows, and all rows of an owner."""
 
     def __init__(self, database: Database, clock: Callable[[], float] = time.time) -> None:
         self._database = database
         self._clock = clock
 
     async def sweep(self, kind: str, days: int) -> int:
-        """Delete some rows of this kind that are older than so many days; how many there were."""
+        """Delete some rows of this kind that are older than so many days, and return how many."""
         before = self._clock() - days * _DAY
         return await self._database.change(lambda db: SWEEPS[kind](db, before))
 
     async def forget(self, owner: str) -> dict[str, int]:
-        """Delete everything of one owner, whatever its age; how many rows of each kind there were."""
+        """Delete everything of one owner, whatever its age, and return how many rows of each kind there were."""
         return await self._database.change(lambda db: _forget(db, owner))
 
 
-def _forget(db: Connection, owner: str) -> dict[str, int]:
+def _forget(db: SqlConnection, owner: str) -> dict[str, int]:
     gone: dict[str, int] = {}
     for kind, delete in (
         ("responses", _delete_responses),
@@ -123,25 +168,26 @@ def _forget(db: Connection, owner: str) -> dict[str, int]:
     return {kind: count for kind, count in gone.items() if count}
 
 
-def _delete_responses(db: Connection, ids: list[str]) -> None:
+def _delete_responses(db: SqlConnection, ids: list[str]) -> None:
     rows = [(id,) for id in ids]
     db.executemany("DELETE FROM items WHERE response = ?", rows)
     db.executemany("DELETE FROM response_events WHERE response = ?", rows)
     db.executemany("DELETE FROM response_streams WHERE response = ?", rows)
+    forget_run_content(db, ids)
     db.executemany("DELETE FROM responses WHERE id = ?", rows)
 
 
-def _delete_conversations(db: Connection, ids: list[str]) -> None:
+def _delete_conversations(db: SqlConnection, ids: list[str]) -> None:
     rows = [(id,) for id in ids]
     db.executemany("DELETE FROM conversation_items WHERE conversation = ?", rows)
     db.executemany("DELETE FROM conversations WHERE id = ?", rows)
 
 
-def _delete_chats(db: Connection, ids: list[str]) -> None:
+def _delete_chats(db: SqlConnection, ids: list[str]) -> None:
     for id in ids:
         forget_chat(db, id)
     db.executemany("DELETE FROM chats WHERE id = ?", [(id,) for id in ids])
 
 
-def _ids(db: Connection, select: str, before: float | str) -> list[str]:
-    return [row[0] for row in db.execute(select, (before, AT_ONCE)).fetchall()]
+def _ids(db: SqlConnection, select: str, before: float | str, most: int = AT_ONCE) -> list[str]:
+    return [row[0] for row in db.execute(select, (before, most)).fetchall()]

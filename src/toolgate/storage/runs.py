@@ -1,13 +1,14 @@
-"""Runs that outlive their process: what was asked, how it stands, and which node has it.
+"""Store runs that survive their process: the request, the state, and the node that has a lease on it.
 
-A run belongs to the node that claimed it last, and only as long as that node keeps saying so. Every claim has a number that
-only grows: whoever holds an older one can write nothing any more, however late it wakes up. Every change of state is one
-statement that names the states it starts from, and nothing leads out of an end. Who is not heard of is known without looking
-at any clock that can be set (`storage/sightings.py`).
+A run belongs to the node that claimed it last, as long as that node renews its lease. Every claim has a token that only
+grows: a node with an older one can write nothing any more, however late it wakes up. Every change of state is one statement
+that names the states it starts from, and nothing leads out of an end. That a lease was not renewed is known without
+comparing clocks that can be set (`stale_leases.py`).
 
     queued ⇄ running ⇄ waiting        queued, running, waiting → completed | incomplete | failed | cancelled | parked
 
-What was asked is JSON that only its writer reads.
+The request is JSON that this store does not read. The record of the run, by which people see it (`run_records.py`), gets
+every state in the same transaction.
 """
 
 import time
@@ -17,10 +18,10 @@ from typing import Any, Literal, TypeAlias, get_args
 from msgspec import Struct
 
 from toolgate.scheduling import FairQueue
-from toolgate.storage.database import Connection, Database
-from toolgate.storage.engine import batches, placeholders
+from toolgate.storage.database import Database, SqlConnection
 from toolgate.storage.responses import Write
-from toolgate.storage.sightings import Sightings
+from toolgate.storage.sql_engine import batches, placeholders
+from toolgate.storage.stale_leases import ForeignLeases
 
 Live: TypeAlias = Literal["queued", "running", "waiting"]
 End: TypeAlias = Literal["completed", "incomplete", "failed", "cancelled", "parked"]
@@ -35,16 +36,16 @@ UPDATE runs SET state = 'running', node = ?, token = token + 1, lease = ?, updat
 WHERE id = ? AND state = 'queued'
 RETURNING id, owner, state, node, token, lease, attempts, steps, cancel, asked, created, updated
 """
-_HOLD = "UPDATE runs SET updated = ? WHERE id = ? AND token = ? AND state IN ('running', 'waiting')"
-_TURN = "UPDATE runs SET state = ?, updated = ? WHERE id = ? AND token = ? AND state IN ('running', 'waiting')"
+_CHECK = "UPDATE runs SET updated = ? WHERE id = ? AND token = ? AND state IN ('running', 'waiting')"
+_SET_STATE = "UPDATE runs SET state = ?, updated = ? WHERE id = ? AND token = ? AND state IN ('running', 'waiting')"
 _END = """
 UPDATE runs SET state = ?, node = '', lease = 0, updated = ?, asked = ?
 WHERE id = ? AND token = ? AND state IN ('running', 'waiting')
 """
-_BEAT = """
+_RENEW = """
 UPDATE runs SET lease = ? WHERE node = ? AND state IN ('running', 'waiting') AND id IN (%s) RETURNING id, token, cancel
 """
-_FREE = """
+_TAKE = """
 UPDATE runs SET state = 'queued', node = ?, token = token + 1, lease = ?, updated = ?,
     attempts = CASE WHEN state = 'waiting' THEN attempts - 1 ELSE attempts END
 WHERE id = ? AND token = ? AND lease = ? AND state IN ('queued', 'running', 'waiting')
@@ -53,7 +54,7 @@ _RELEASE = """
 UPDATE runs SET state = 'queued', node = '', token = token + 1, lease = 0, updated = ?, attempts = attempts - 1
 WHERE id = ? AND token = ? AND state IN ('running', 'waiting')
 """
-_LAPSING = """
+_LIVE = """
 SELECT id, node, token, lease, state, owner FROM runs
 WHERE state IN ('queued', 'running', 'waiting') ORDER BY created
 """
@@ -65,27 +66,30 @@ _FIND = """
 SELECT id, owner, state, node, token, lease, attempts, steps, cancel, asked, created, updated
 FROM runs WHERE id = ?
 """
+_FOLLOW = "UPDATE run_records SET state = ? WHERE id = ?"
+_FOLLOW_CLAIM = "UPDATE run_records SET state = 'running', started = coalesce(started, ?) WHERE id = ?"
+_FOLLOW_END = "UPDATE run_records SET state = ?, ended = ? WHERE id = ?"
 _COUNT = "SELECT count(*) FROM runs WHERE owner = ? AND state IN ('queued', 'running', 'waiting')"
 _ALIVE = "SELECT id FROM runs WHERE state IN ('queued', 'running', 'waiting')"
-_FORGET = "DELETE FROM runs WHERE updated < ? AND NOT (state IN ('queued', 'running', 'waiting'))"
+_DELETE_ENDED = "DELETE FROM runs WHERE updated < ? AND NOT (state IN ('queued', 'running', 'waiting'))"
 
 
 class LeaseLost(Exception):
-    """Another node has the run, or it has ended: whoever finds this stops, writes nothing and calls no tool."""
+    """Another node has the run, or it has ended: the attempt stops, writes nothing and calls no tool."""
 
 
-class TooMany(Exception):
-    """The owner has as many runs as they may have."""
+class TooManyRuns(Exception):
+    """The owner has as many live runs as it may have."""
 
 
 class StoredRun(Struct, frozen=True):
     """One run; `token` is the number of the claim, `attempts` counts claims since its last finished step.
 
-    Neither a stop in good order nor one while it waited for a person counts as an attempt.
+    Neither a graceful stop nor one while it waited for an approval counts as an attempt.
 
     `steps` are those that were finished when it was claimed last. While it is queued, `node` is the one that is about to
-    begin it, if any is. `lease` says when somebody else should see to it by the clock of the node that has it; others only
-    look whether it changes.
+    start it, if any is. `lease` is the time of the node's own clock at which its lease ends; other nodes only watch whether
+    it changes.
     """
 
     id: str
@@ -97,33 +101,33 @@ class StoredRun(Struct, frozen=True):
     attempts: int
     steps: int
     cancel: bool
-    asked: bytes
+    request: bytes
     created: float
     updated: float
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended."""
+        """Whether the run has ended."""
         return self.state in ENDS
 
 
-class Held(Struct, frozen=True):
-    """A run that this node has, and whether somebody wants it cancelled."""
+class LeasedRun(Struct, frozen=True):
+    """A run that this node has, and whether it is to be cancelled."""
 
     id: str
     token: int
     cancel: bool
 
 
-class Freed(Struct, frozen=True):
-    """A run that was taken from a node, and whether that had begun with it."""
+class AbandonedRun(Struct, frozen=True):
+    """A run whose node has left it, and whether that had started it."""
 
     id: str
-    begun: bool
+    started: bool
 
 
 class RunStore:
-    """Keeps runs, as one node sees them."""
+    """Stores runs, as one node sees them."""
 
     def __init__(
         self,
@@ -135,127 +139,154 @@ class RunStore:
         clock: Callable[[], float] = time.time,
         steady: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`is_gone` knows of nodes that certainly live no more, so that nobody has to wait for their leases.
+        """`is_gone` knows nodes that have certainly ended, so that their leases need not run out.
 
-        `clock` is the one on the wall; leases of others are watched by the `steady` one.
+        `clock` is the wall clock; leases of other nodes are watched by the `steady` one.
         """
         self.node = node
         self.lease_seconds = lease_seconds
         self._database = database
         self._is_gone = is_gone
         self._clock = clock
-        self._sightings = Sightings(steady, most=None)
+        self._watch = ForeignLeases(steady, most=None)
 
-    def opening(self, id: str, owner: str, asked: bytes, most: int | None = None) -> Write:
-        """Queues a run that this node is about to begin; TooMany if `most` of this owner, on any node, have not ended."""
+    def opening(self, id: str, owner: str, request: bytes, most: int | None = None) -> Write:
+        """Return the write that queues a run for this node; TooManyRuns if its owner has `most` live runs already."""
         now = self._clock()
-        row = (id, owner, self.node, now + self.lease_seconds, asked, now, now)
+        row = (id, owner, self.node, now + self.lease_seconds, request, now, now)
 
-        def write(db: Connection) -> None:
+        def write(db: SqlConnection) -> None:
             if most is not None and db.execute(_COUNT, (owner,)).fetchone()[0] >= most:
-                raise TooMany
+                raise TooManyRuns
             db.execute(_INSERT, row)
 
         return write
 
     async def load(self, id: str) -> StoredRun | None:
-        """The run of this id."""
-        rows = await self._database.do(lambda db: db.execute(_FIND, (id,)).fetchall())
+        """Return the run of this id."""
+        rows = await self._database.read(lambda db: db.execute(_FIND, (id,)).fetchall())
         return _run(rows[0]) if rows else None
 
-    async def over(self, ids: Sequence[str]) -> list[str]:
-        """Those of the runs that have ended or are not known."""
-        rows = await self._database.do(lambda db: db.execute(_ALIVE).fetchall())
+    async def not_live(self, ids: Sequence[str]) -> list[str]:
+        """Return those of these ids whose runs have ended or are not stored."""
+        rows = await self._database.read(lambda db: db.execute(_ALIVE).fetchall())
         return sorted(set(ids) - {id for (id,) in rows})
 
     async def claim(self, id: str, steps: int = 0) -> StoredRun | None:
-        """Take a queued run, of which so many steps are finished; None if it is another's or has ended."""
+        """Claim a queued run, of which so many steps are finished; None if another node has it or it has ended."""
         now = self._clock()
         values = (self.node, now + self.lease_seconds, now, steps, steps, id)
-        rows = await self._database.change(lambda db: db.execute(_CLAIM, values).fetchall())
+
+        def write(db: SqlConnection) -> list[Any]:
+            claimed = db.execute(_CLAIM, values).fetchall()
+            if claimed:
+                db.execute(_FOLLOW_CLAIM, (now, id))
+            return claimed
+
+        rows = await self._database.change(write)
         return _run(rows[0]) if rows else None
 
-    def holding(self, id: str, token: int) -> Write:
-        """Makes sure, together with other changes, that the run is still held by this claim; raises LeaseLost."""
-        return lambda db: _or_lost(db, _HOLD, (self._clock(), id, token))
+    def checking(self, id: str, token: int) -> Write:
+        """Return the write that checks, together with others, that this claim is still valid; LeaseLost if not."""
+        return lambda db: _execute_or_lost(db, _CHECK, (self._clock(), id, token))
 
     def ending(self, id: str, token: int, state: End) -> Write:
-        """Ends the run, together with other changes; raises LeaseLost if it is not this claim's to end.
+        """Return the write that ends the run and deletes its request; LeaseLost if this claim is not valid any more."""
 
-        What was asked is not needed any more and is not kept.
-        """
-        return lambda db: _or_lost(db, _END, (state, self._clock(), b"", id, token))
+        def write(db: SqlConnection) -> None:
+            now = self._clock()
+            _execute_or_lost(db, _END, (state, now, b"", id, token))
+            db.execute(_FOLLOW_END, (state, now, id))
+
+        return write
 
     async def check(self, id: str, token: int) -> None:
-        """Raise LeaseLost unless the run is still held by this claim."""
-        await self._database.change(self.holding(id, token))
+        """Raise LeaseLost if this claim is not valid any more."""
+        await self._database.change(self.checking(id, token))
 
-    async def turn(self, id: str, token: int, state: Literal["running", "waiting"]) -> None:
-        """Say whether the run waits for a person."""
-        await self._database.change(lambda db: _or_lost(db, _TURN, (state, self._clock(), id, token)))
+    async def set_waiting(self, id: str, token: int, waiting: bool) -> None:
+        """Store whether the run waits for an approval."""
+        state = "waiting" if waiting else "running"
 
-    async def beat(self, ids: Sequence[str]) -> list[Held]:
-        """Keep these runs for another while; those of them that this node still has."""
+        def write(db: SqlConnection) -> None:
+            _execute_or_lost(db, _SET_STATE, (state, self._clock(), id, token))
+            db.execute(_FOLLOW, (state, id))
+
+        await self._database.change(write)
+
+    async def renew(self, ids: Sequence[str]) -> list[LeasedRun]:
+        """Renew the leases of these runs, and return those that this node still has."""
         until = self._clock() + self.lease_seconds
 
-        def write(db: Connection) -> list[Any]:
+        def write(db: SqlConnection) -> list[Any]:
             return [
                 row
                 for some in batches(ids)
-                for row in db.execute(_BEAT % placeholders(some), (until, self.node, *some)).fetchall()
+                for row in db.execute(_RENEW % placeholders(some), (until, self.node, *some)).fetchall()
             ]
 
         rows = await self._database.change(write)
-        return [Held(id, token, bool(cancel)) for id, token, cancel in rows]
+        return [LeasedRun(id, token, bool(cancel)) for id, token, cancel in rows]
 
-    async def free(self) -> list[Freed]:
-        """Take runs from nodes that are gone and from nobody, so that they can be claimed; which, owner by owner in turn."""
-        found = await self._database.do(lambda db: db.execute(_LAPSING).fetchall())
+    async def take_abandoned(self) -> list[AbandonedRun]:
+        """Queue runs that their nodes have left for this node, and return them, owner by owner in turn."""
+        found = await self._database.read(lambda db: db.execute(_LIVE).fetchall())
         gone = {"", *(node for node in {row[1] for row in found if row[1]} if self._is_gone(node))}
-        self._sightings.keep({row[0] for row in found})
-        queue: FairQueue[tuple[Freed, int, float]] = FairQueue()
+        self._watch.keep({row[0] for row in found})
+        queue: FairQueue[tuple[AbandonedRun, int, float]] = FairQueue()
         for id, node, token, lease, state, owner in found:
-            if self._sightings.age(id, (token, lease)) >= self.lease_seconds or node in gone:
-                queue.put(owner, (Freed(id, state != "queued"), token, lease))
+            if self._watch.age(id, (token, lease)) >= self.lease_seconds or node in gone:
+                queue.put(owner, (AbandonedRun(id, state != "queued"), token, lease))
         if not queue:
             return []
-        lapsed = [queue.take() for _ in range(len(queue))]
+        abandoned = [queue.take() for _ in range(len(queue))]
         now = self._clock()
 
-        def take(db: Connection) -> list[Freed]:
+        def take(db: SqlConnection) -> list[AbandonedRun]:
             values = [
-                (one, (self.node, now + self.lease_seconds, now, one.id, token, lease)) for one, token, lease in lapsed
+                (one, (self.node, now + self.lease_seconds, now, one.id, token, lease))
+                for one, token, lease in abandoned
             ]
-            return [one for one, row in values if db.execute(_FREE, row).rowcount]
+            taken = [one for one, row in values if db.execute(_TAKE, row).rowcount]
+            for one in taken:
+                db.execute(_FOLLOW, ("queued", one.id))
+            return taken
 
         return await self._database.change(take)
 
     async def release(self, id: str, token: int) -> bool:
-        """Give a run back, for another node to go on at once; false if it was not this claim's any more."""
+        """Queue a run for any node to resume at once; false if this claim was not valid any more."""
         values = (self._clock(), id, token)
-        return await self._database.change(lambda db: db.execute(_RELEASE, values).rowcount == 1)
+
+        def write(db: SqlConnection) -> bool:
+            released = db.execute(_RELEASE, values).rowcount == 1
+            if released:
+                db.execute(_FOLLOW, ("queued", id))
+            return released
+
+        return await self._database.change(write)
 
     async def cancel(self, id: str) -> StoredRun | None:
-        """Have whoever has the run cancel it; None if it has ended."""
+        """Mark a run to be cancelled by the node that has it; None if it has ended."""
         rows = await self._database.change(lambda db: db.execute(_CANCEL, (self._clock(), id)).fetchall())
         return _run(rows[0]) if rows else None
 
-    def forgetting(self, id: str) -> Write:
-        """Forgets the run; whoever has it finds that it has lost it."""
+    def deleting(self, id: str) -> Write:
+        """Return the write that deletes the run; its node finds its lease lost."""
         return lambda db: db.execute("DELETE FROM runs WHERE id = ?", (id,))
 
-    async def forget_before(self, seconds: float) -> None:
-        """Forget the runs that ended so many seconds ago."""
-        await self._database.change(lambda db: db.execute(_FORGET, (self._clock() - seconds,)))
+    async def delete_ended_before(self, seconds: float) -> None:
+        """Delete runs that ended so many seconds ago."""
+        await self._database.change(lambda db: db.execute(_DELETE_ENDED, (self._clock() - seconds,)))
 
 
-def _or_lost(db: Connection, statement: str, values: Sequence[Any]) -> None:
+def _execute_or_lost(db: SqlConnection, statement: str, values: Sequence[Any]) -> None:
     if db.execute(statement, values).rowcount != 1:
         raise LeaseLost
 
 
 def _run(row: Sequence[Any]) -> StoredRun:
-    id, owner, state, node, token, lease, attempts, steps, cancel, asked, created, updated = row
+    id, owner, state, node, token, lease, attempts, steps, cancel, request, created, updated = row
     return StoredRun(
-        id, owner, state, node, token, lease, attempts, steps, bool(cancel), bytes(asked), created, updated
+        id, owner, state, node, token, lease, attempts, steps, bool(cancel), bytes(request), created, updated
     )

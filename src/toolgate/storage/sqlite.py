@@ -1,7 +1,7 @@
-"""SQLite: one file, one connection, one thread.
+"""Use SQLite: one file, one connection, one thread.
 
 A write is on the disk before it is reported done: WAL with `synchronous=FULL`. Other processes may use the same file, and
-SQLite lets one of them write at a time. A file that is damaged, or was taken away, is not written any more.
+SQLite lets one of them write at a time. A file that is damaged, or was moved or deleted, is not written any more.
 """
 
 import os
@@ -12,62 +12,60 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from toolgate.storage.engine import Connection, Duplicate, Work, unavailable
-from toolgate.storage.files import make_private
+from toolgate.storage.sql_engine import DuplicateRow, SqlConnection, Work, unavailable
+from toolgate.storage.sqlite_files import make_private
 
 _T = TypeVar("_T")
 
 CHECKED_BYTES = 64 * 1024 * 1024
-"""A file up to this size is looked through when it is opened, which takes a tenth of a second at most."""
+"""A file up to this size is checked when it is opened, which takes a tenth of a second at most."""
 
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-_TAKEN = (sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, sqlite3.SQLITE_CONSTRAINT_UNIQUE)
+_DUPLICATE = (sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, sqlite3.SQLITE_CONSTRAINT_UNIQUE)
 
 
 class SqliteEngine:
-    """A file, or without a path what stays in memory."""
+    """A SQLite file, or without a path a database in memory."""
 
     threads = 1
-    words = {"NUMBERED": "INTEGER PRIMARY KEY"}  # noqa: RUF012 - read only, as the Protocol says
+    type_names = {"NUMBERED": "INTEGER PRIMARY KEY"}  # noqa: RUF012 - read only, as the Protocol says
 
-    def __init__(self, path: Path | None, patience: float) -> None:
-        self._patience = patience
+    def __init__(self, path: Path | None, timeout: float) -> None:
+        self._timeout = timeout
         self._path = path
         self._connection: sqlite3.Connection | None = None
         self._file: int | None = None
         self._damage: str | None = None
 
-    def do(self, work: Work[_T]) -> _T:
-        """What the work reads."""
-        with self._mapped():
+    def read(self, work: Work[_T]) -> _T:
+        with self._map_errors():
             return work(self._connected())
 
     def change(self, work: Work[_T]) -> _T:
-        """The work as one transaction, in which nobody else writes."""
-        with self._mapped(), self._connected() as db:
+        """Run the work as one transaction, in which no other connection writes."""
+        with self._map_errors(), self._connected() as db:
             db.execute("BEGIN IMMEDIATE")
             return work(db)
 
-    alone = change
+    exclusively = change
 
-    def has_table(self, db: Connection, name: str) -> bool:
-        """Whether there is a table of this name."""
+    def has_table(self, db: SqlConnection, name: str) -> bool:
         return (
             db.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (name,)).fetchone() is not None
         )
 
     def check(self) -> list[str]:
-        """What SQLite finds when it reads every page and every index."""
-        with self._mapped():
+        """Return what SQLite finds when it reads every page and every index."""
+        with self._map_errors():
             found = [str(row[0]) for row in self._connected().execute("PRAGMA integrity_check(20)")]
         return [] if found == ["ok"] else found
 
-    def was_made(self, number: str) -> bool:
-        """Whoever commits to a file knows at once."""
+    def was_committed(self, number: str) -> bool:
+        """Fail: the end of a commit to a file is always known."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Close the file; what is in the log moves into it."""
+        """Close the file; the write-ahead log is merged into it."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -76,41 +74,43 @@ class SqliteEngine:
         if self._damage is not None:
             raise unavailable(self._damage)
         if self._connection is not None and self._path is not None:
-            self._watch(self._path)
+            self._check_not_moved(self._path)
         if self._connection is None:
             self._connection = self._open()
         return self._connection
 
-    def _watch(self, path: Path) -> None:
-        """What is written to a file that was deleted is lost, and nothing but looking tells of it."""
-        if _number(path) != self._file:
+    def _check_not_moved(self, path: Path) -> None:
+        """Check that the file is still there: writes to a deleted file would be lost without an error."""
+        if _inode(path) != self._file:
             raise unavailable(f"{path} was moved or deleted while in use; put it back, or start again")
-        if _number(_log_of(path)) is None:
-            self.close()  # what was in the deleted log is still known here, and moves into the file
+        if _inode(path.with_name(path.name + "-wal")) is None:
+            self.close()  # SQLite still has the content of the deleted log, and merges it into the file
 
     def _open(self) -> sqlite3.Connection:
         if self._path is not None:
             make_private(self._path)
         connection = sqlite3.connect(self._path or ":memory:", isolation_level=None, check_same_thread=False)
         try:
-            connection.execute(f"PRAGMA busy_timeout = {round(self._patience * 1000)}")
-            _use_wal(connection, self._patience)
+            connection.execute(f"PRAGMA busy_timeout = {round(self._timeout * 1000)}")
+            _use_wal(connection, self._timeout)
             connection.execute("PRAGMA synchronous = FULL")
             if self._path is not None:
-                self._file = _number(self._path)
-                _look_through(connection, self._path)
+                self._file = _inode(self._path)
+                _check_file(connection, self._path)
         except sqlite3.Error:
             connection.close()
             raise
         return connection
 
     @contextmanager
-    def _mapped(self) -> Iterator[None]:
-        """SQLite's own failures as ours."""
+    def _map_errors(self) -> Iterator[None]:
+        """Map SQLite's errors to ours."""
         try:
             yield
         except sqlite3.IntegrityError as error:
-            raise _duplicate(error) from error
+            if error.sqlite_errorcode not in _DUPLICATE:
+                raise
+            raise DuplicateRow(str(error)) from error
         except sqlite3.DatabaseError as error:
             code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
             if code == sqlite3.SQLITE_ERROR:  # the statement is wrong, not the file
@@ -122,11 +122,7 @@ class SqliteEngine:
             raise unavailable(str(error)) from error
 
 
-def _duplicate(error: sqlite3.IntegrityError) -> Exception:
-    return Duplicate(str(error)) if error.sqlite_errorcode in _TAKEN else error
-
-
-def _look_through(connection: sqlite3.Connection, path: Path) -> None:
+def _check_file(connection: sqlite3.Connection, path: Path) -> None:
     if path.stat().st_size <= CHECKED_BYTES:
         [found] = connection.execute("PRAGMA quick_check(1)").fetchone()
         if found != "ok":
@@ -135,21 +131,17 @@ def _look_through(connection: sqlite3.Connection, path: Path) -> None:
             raise damage
 
 
-def _log_of(path: Path) -> Path:
-    return path.with_name(path.name + "-wal")
-
-
-def _number(path: Path) -> int | None:
-    """What tells a file from another that took its name."""
+def _inode(path: Path) -> int | None:
+    """Return the inode, which tells a file from another of the same name."""
     try:
         return os.stat(path).st_ino
     except FileNotFoundError:
         return None
 
 
-def _use_wal(connection: sqlite3.Connection, patience: float) -> None:
-    """Two that make the same file at the same moment may find it locked here, whatever the busy timeout says."""
-    until = time.monotonic() + patience
+def _use_wal(connection: sqlite3.Connection, timeout: float) -> None:
+    """Switch to WAL; two processes that create the file at once may find it locked here, despite the busy timeout."""
+    until = time.monotonic() + timeout
     while True:
         try:
             connection.execute("PRAGMA journal_mode = WAL")

@@ -1,6 +1,6 @@
-"""The streams of background responses, so that a client that lost one finds it again: events, in batches.
+"""Store the frames of background responses, so that a client that lost its stream can resume it.
 
-Who may add to a stream is known by its run (`storage/runs.py`). What an event says is none of this file's business.
+Which node may append to a stream is known by its run (`runs.py`). What a frame says is not known here.
 """
 
 import time
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from toolgate.storage.database import Connection, Database
+from toolgate.storage.database import Database, SqlConnection
 from toolgate.storage.responses import Write
 
 _FORGET_OLD = """
@@ -24,8 +24,8 @@ _BATCHES_AT_ONCE = 64
 _END = b"\n\n"
 
 
-class StoredStream(Struct, frozen=True):
-    """What is known of a stream: whether its events are kept, and whether it told its own end."""
+class StreamStatus(Struct, frozen=True):
+    """The state of a stream: whether its frames are stored, and whether it has a last frame of its own."""
 
     response: str
     kept: bool
@@ -34,7 +34,7 @@ class StoredStream(Struct, frozen=True):
 
 
 class StreamStore:
-    """Keeps streams; their events for `keep_seconds` after the end."""
+    """Stores streams; their frames for `keep_seconds` after the end."""
 
     def __init__(
         self, database: Database, *, keep_seconds: float = 86_400.0, clock: Callable[[], float] = time.time
@@ -44,10 +44,10 @@ class StreamStore:
         self._clock = clock
 
     def opening(self, response: str, kept: bool) -> Write:
-        """Begins a stream, and forgets the events of those that ended long ago."""
+        """Return the write that opens a stream, and deletes the frames of those that ended long ago."""
         now = self._clock()
 
-        def write(db: Connection) -> None:
+        def write(db: SqlConnection) -> None:
             db.execute(_OPEN, (response, int(kept)))
             db.execute(_FORGET_OLD, (now - self._keep,))
             db.execute("UPDATE response_streams SET kept = 0 WHERE kept = 1 AND ended < ?", (now - self._keep,))
@@ -55,9 +55,9 @@ class StreamStore:
         return write
 
     async def append(self, response: str, first: int, frames: Sequence[bytes], *also: Write) -> None:
-        """Keep frames, the first of which has this number, and make the other changes with it."""
+        """Store frames, the first of which has this number, together with the other writes."""
 
-        def write(db: Connection) -> None:
+        def write(db: SqlConnection) -> None:
             for other in also:
                 other(db)
             _append(db, response, first, frames)
@@ -65,10 +65,10 @@ class StreamStore:
         await self._database.change(write)
 
     def ending(self, response: str, first: int, frames: Sequence[bytes], *, whole: bool) -> Write:
-        """Keeps the last frames and ends the stream; `whole` when they tell how it ended."""
+        """Return the write that stores the last frames and ends the stream; `whole` when they end the response."""
         now = self._clock()
 
-        def write(db: Connection) -> None:
+        def write(db: SqlConnection) -> None:
             _append(db, response, first, frames)
             update = "UPDATE response_streams SET ended = ?, whole = ? WHERE response = ?"
             db.execute(update, (now, int(whole), response))
@@ -76,9 +76,9 @@ class StreamStore:
         return write
 
     async def drop(self, response: str, *also: Write) -> None:
-        """Keep none of the events: there are too many."""
+        """Delete all frames and store none from now on: there are too many."""
 
-        def write(db: Connection) -> None:
+        def write(db: SqlConnection) -> None:
             for other in also:
                 other(db)
             db.execute("UPDATE response_streams SET kept = 0 WHERE response = ?", (response,))
@@ -87,42 +87,45 @@ class StreamStore:
         await self._database.change(write)
 
     def forgetting(self, response: str) -> Write:
-        """Forgets the stream."""
+        """Return the write that deletes the stream."""
 
-        def write(db: Connection) -> None:
+        def write(db: SqlConnection) -> None:
             db.execute("DELETE FROM response_streams WHERE response = ?", (response,))
             db.execute("DELETE FROM response_events WHERE response = ?", (response,))
 
         return write
 
-    async def load(self, response: str) -> StoredStream | None:
-        """What is known of a response's stream."""
+    async def load(self, response: str) -> StreamStatus | None:
+        """Return the state of a response's stream."""
         select = "SELECT response, kept, whole, ended FROM response_streams WHERE response = ?"
-        rows = await self._database.do(lambda db: db.execute(select, (response,)).fetchall())
+        rows = await self._database.read(lambda db: db.execute(select, (response,)).fetchall())
         if not rows:
             return None
         id, kept, whole, ended = rows[0]
-        return StoredStream(id, bool(kept), bool(whole), ended)
+        return StreamStatus(id, bool(kept), bool(whole), ended)
 
     async def after(self, response: str, number: int) -> list[bytes]:
-        """The frames behind this number, or the first many of them; none when all are told."""
+        """Return the frames after this number, or the first many of them."""
         values = (response, number, _BATCHES_AT_ONCE)
-        rows = await self._database.do(lambda db: db.execute(_AFTER, values).fetchall())
-        frames: list[bytes] = []
-        for first, batch in rows:
-            told = [frame + _END for frame in bytes(batch).split(_END)[:-1]]
-            frames += told[max(0, number + 1 - first) :]
-        return frames
+
+        def read(db: SqlConnection) -> list[bytes]:
+            frames: list[bytes] = []
+            for first, batch in db.execute(_AFTER, values).fetchall():
+                split_frames = [frame + _END for frame in bytes(batch).split(_END)[:-1]]
+                frames += split_frames[max(0, number + 1 - first) :]
+            return frames
+
+        return await self._database.read(read)
 
     async def all(self, response: str) -> list[bytes]:
-        """All frames that are kept."""
+        """Return all frames that are stored."""
         frames: list[bytes] = []
         while more := await self.after(response, len(frames) - 1):
             frames += more
         return frames
 
 
-def _append(db: Connection, response: str, first: int, frames: Sequence[bytes]) -> None:
-    """A batch that was given up halfway is written again, with more in it."""
+def _append(db: SqlConnection, response: str, first: int, frames: Sequence[bytes]) -> None:
+    """Store a batch of frames; one whose write failed is written again, with more in it."""
     if frames:
         db.execute(_APPEND, (response, first, first + len(frames) - 1, b"".join(frames)))

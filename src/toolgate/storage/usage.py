@@ -1,4 +1,4 @@
-"""What keys have used, by day and model: sums that only grow. Knows nothing of requests or prices."""
+"""Store what keys have used, by day or hour and model: sums that only grow. Knows nothing of requests or prices."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, TypeAlias
@@ -6,22 +6,34 @@ from typing import Any, Literal, TypeAlias
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from toolgate.storage.database import Connection, Database
+from toolgate.storage.database import Database, SqlConnection
 from toolgate.storage.responses import Write
 
-By: TypeAlias = Literal["key", "model", "day"]
-BY: tuple[By, ...] = ("key", "model", "day")
-"""What sums may be told by."""
+By: TypeAlias = Literal["key", "model", "day", "hour"]
+BY: tuple[By, ...] = ("key", "model", "day", "hour")
+"""The columns by which sums may be grouped."""
 
-SUMS = ("requests", "input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens", "estimated", "cost")
-_GROWN = ", ".join([f"{name} = usage_sums.{name} + excluded.{name}" for name in SUMS])
-_ADD = f"""
-INSERT INTO usage_sums VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (day, key, model) DO UPDATE SET {_GROWN}
+SUMS = ("requests", "input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens", "estimated", "cost", "errors")
+_TABLES = {"day": "usage_sums", "hour": "usage_hours"}
+
+
+def _adding(unit: str) -> str:
+    table = _TABLES[unit]
+    grown = ", ".join([f"{name} = {table}.{name} + excluded.{name}" for name in SUMS])
+    return f"""
+INSERT INTO {table} ({unit}, key, model, {", ".join(SUMS)}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT ({unit}, key, model) DO UPDATE SET {grown}
 """  # noqa: S608 - constants
 
 
-class Used(Struct):
-    """What one key has used of one model on one day of UTC; `estimated` counts the requests nobody counted tokens of."""
+_ADD_DAY, _ADD_HOUR = _adding("day"), _adding("hour")
+
+
+class StoredUsage(Struct):
+    """What one key has used of one model on one day, or in one hour, of UTC.
+
+    `estimated` counts the requests whose tokens were estimated, `errors` those that failed, with or without an answer.
+    """
 
     day: str
     key: str
@@ -33,6 +45,7 @@ class Used(Struct):
     reasoning_tokens: int = 0
     estimated: int = 0
     cost: float = 0.0
+    errors: int = 0
 
 
 class UsageStore:
@@ -41,35 +54,43 @@ class UsageStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def adding(self, used: Iterable[Used]) -> Write:
-        """Adds these to what is there."""
-        rows = [astuple(one) for one in used]
-        return lambda db: db.executemany(_ADD, rows)
+    def adding(self, days: Iterable[StoredUsage], hours: Iterable[StoredUsage] = ()) -> Write:
+        """Return the write that adds these to what is stored; in `hours` the field `day` names an hour."""
+        by_day, by_hour = [astuple(one) for one in days], [astuple(one) for one in hours]
+
+        def write(db: SqlConnection) -> None:
+            db.executemany(_ADD_DAY, by_day)
+            if by_hour:
+                db.executemany(_ADD_HOUR, by_hour)
+
+        return write
 
     async def sums(
         self, by: Sequence[By], *, key: str | None = None, since: str | None = None, until: str | None = None
     ) -> list[dict[str, Any]]:
-        """The sums by these, of one key or all, from one day to another, both included."""
+        """Return the sums by these columns, of one key or all, from one day or hour to another, both included."""
         names = [name for name in BY if name in by]
-        text, values = _question(names, [("key =", key), ("day >=", since), ("day <=", until)])
+        unit = "hour" if "hour" in by else "day"
+        filters = [("key =", key), (f"{unit} >=", since), (f"{unit} <=", until)]
+        text, values = _select(_TABLES[unit], names, filters)
 
-        def read(db: Connection) -> list[dict[str, Any]]:
-            return [_told(names, row) for row in db.execute(text, values).fetchall()]
+        def read(db: SqlConnection) -> list[dict[str, Any]]:
+            return [_from_row(names, row) for row in db.execute(text, values).fetchall()]
 
-        return await self._database.do(read)
+        return await self._database.read(read)
 
 
-def _question(names: Sequence[str], asked: Iterable[tuple[str, str | None]]) -> tuple[str, tuple[str, ...]]:
-    conditions = [(words, value) for words, value in asked if value is not None]
-    where = " AND ".join([f"{words} ?" for words, _ in conditions]) or "1 = 1"
-    told = ", ".join([*names, *[f"sum({name})" for name in SUMS]])
+def _select(table: str, names: Sequence[str], filters: Iterable[tuple[str, str | None]]) -> tuple[str, tuple[str, ...]]:
+    conditions = [(condition, value) for condition, value in filters if value is not None]
+    where = " AND ".join([f"{condition} ?" for condition, _ in conditions]) or "1 = 1"
+    columns = ", ".join([*names, *[f"sum({name})" for name in SUMS]])
     grouped = f" GROUP BY {', '.join(names)} ORDER BY {', '.join(names)}" if names else " HAVING count(*) > 0"
-    text = f"SELECT {told} FROM usage_sums WHERE {where}{grouped}"  # noqa: S608 - names of columns
+    text = f"SELECT {columns} FROM {table} WHERE {where}{grouped}"  # noqa: S608 - names of columns
     return text, tuple([value for _, value in conditions])
 
 
-def _told(names: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:
-    """A row by its names; a sum of whole numbers may come as a type of its own."""
+def _from_row(names: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:
+    """Return a row by its names; a sum of whole numbers may come as a type of its own."""
     sums = dict(zip(SUMS, row[len(names) :], strict=True))
     whole = {name: int(value) for name, value in sums.items() if name != "cost"}
     return {**dict(zip(names, row, strict=False)), **whole, "cost": round(float(sums["cost"]), 6)}

@@ -1,1 +1,1 @@
-"""What operators see: log lines, metrics, and nothing that is secret. Knows conversations, no wire format and no config."""
+"""Write log lines and metrics for operators, without secrets. Knows conversations, no wire format and no config."""

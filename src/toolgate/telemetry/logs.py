@@ -1,8 +1,8 @@
-"""Log lines: one event, one line, one write.
+"""Write log lines: one event, one line, one `write`.
 
-A line never breaks out of itself: JSON lines are pure ASCII, readable lines have every control and direction character
-escaped. It never holds a secret, for the redactor has the last word. It never holds anybody up: what cannot be written
-at once is dropped and counted. A line is at most what a pipe takes in one piece, so that lines do not mix.
+A value cannot start a new line or change how the line is displayed: JSON lines are pure ASCII, and text lines have every
+control and direction character escaped. Secrets are redacted last of all. Logging never blocks: a line that cannot be
+written at once is dropped and counted. A line is at most as long as a pipe writes in one piece, so lines do not mix.
 """
 
 import json
@@ -16,17 +16,17 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from toolgate.telemetry.redact import Redactor
+from toolgate.telemetry.redaction import Redactor
 
 Level: TypeAlias = Literal["debug", "info", "warning", "error"]
 LogForm: TypeAlias = Literal["json", "text"]
 
 LONGEST_FIELD = 2048
 LONGEST_LINE = 4096  # PIPE_BUF on Linux: a pipe that can take anything can take this much
-_LONGEST_LOOK = 4 * LONGEST_FIELD  # what is looked through for secrets; the rest is cut off anyway
-_MOST_ITEMS = 32
-_PLAIN = frozenset((str, int, float, bool, type(None)))
-_WORDY = frozenset((str, list))
+_LONGEST_SEARCHED = 4 * LONGEST_FIELD  # what is searched for secrets; the rest is cut off anyway
+_MAX_ITEMS = 32
+_SCALARS = frozenset((str, int, float, bool, type(None)))
+_TEXTS = frozenset((str, list))
 _FRAMES = 12
 _RANK = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _COLOURS = {"debug": "2", "info": "32", "warning": "33", "error": "31"}
@@ -37,8 +37,8 @@ _UNSAFE = re.compile(
 _QUOTED = re.compile(r"[\s\"=\\]|^$")
 
 
-class Log:
-    """Writes lines of at least `level` to a file descriptor; `dropped` counts those it could not write."""
+class Logger:
+    """Writes lines of at least `level` to a file descriptor; `dropped` counts the lines that could not be written."""
 
     def __init__(
         self,
@@ -54,13 +54,13 @@ class Log:
         self._fd = fd
         self._clock = clock
         self._render = _json_line if form == "json" else _text_line
-        self._untold = 0
+        self._dropped_since = 0
         self._second = -1
         self._stamp = ""
 
     @property
     def level(self) -> Level:
-        """The least level that is written; it may be changed at any time."""
+        """The lowest level that is written; it may be changed at any time."""
         return self._level
 
     @level.setter
@@ -68,106 +68,105 @@ class Log:
         self._level = level
         self._rank = _RANK[level]
 
+    def configure(self, level: Level, redact: Redactor) -> None:
+        """Write lines of at least this level from now on, without these secrets."""
+        self.level, self.redact = level, redact
+
     def writes(self, level: Level) -> bool:
-        """Whether lines of this level are written at all."""
+        """Return whether lines of this level are written at all."""
         return _RANK[level] >= self._rank
 
-    def write(self, level: Level, event: str, ours: Mapping[str, Any], said: Mapping[str, Any] | None = None) -> None:
-        """One line, unless the level is too low; this never raises and never waits.
+    def write(
+        self, level: Level, event: str, trusted: Mapping[str, Any], untrusted: Mapping[str, Any] | None = None
+    ) -> None:
+        """Write one line, unless the level is too low; this never raises and never blocks.
 
-        `ours` holds numbers, our own words and names of the configuration; `said` is what others said, which is
-        looked through for secrets and cut where it is long. What is not surely ours belongs there.
+        `trusted` holds numbers, fixed texts and names of the configuration. `untrusted` holds what clients, upstreams and
+        tools have sent: it is searched for secrets and cut where it is long. In doubt a field is untrusted.
         """
         if _RANK[level] < self._rank:
             return
-        if self._untold:
-            ours = {**ours, "lines_dropped_before": self._untold}
-        self._put(self._line(level, event, ours, said))
+        if self._dropped_since:
+            trusted = {**trusted, "lines_dropped_before": self._dropped_since}
+        line = self._line(level, event, trusted, untrusted)
+        try:
+            # Whether a write would block is asked anew each time: O_NONBLOCK would also change what other processes that
+            # share the descriptor do.
+            poll = select.poll()
+            poll.register(self._fd, select.POLLOUT)
+            if poll.poll(0):
+                os.write(self._fd, line)
+                self._dropped_since = 0
+                return
+        except OSError:
+            pass  # the disk is full or the reader is gone: counted like any other drop
+        self.dropped += 1
+        self._dropped_since += 1
 
     def debug(self, event: str, **fields: Any) -> None:
-        """A line for whoever looks closely."""
+        """Log something that helps to find a defect."""
         self.write("debug", event, {}, fields)
 
     def info(self, event: str, **fields: Any) -> None:
-        """A line about something that went as it should."""
+        """Log something that went as it should."""
         self.write("info", event, {}, fields)
 
     def warning(self, event: str, **fields: Any) -> None:
-        """A line about something that an operator may want to mend."""
+        """Log something that an operator may want to fix."""
         self.write("warning", event, {}, fields)
 
     def error(self, event: str, **fields: Any) -> None:
-        """A line about something that an operator must mend."""
+        """Log something that an operator must fix."""
         self.write("error", event, {}, fields)
 
     def crash(self, event: str, error: BaseException, **fields: Any) -> None:
-        """A line about a defect: what was raised and where, without the values of any variable."""
+        """Log a defect: what was raised and where, without the values of any variable."""
         frames = traceback.extract_tb(error.__traceback__)[-_FRAMES:]
         where = [f"{frame.filename.rpartition('/')[2]}:{frame.lineno} {frame.name}" for frame in frames]
         raised = {"raised": type(error).__name__, "error": str(error), "where": where}
         self.write("error", event, {}, {**fields, **raised})
 
-    def _line(self, level: Level, event: str, ours: Mapping[str, Any], said: Mapping[str, Any] | None) -> bytes:
-        whole = {"time": self._time(), "level": level, "event": event, **ours}
-        if said:
-            whole |= self._safe(said)
-        line = self._render(whole)
+    def _line(self, level: Level, event: str, trusted: Mapping[str, Any], untrusted: Mapping[str, Any] | None) -> bytes:
+        now = self._clock()
+        second = int(now)
+        if second != self._second:  # the date is formatted once a second
+            self._second = second
+            self._stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+        stamp = f"{self._stamp}.{int((now - second) * 1000):03d}Z"
+        fields = {"time": stamp, "level": level, "event": event, **trusted}
+        if untrusted:
+            fields |= self._redacted(untrusted)
+        line = self._render(fields)
         for longest in (256, 48):
             if len(line) <= LONGEST_LINE:
                 return line
-            line = self._render({name: _cut(value, longest) for name, value in whole.items()})
-        return line if len(line) <= LONGEST_LINE else self._render({**_head(whole), "cut": "too many fields"})
+            line = self._render({name: _cut(value, longest) for name, value in fields.items()})
+        if len(line) <= LONGEST_LINE:
+            return line
+        return self._render({**{name: fields[name] for name in ("time", "level", "event")}, "cut": "too many fields"})
 
-    def _safe(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields without secrets and none too long; the names of fields are our own words."""
-        tidy = {name: value if type(value) in _PLAIN else _tidy(value) for name, value in fields.items()}
-        texts = [value if type(value) is str else " ".join(value) for value in tidy.values() if type(value) in _WORDY]
+    def _redacted(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields without secrets and none too long; the names of fields are our own and not searched."""
+        plain = {name: value if type(value) in _SCALARS else _plain_value(value) for name, value in fields.items()}
+        texts = [value if type(value) is str else " ".join(value) for value in plain.values() if type(value) in _TEXTS]
         text = "\n".join(texts)
-        if self.redact.suspects(text):
-            tidy = {name: _each(self.redact, value) for name, value in tidy.items()}
+        if self.redact.suspects(text):  # one search for all fields, since most lines hold nothing to redact
+            for name, value in plain.items():
+                if isinstance(value, str):
+                    plain[name] = self.redact(value[:_LONGEST_SEARCHED])
+                elif isinstance(value, list):
+                    plain[name] = [self.redact(item) for item in value]
         if len(text) > LONGEST_FIELD:
-            tidy = {name: _cut(value, LONGEST_FIELD) for name, value in tidy.items()}
-        return tidy
-
-    def _time(self) -> str:
-        now = self._clock()
-        second = int(now)
-        if second != self._second:
-            self._second = second
-            self._stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
-        return f"{self._stamp}.{int((now - second) * 1000):03d}Z"
-
-    def _put(self, line: bytes) -> None:
-        try:
-            if _is_writable(self._fd):
-                os.write(self._fd, line)
-                self._untold = 0
-                return
-        except OSError:
-            pass  # the disk is full or nobody reads: counted like any other drop
-        self.dropped += 1
-        self._untold += 1
+            plain = {name: _cut(value, LONGEST_FIELD) for name, value in plain.items()}
+        return plain
 
 
-def _is_writable(fd: int) -> bool:
-    """Whether a write would not wait; the descriptor's own flags are shared with other processes and stay as they are."""
-    poll = select.poll()
-    poll.register(fd, select.POLLOUT)
-    return bool(poll.poll(0))
-
-
-def _tidy(value: Any) -> Any:
-    """The value as plain text or a list of texts, as much of it as could be shown."""
+def _plain_value(value: Any) -> Any:
+    """Return the value as a text or a list of texts, no more of it than is shown."""
     if isinstance(value, (list, tuple)):
-        items = [str(item)[:_LONGEST_LOOK] for item in value[:_MOST_ITEMS]]
-        return items if len(value) <= _MOST_ITEMS else [*items, f"… ({len(value)} in all)"]
+        items = [str(item)[:_LONGEST_SEARCHED] for item in value[:_MAX_ITEMS]]
+        return items if len(value) <= _MAX_ITEMS else [*items, f"… ({len(value)} in all)"]
     return str(value)
-
-
-def _each(change: Callable[[str], str], value: Any) -> Any:
-    if isinstance(value, str):
-        return change(value[:_LONGEST_LOOK])
-    return [change(item) for item in value] if isinstance(value, list) else value
 
 
 def _cut(value: Any, longest: int) -> Any:
@@ -176,10 +175,6 @@ def _cut(value: Any, longest: int) -> Any:
     if not isinstance(value, str) or len(value) <= longest:
         return value
     return f"{value[:longest]}… ({len(value)} characters)"
-
-
-def _head(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: fields[name] for name in ("time", "level", "event")}
 
 
 def _json_line(fields: dict[str, Any]) -> bytes:
@@ -197,14 +192,14 @@ def _json_line(fields: dict[str, Any]) -> bytes:
 def _text_line(fields: dict[str, Any]) -> bytes:
     rest = dict(fields)
     stamp, level, event = rest.pop("time")[11:23], rest.pop("level"), rest.pop("event")
-    said = [f"{name}={_plain(value)}" for name, value in rest.items() if value not in (None, "", [])]
+    pairs = [f"{name}={_text_value(value)}" for name, value in rest.items() if value not in (None, "", [])]
     head = f"{stamp} \x1b[{_COLOURS[level]}m{level:<7}\x1b[0m {_escape(event)}"
-    return (" ".join([head, *said]) + "\n").encode()
+    return (" ".join([head, *pairs]) + "\n").encode()
 
 
-def _plain(value: Any) -> str:
+def _text_value(value: Any) -> str:
     if isinstance(value, list):
-        return ",".join(_plain(item) for item in value)
+        return ",".join(_text_value(item) for item in value)
     text = f"{value:.4g}" if isinstance(value, float) else str(value)
     return _escape(json.dumps(text, ensure_ascii=False) if _QUOTED.search(text) else text)
 

@@ -1,7 +1,7 @@
-"""Counters and histograms, kept as plain numbers and told in Prometheus' format.
+"""Count requests, tokens, attempts and tool runs, and render them in Prometheus' text format.
 
-Every label takes few values: names that the configuration does not know are all `other`. A request costs a few additions
-on the event loop, which is the only place they are made.
+Labels take few values: every name that is not in the configuration becomes `other`. A request costs a few additions; they
+are made on the event loop only, so they need no lock.
 """
 
 import os
@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from toolgate.conversation.events import Usage
-from toolgate.telemetry.exposition import Sample, family, histogram
+from toolgate.telemetry.prometheus import Sample, family, histogram
 
 OTHER = "other"
 NONE = "none"
@@ -20,8 +20,8 @@ _BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 
 _TOKEN_KINDS = ("input", "output", "cache_read", "cache_write", "reasoning")
 
 
-class Times:
-    """How many took how long."""
+class LatencyHistogram:
+    """Counts durations in buckets."""
 
     __slots__ = ("counts", "sum")
 
@@ -30,26 +30,26 @@ class Times:
         self.sum = 0.0
 
     def add(self, seconds: float) -> None:
-        """One more."""
+        """Count one duration."""
         self.counts[bisect_left(_BOUNDS, seconds)] += 1
         self.sum += seconds
 
 
-class Served:
-    """What was served to one dialect by one model."""
+class ModelMetrics:
+    """The counters of one client dialect and one model."""
 
     __slots__ = ("bytes_in", "bytes_out", "calls", "first", "labels", "latency", "statuses", "tokens")
 
     def __init__(self, dialect: str, model: str) -> None:
         self.labels = (("dialect", dialect), ("model", model))
         self.statuses: Counter[int] = Counter()
-        self.latency = Times()
-        self.first = Times()
+        self.latency = LatencyHistogram()
+        self.first = LatencyHistogram()
         self.tokens = [0] * len(_TOKEN_KINDS)
         self.calls = self.bytes_in = self.bytes_out = 0
 
-    def spend(self, usage: Usage) -> None:
-        """The tokens of one answer."""
+    def add_usage(self, usage: Usage) -> None:
+        """Count the tokens of one answer."""
         tokens = self.tokens
         tokens[0] += usage.input
         tokens[1] += usage.output
@@ -60,68 +60,68 @@ class Served:
 
 
 class Metrics:
-    """All metrics of one server; `models` and `upstreams` are the names that labels may take."""
+    """All metrics of one process; `models` and `upstreams` are the names that labels may take."""
 
     def __init__(self, models: Collection[str] = (), upstreams: Collection[str] = ()) -> None:
         self.streams_open = 0
         self.lines_dropped = 0
         self._started = time.time()
-        self._served: dict[tuple[str, str], Served] = {}
+        self._by_model: dict[tuple[str, str], ModelMetrics] = {}
         self._attempts: Counter[tuple[str, str]] = Counter()
         self._tool_runs: Counter[str] = Counter()
         self._text_notes: Counter[str] = Counter()
         self._lost_records: Counter[str] = Counter()
-        self.know(models, upstreams)
+        self.set_label_names(models, upstreams)
 
-    def know(self, models: Collection[str], upstreams: Collection[str]) -> None:
-        """From now on these names are labels of their own; what was counted before stays."""
+    def set_label_names(self, models: Collection[str], upstreams: Collection[str]) -> None:
+        """Use these names as labels from now on; what was counted before stays."""
         self._models = frozenset(models)
         self._upstreams = frozenset(upstreams)
 
-    def served(self, dialect: str, model: str) -> Served:
-        """What to add a request of this dialect and model to."""
+    def of_model(self, dialect: str, model: str) -> ModelMetrics:
+        """Return the counters of this dialect and model."""
         key = (dialect or NONE, model if model in self._models else OTHER if model else NONE)
-        found = self._served.get(key)
+        found = self._by_model.get(key)
         if found is None:
-            found = self._served[key] = Served(*key)
+            found = self._by_model[key] = ModelMetrics(*key)
         return found
 
     def count_attempt(self, upstream: str, outcome: str) -> None:
-        """One question to an upstream; `outcome` is ok or the code of one of our failures."""
+        """Count one request to an upstream; `outcome` is `ok` or the code of our error."""
         self._attempts[upstream if upstream in self._upstreams else OTHER, outcome] += 1
 
     def count_tool_run(self, outcome: str) -> None:
-        """One run of a server tool."""
+        """Count one run of a server tool."""
         self._tool_runs[outcome] += 1
 
     def count_text_note(self, kind: str) -> None:
-        """One thing that was made of a model's text."""
+        """Count one note about calls that a model wrote as text."""
         self._text_notes[kind] += 1
 
-    def count_lost_record(self, kind: str) -> None:
-        """One record that could not be kept."""
-        self._lost_records[kind] += 1
+    def count_lost_record(self, kind: str, records: int = 1) -> None:
+        """Count records that could not be stored."""
+        self._lost_records[kind] += records
 
     def render(self) -> bytes:
-        """Everything, as Prometheus reads it."""
-        return "".join([*self._traffic(), *self._doings(), *self._process()]).encode()
+        """Encode all metrics in Prometheus' text format."""
+        return "".join([*self._traffic(), *self._activity(), *_process(self._started)]).encode()
 
     def _traffic(self) -> Iterator[str]:
-        every = list(self._served.values())
+        models = list(self._by_model.values())
         requests: list[Sample] = [
-            ("", (*one.labels, ("status", str(status))), count)
-            for one in every
-            for status, count in one.statuses.items()
+            ("", (*model.labels, ("status", str(status))), count)
+            for model in models
+            for status, count in model.statuses.items()
         ]
         tokens: list[Sample] = [
-            ("", (*one.labels, ("kind", kind)), count)
-            for one in every
-            for kind, count in zip(_TOKEN_KINDS, one.tokens, strict=True)
+            ("", (*model.labels, ("kind", kind)), count)
+            for model in models
+            for kind, count in zip(_TOKEN_KINDS, model.tokens, strict=True)
         ]
-        sizes: list[Sample] = [("", (*one.labels, ("direction", "in")), one.bytes_in) for one in every]
-        sizes += [("", (*one.labels, ("direction", "out")), one.bytes_out) for one in every]
-        whole = [sample for one in every for sample in _times(one, one.latency)]
-        first = [sample for one in every for sample in _times(one, one.first)]
+        sizes: list[Sample] = [("", (*model.labels, ("direction", "in")), model.bytes_in) for model in models]
+        sizes += [("", (*model.labels, ("direction", "out")), model.bytes_out) for model in models]
+        whole = [sample for model in models for sample in _samples(model, model.latency)]
+        first = [sample for model in models for sample in _samples(model, model.first)]
         yield family("toolgate_requests_total", "counter", "Requests by how they ended.", requests)
         yield family("toolgate_request_seconds", "histogram", "From the request to the end of the answer.", whole)
         yield family("toolgate_first_event_seconds", "histogram", "From the request to the first event.", first)
@@ -130,37 +130,36 @@ class Metrics:
         )
         yield family("toolgate_bytes_total", "counter", "Bytes of bodies.", sizes)
 
-    def _doings(self) -> Iterator[str]:
-        calls: list[Sample] = [("", one.labels, one.calls) for one in self._served.values()]
+    def _activity(self) -> Iterator[str]:
+        calls: list[Sample] = [("", model.labels, model.calls) for model in self._by_model.values()]
         runs: list[Sample] = [("", [("outcome", outcome)], count) for outcome, count in self._tool_runs.items()]
         attempts: list[Sample] = [
             ("", [("upstream", name), ("outcome", outcome)], count) for (name, outcome), count in self._attempts.items()
         ]
-        yield family(
-            "toolgate_upstream_attempts_total", "counter", "Questions to upstreams by their outcome.", attempts
-        )
+        yield family("toolgate_upstream_attempts_total", "counter", "Requests to upstreams by their outcome.", attempts)
         yield family("toolgate_tool_calls_total", "counter", "Calls in answers.", calls)
         yield family("toolgate_tool_runs_total", "counter", "Runs of server tools.", runs)
         notes: list[Sample] = [("", [("kind", kind)], count) for kind, count in self._text_notes.items()]
-        yield family("toolgate_text_notes_total", "counter", "What was made of calls written as text.", notes)
+        yield family("toolgate_text_notes_total", "counter", "Notes about calls that models wrote as text.", notes)
         lost: list[Sample] = [("", [("kind", kind)], count) for kind, count in self._lost_records.items()]
-        yield family("toolgate_records_lost_total", "counter", "Records that could not be kept.", lost)
-        yield _gauge("toolgate_streams_open", "Streamed answers under way.", self.streams_open)
-        yield _gauge("toolgate_log_lines_dropped", "Log lines that found no room.", self.lines_dropped)
-
-    def _process(self) -> Iterator[str]:
-        spent: list[Sample] = [("", (), time.process_time())]
-        yield family("process_cpu_seconds_total", "counter", "Processor time of this process.", spent)
-        yield _gauge("process_start_time_seconds", "When this process began to count.", self._started)
-        statm, fds = Path("/proc/self/statm"), Path("/proc/self/fd")
-        if statm.exists():  # only Linux tells
-            resident = int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-            yield _gauge("process_resident_memory_bytes", "Memory of this process.", resident)
-            yield _gauge("process_open_fds", "Open file descriptors.", len(list(fds.iterdir())))
+        yield family("toolgate_records_lost_total", "counter", "Records that could not be stored.", lost)
+        yield _gauge("toolgate_streams_open", "Streamed answers that are open.", self.streams_open)
+        yield _gauge("toolgate_log_lines_dropped", "Log lines that could not be written.", self.lines_dropped)
 
 
-def _times(one: Served, times: Times) -> list[Sample]:
-    return histogram(one.labels, _BOUNDS, times.counts, times.sum)
+def _process(started: float) -> Iterator[str]:
+    spent: list[Sample] = [("", (), time.process_time())]
+    yield family("process_cpu_seconds_total", "counter", "Processor time of this process.", spent)
+    yield _gauge("process_start_time_seconds", "When this process began to count.", started)
+    statm, fds = Path("/proc/self/statm"), Path("/proc/self/fd")
+    if statm.exists():  # on Linux only
+        resident = int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        yield _gauge("process_resident_memory_bytes", "Memory of this process.", resident)
+        yield _gauge("process_open_fds", "Open file descriptors.", len(list(fds.iterdir())))
+
+
+def _samples(model: ModelMetrics, latency: LatencyHistogram) -> list[Sample]:
+    return histogram(model.labels, _BOUNDS, latency.counts, latency.sum)
 
 
 def _gauge(name: str, help: str, value: float) -> str:

@@ -1,8 +1,8 @@
-"""All server tools of all sources under one roof: unique names, checked definitions, one order.
+"""Register the server tools of all sources: unique names, checked definitions, one order.
 
 The order is that of the sources, then that of the names, and it is the same after every start. A name belongs to the tool
-that brought it first, for as long as its source is there: another tool of that name is namespaced and never takes its place.
-What cannot be used is left out and told as a trouble. Knows sources by their Protocol; runs no tool.
+that had it first, for as long as its source is there: another tool of that name is namespaced and never takes its place.
+A tool that cannot be used is left out and reported as a problem. Knows sources by their Protocol; runs no tool.
 """
 
 import asyncio
@@ -11,50 +11,52 @@ import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from toolgate.conversation.errors import NotFound
-from toolgate.tools.schema import SchemaCheck
-from toolgate.tools.search import Search
-from toolgate.tools.tool import Invocation, OnChange, Output, Preparation, Tool, ToolSource, ToolSpec
-from toolgate.tools.when import When, WhenError, parse
+from toolgate.tools.schema_check import SchemaChecker
+from toolgate.tools.tool import CallPreview, Invocation, OnChange, Tool, ToolOutput, ToolSource, ToolSpec
+from toolgate.tools.tool_search import ToolSearchIndex
+from toolgate.tools.when_clauses import WhenClause, WhenError, parse
 
 LONGEST_NAME = 64
 QUIET_SECONDS = 0.05
-_MISSED = 10_000
-"""Names that are kept for tools which are not there, so that no source can fill our memory with them."""
+_SETTLE_SECONDS = 60.0
+_MAX_RESERVED = 10_000
+"""Names that are reserved for tools of sources that are away, so that no source can fill our memory with them."""
 
-_PICKED = 32
-"""Choices that are remembered while the tools stay the same."""
+_MAX_CHOICES = 32
+"""Selections that are cached while the tools stay the same."""
 
 _NAMED_BY_OTHERS = ("http/", "api")
-"""Sources whose tools are named by documents and clients; MCP servers see to their names themselves."""
+"""Sources whose tools are named by documents and clients; MCP sources prefix the names of their tools themselves."""
 
 _NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{LONGEST_NAME}}}")
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
 
 
-class Trouble(Struct, frozen=True):
-    """Why a tool, or all tools of a source, are missing or not what they seem, in words for a person."""
+class SourceProblem(Struct, frozen=True):
+    """Why a tool, or all tools of a source, are missing or renamed, in a sentence for a person."""
 
     source: str
     message: str
     tool: str | None = None
 
 
-class Entry(Struct, frozen=True, eq=False):
-    """A tool that may be used, with its clause already read."""
+class RegistryEntry(Struct, frozen=True, eq=False):
+    """A tool that may be used, with its when-clause parsed."""
 
     tool: Tool
     spec: ToolSpec
-    when: When | None = None
+    when: WhenClause | None = None
 
 
-class Waiting(Protocol):
-    """A tool that waits for a person: `old` is the definition that was accepted, None if it is new."""
+class ChangedTool(Protocol):
+    """A tool that waits for a person to accept its definition; `old` is the accepted one, None if the tool is new."""
 
     name: str
     old: Mapping[str, Any] | None
@@ -63,171 +65,200 @@ class Waiting(Protocol):
 
 
 @runtime_checkable
-class Quarantine(Protocol):
-    """A source that holds back tools whose definition has changed, until a person has looked at it."""
+class QuarantiningSource(Protocol):
+    """A source that holds back tools whose definition has changed, until a person has accepted it."""
 
     @property
-    def quarantined(self) -> Sequence[Waiting]:
-        """The tools that wait."""
+    def quarantined(self) -> Sequence[ChangedTool]:
+        """The tools that are held back."""
 
     async def accept(self, name: str, seen: str | None = None) -> None:
-        """Use the definition whose digest was `seen`, by default the present one; NotFound if no such tool waits."""
+        """Use the definition with the digest `seen`, by default the present one; NotFound if no such tool is held back."""
 
 
 @runtime_checkable
-class Relisting(Protocol):
-    """A source that can look again at what is offered and what was accepted."""
+class RefreshableSource(Protocol):
+    """A source that can read again which tools are offered and accepted."""
 
-    def look_again(self) -> None:
-        """Something has changed elsewhere: look soon."""
+    def request_refresh(self) -> None:
+        """Read soon what another process has changed."""
 
 
-class Registry:
-    """The tools of these sources, as they are now; reading it costs nothing until a source changes."""
+@runtime_checkable
+class ConnectingSource(Protocol):
+    """A source that brings its tools some time after it was opened."""
+
+    async def settled(self) -> None:
+        """Wait until it has brought its tools or failed to for the first time."""
+
+
+class ToolRegistry:
+    """The present tools of all sources, indexed anew when a source has changed."""
 
     def __init__(
         self,
         sources: Iterable[ToolSource],
-        schemas: SchemaCheck | None = None,
+        schemas: SchemaChecker | None = None,
         quiet_seconds: float = QUIET_SECONDS,
         prefixes: Mapping[str, str] = {},
     ) -> None:
-        """Subscribers are told once in `quiet_seconds`, however many changes there were.
+        """Subscribers are notified once in `quiet_seconds`, however many changes there were.
 
-        `prefixes` says by the names of sources what their tools' names begin with. A tool of an HTTP service or of a
-        registration that would be named into another source's prefix is namespaced, for rules mean the other's tools.
+        `prefixes` are the beginnings of tool names by source. A tool of an HTTP service or of a registration whose name
+        has the prefix of another source is namespaced, because rules with that prefix mean the other source's tools.
         """
-        check = schemas or SchemaCheck()
-        self._stocks = [_Stock(source, check) for source in sources]
-        self._names = _Names(prefixes)
+        checker = schemas or SchemaChecker()
+        self._sources = [_CheckedSource(source, checker) for source in sources]
+        self._names = _NameTable(prefixes)
         self._index = _Index((), ())
-        self._told: tuple[Entry, ...] = ()
+        self._notified: tuple[RegistryEntry, ...] = ()
         self._stale = True
-        self._listeners: list[OnChange] = []
-        self._quiet = quiet_seconds
+        self._subscribers: list[OnChange] = []
+        self._quiet_seconds = quiet_seconds
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._telling: asyncio.TimerHandle | None = None
+        self._notification: asyncio.TimerHandle | None = None
 
     async def open(self) -> None:
-        """Open every source; one that fails is told as a trouble and harms no other."""
+        """Open every source; one that fails is reported as a problem, and the others are opened all the same."""
         self._loop = asyncio.get_running_loop()
-        await asyncio.gather(*[stock.open(self._changed) for stock in self._stocks])
+        await asyncio.gather(*[source.open(self._mark_changed) for source in self._sources])
         self._stale = True
-        self._told = self.entries()
+        self._notified = self.entries()
+
+    async def settled(self) -> None:
+        """Wait for the sources that are connecting for the first time: until they have failed, and a minute at most."""
+        connecting = [one.source for one in self._sources if isinstance(one.source, ConnectingSource)]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_SETTLE_SECONDS):
+                await asyncio.gather(*[source.settled() for source in connecting])
 
     async def aclose(self) -> None:
         """Close every source, the last first."""
-        if self._telling is not None:
-            self._telling.cancel()
+        if self._notification is not None:
+            self._notification.cancel()
         self._loop = None
-        for stock in reversed(self._stocks):
-            await stock.aclose()
+        for source in reversed(self._sources):
+            await source.aclose()
 
     @property
     def sources(self) -> tuple[str, ...]:
         """The names of the sources, in their order."""
-        return tuple([stock.source.name for stock in self._stocks])
+        return tuple([one.source.name for one in self._sources])
 
-    def entries(self) -> tuple[Entry, ...]:
-        """All that may be listed, in order; the very same tuple until something changes."""
+    def entries(self) -> tuple[RegistryEntry, ...]:
+        """All tools that may be listed, in order; the same tuple object until a tool changes."""
         return self._current().listed
 
     def tools(self) -> tuple[Tool, ...]:
-        """All tools that may be listed, in order; the very same tuple until something changes."""
+        """All tools that may be listed, in order; the same tuple object until a tool changes."""
         return self._current().tools
 
-    def picked(self, key: Hashable, pick: Callable[[Sequence[Entry]], Sequence[Entry]]) -> Sequence[Entry]:
-        """What is picked of the listed entries: done once for a key, as long as they stay the same."""
-        return self._current().picked(key, pick)
+    def cached_choice(
+        self, key: Hashable, choose: Callable[[Sequence[RegistryEntry]], Sequence[RegistryEntry]]
+    ) -> Sequence[RegistryEntry]:
+        """Choose among the listed tools, and cache the choice under `key` until a tool changes."""
+        choices = self._current().choices
+        if key not in choices:
+            if len(choices) >= _MAX_CHOICES:
+                choices.clear()
+            choices[key] = choose(self._current().listed)
+        return choices[key]
 
-    def entry(self, name: str) -> Entry | None:
-        """What is known under this name, private tools included."""
+    def entry(self, name: str) -> RegistryEntry | None:
+        """Find a tool and its definition by name, private ones included."""
         return self._current().by_name.get(name)
 
     def get(self, name: str) -> Tool | None:
-        """The tool of this name, private ones included."""
+        """Find a tool by name, private ones included."""
         entry = self.entry(name)
         return entry.tool if entry else None
 
     def find(self, tags: Iterable[str] = (), name: str | None = None) -> tuple[Tool, ...]:
-        """The tools that have any of the tags, if tags are given, and whose name fits the pattern, if one is."""
-        wanted, tools = frozenset(tags), self.tools()
-        if wanted:
-            tools = tuple([tool for tool in tools if not wanted.isdisjoint(tool.spec.tags)])
+        """List the tools that have any of the tags, if tags are given, and whose name matches the pattern, if one is."""
+        any_of, tools = frozenset(tags), self.tools()
+        if any_of:
+            tools = tuple([tool for tool in tools if not any_of.isdisjoint(tool.spec.tags)])
         return tools if name is None else tuple([tool for tool in tools if fnmatchcase(tool.spec.name, name)])
 
     def owner_of_prefix(self, name: str, source: str) -> str | None:
-        """The other source that names of its tools begin like this one, None if there is none; `source` brings it."""
+        """Find the other source whose prefix a tool of `source` would have under this name; None if there is none."""
         return self._names.owner(name, source)
 
     def referenced(self, reference: str) -> tuple[Tool, ...]:
-        """The tools that are called so in a prompt: those of this reference name, for want of any the one of this name."""
+        """List the tools that a `#reference` in a prompt means: those of this reference name, else the one of this name."""
         return self._current().references.get(reference, ())
 
     @property
-    def search(self) -> Search:
-        """The words of all listed tools."""
-        return self._current().search()
+    def search(self) -> ToolSearchIndex:
+        """The search index of all listed tools."""
+        return self._current().search
 
-    def troubles(self) -> tuple[Trouble, ...]:
-        """What is wrong now: first with sources, then with single tools."""
+    def problems(self) -> tuple[SourceProblem, ...]:
+        """The present problems: first of sources, then of single tools."""
         index = self._current()
-        return (*[trouble for stock in self._stocks for trouble in stock.troubles()], *index.troubles)
+        sources = [SourceProblem(one.source.name, one.problem) for one in self._sources if one.problem]
+        return (*sources, *index.problems)
 
-    def quarantined(self) -> list[tuple[str, Waiting]]:
-        """The tools that wait for a person, each with the name of its source."""
-        return [(stock.source.name, one) for stock in self._stocks for one in stock.quarantined()]
+    def quarantined(self) -> list[tuple[str, ChangedTool]]:
+        """The tools that wait to be accepted, each with the name of its source."""
+        sources = [one.source for one in self._sources]
+        return [
+            (source.name, tool)
+            for source in sources
+            if isinstance(source, QuarantiningSource)
+            for tool in source.quarantined
+        ]
 
     async def accept(self, name: str, seen: str | None = None) -> None:
         """Use a quarantined tool from now on; NotFound if there is none of this name."""
-        for stock in self._stocks:
-            if isinstance(stock.source, Quarantine):
+        for one in self._sources:
+            if isinstance(one.source, QuarantiningSource):
                 with suppress(NotFound):
-                    return await stock.source.accept(name, seen)
+                    return await one.source.accept(name, seen)
         raise NotFound(f"There is no tool {name[:80]!r} that waits to be accepted.", code="tool_not_found")
 
-    def look_again(self) -> None:
-        """Have all sources that can look again at what was accepted, perhaps by another process."""
-        for stock in self._stocks:
-            if isinstance(stock.source, Relisting):
-                stock.source.look_again()
+    def request_refresh(self) -> None:
+        """Let all sources that can read again what was accepted, perhaps by another process."""
+        for one in self._sources:
+            if isinstance(one.source, RefreshableSource):
+                one.source.request_refresh()
 
     def subscribe(self, on_change: OnChange) -> Callable[[], None]:
-        """Be told when the listed tools have changed, until the returned function is called."""
-        self._listeners.append(on_change)
-        return lambda: self._listeners.remove(on_change)
+        """Call `on_change` when the listed tools have changed, until the returned function is called."""
+        self._subscribers.append(on_change)
+        return lambda: self._subscribers.remove(on_change)
 
-    def _changed(self) -> None:
+    def _mark_changed(self) -> None:
         self._stale = True
-        if self._loop is not None and self._telling is None:
-            self._telling = self._loop.call_later(self._quiet, self._tell)
+        if self._loop is not None and self._notification is None:
+            self._notification = self._loop.call_later(self._quiet_seconds, self._notify)
 
-    def _tell(self) -> None:
-        self._telling = None
+    def _notify(self) -> None:
+        self._notification = None
         listed = self.entries()
-        if listed == self._told:
+        if listed == self._notified:
             return
-        self._told = listed
-        for listener in tuple(self._listeners):
-            listener()
+        self._notified = listed
+        for subscriber in tuple(self._subscribers):
+            subscriber()
 
     def _current(self) -> "_Index":
-        """The index, made anew if any source has changed since."""
+        """Return the index, made anew if a source has changed since."""
         if self._stale:
             self._stale = False
-            for stock in self._stocks:
-                stock.refresh()
-            self._index = self._names.index(self._stocks)
+            for source in self._sources:
+                source.refresh()
+            self._index = self._names.index(self._sources)
         return self._index
 
 
-class _Stock:
-    """What one source brings; a definition is checked once, however often the source changes."""
+class _CheckedSource:
+    """A source and its checked tools; a definition is checked once, however often the source changes."""
 
-    def __init__(self, source: ToolSource, schemas: SchemaCheck) -> None:
+    def __init__(self, source: ToolSource, schemas: SchemaChecker) -> None:
         self.source = source
-        self.entries: tuple[Entry, ...] = ()
-        self.bad: tuple[Trouble, ...] = ()
+        self.entries: tuple[RegistryEntry, ...] = ()
+        self.left_out: tuple[SourceProblem, ...] = ()
         self._schemas = schemas
         self._failure: str | None = None
         self._stale = False
@@ -250,118 +281,103 @@ class _Stock:
             self._failure = f"It could not be closed: {str(error)[:300] or type(error).__name__}"
 
     @property
-    def trouble(self) -> str | None:
-        return self._failure or self.source.trouble
-
-    def troubles(self) -> list[Trouble]:
-        trouble = self.trouble
-        return [Trouble(self.source.name, trouble)] if trouble else []
-
-    def quarantined(self) -> Sequence[Waiting]:
-        return self.source.quarantined if isinstance(self.source, Quarantine) else ()
+    def problem(self) -> str | None:
+        return self._failure or self.source.problem
 
     def refresh(self) -> None:
-        """Look at the source again if it has changed."""
+        """Check the tools of the source again if it has changed."""
         if not self._stale:
             return
         self._stale = False
         known = {entry.spec.name: entry for entry in self.entries}
-        entries: dict[str, Entry] = {}
-        bad: list[Trouble] = []
+        entries: dict[str, RegistryEntry] = {}
+        left_out: list[SourceProblem] = []
         for tool in sorted(self.source.tools, key=lambda tool: tool.spec.name):
             spec = tool.spec
             try:
                 if spec.name in entries:
                     raise ValueError("the source brings two tools of this name")
-                entries[spec.name] = self._entry(tool, spec, known.get(spec.name))
+                old = known.get(spec.name)
+                if old is None or old.spec != spec:
+                    entries[spec.name] = self._checked(tool, spec)
+                else:
+                    entries[spec.name] = old if old.tool is tool else RegistryEntry(tool, old.spec, old.when)
             except ValueError as error:
-                bad.append(Trouble(spec.source, f"It is left out: {error}.", spec.name[:LONGEST_NAME]))
-        self.entries, self.bad = tuple(entries.values()), tuple(bad)
+                left_out.append(SourceProblem(spec.source, f"It is left out: {error}.", spec.name[:LONGEST_NAME]))
+        self.entries, self.left_out = tuple(entries.values()), tuple(left_out)
 
-    def _entry(self, tool: Tool, spec: ToolSpec, old: Entry | None) -> Entry:
-        if old is None or old.spec != spec:
-            return self._checked(tool, spec)
-        return old if old.tool is tool else Entry(tool, old.spec, old.when)
-
-    def _checked(self, tool: Tool, spec: ToolSpec) -> Entry:
+    def _checked(self, tool: Tool, spec: ToolSpec) -> RegistryEntry:
         if not _NAME.fullmatch(spec.name):
             raise ValueError(f"a name is 1 to {LONGEST_NAME} letters, digits, _ and -")
-        if complaint := self._schemas.complaint(spec.input_schema):
-            raise ValueError(f"its schema {complaint}")
+        if problem := self._schemas.problem(spec.input_schema):
+            raise ValueError(f"its schema {problem}")
         try:
-            return Entry(tool, spec, parse(spec.when) if spec.when is not None else None)
+            return RegistryEntry(tool, spec, parse(spec.when) if spec.when is not None else None)
         except WhenError as error:
-            raise ValueError(f"its when-clause cannot be read: {error}") from None
+            raise ValueError(f"its when-clause cannot be parsed: {error}") from None
 
 
 class _Index:
-    """The tools as they are known to everybody, by name and in order."""
+    """All tools under their public names, by name and in order."""
 
-    def __init__(self, entries: Sequence[Entry], troubles: Sequence[Trouble]) -> None:
+    def __init__(self, entries: Sequence[RegistryEntry], problems: Sequence[SourceProblem]) -> None:
         self.by_name = {entry.spec.name: entry for entry in entries}
         self.listed = tuple([entry for entry in entries if not entry.spec.private])
         self.tools = tuple([entry.tool for entry in self.listed])
-        self.troubles = tuple(troubles)
-        self._search: Search | None = None
-        self._picked: dict[Hashable, Sequence[Entry]] = {}
-        called: dict[str, list[Tool]] = {}
+        self.problems = tuple(problems)
+        self.choices: dict[Hashable, Sequence[RegistryEntry]] = {}
+        by_reference: dict[str, list[Tool]] = {}
         for entry in self.listed:
             if entry.spec.reference_name is not None:
-                called.setdefault(entry.spec.reference_name, []).append(entry.tool)
+                by_reference.setdefault(entry.spec.reference_name, []).append(entry.tool)
         by_name = {entry.spec.name: (entry.tool,) for entry in self.listed}
-        self.references = {**by_name, **{name: tuple(tools) for name, tools in called.items()}}
+        self.references = {**by_name, **{name: tuple(tools) for name, tools in by_reference.items()}}
 
-    def search(self) -> Search:
-        if self._search is None:
-            self._search = Search([entry.spec for entry in self.listed])
-        return self._search
-
-    def picked(self, key: Hashable, pick: Callable[[Sequence[Entry]], Sequence[Entry]]) -> Sequence[Entry]:
-        if key not in self._picked:
-            if len(self._picked) >= _PICKED:
-                self._picked.clear()
-            self._picked[key] = pick(self.listed)
-        return self._picked[key]
+    @cached_property
+    def search(self) -> ToolSearchIndex:
+        return ToolSearchIndex([entry.spec for entry in self.listed])
 
 
-class _Names:
-    """Who has which name: once given, a tool keeps it as long as its source has the tool or is in trouble.
+class _NameTable:
+    """The public names of tools. A tool keeps its name as long as its source has the tool or has a problem.
 
-    So a name that somebody trusts cannot pass to another tool because its own source is away for a moment.
+    So a name that people trust cannot pass to another tool because its own source is away for a moment.
     """
 
     def __init__(self, prefixes: Mapping[str, str]) -> None:
         self._prefixes = prefixes
         self._given: dict[tuple[str, str, str], str] = {}
-        self._renamed: dict[str, tuple[Entry, Entry]] = {}
-        """By new name: the entry as it was brought, and as it is known."""
+        self._renamed: dict[str, tuple[RegistryEntry, RegistryEntry]] = {}
+        """By public name: the entry as its source brought it, and under its public name."""
 
-    def index(self, stocks: Sequence[_Stock]) -> _Index:
-        """All entries of the stocks under the names they have from now on."""
-        brought = [((stock.source.name, e.spec.source, e.spec.name), e) for stock in stocks for e in stock.entries]
-        absent = {stock.source.name for stock in stocks if stock.trouble}
+    def index(self, sources: Sequence[_CheckedSource]) -> _Index:
+        """Index the entries of all sources under their public names."""
+        brought = [((one.source.name, e.spec.source, e.spec.name), e) for one in sources for e in one.entries]
+        absent = {one.source.name for one in sources if one.problem}
         present = {key for key, _ in brought}
-        missing = [key for key in self._given if key not in present and key[0] in absent][-_MISSED:]
+        missing = [key for key in self._given if key not in present and key[0] in absent][-_MAX_RESERVED:]
         self._given = {key: self._given[key] for key in (*missing, *[key for key in self._given if key in present])}
         taken = set(self._given.values())
-        entries, troubles = [], [trouble for stock in stocks for trouble in stock.bad]
+        entries, problems = [], [problem for one in sources for problem in one.left_out]
         for key, entry in brought:
             name = self._given.get(key) or self._free_name(entry.spec, taken)
             if name is None:
-                troubles.append(Trouble(entry.spec.source, "It is left out: its name is taken.", entry.spec.name))
+                problems.append(SourceProblem(entry.spec.source, "It is left out: its name is taken.", entry.spec.name))
                 continue
             if name != entry.spec.name:
                 owner = self.owner(entry.spec.name, entry.spec.source)
                 why = f"begins as the names of {owner} do" if owner else "is taken"
-                troubles.append(Trouble(entry.spec.source, f"{entry.spec.name!r} {why}: it is called {name!r}.", name))
+                problems.append(
+                    SourceProblem(entry.spec.source, f"{entry.spec.name!r} {why}: it is called {name!r}.", name)
+                )
             self._given[key] = name
             taken.add(name)
-            entries.append(entry if name == entry.spec.name else self._called(entry, name))
+            entries.append(entry if name == entry.spec.name else self._renamed_entry(entry, name))
         self._renamed = {name: pair for name, pair in self._renamed.items() if name in taken}
-        return _Index(entries, troubles)
+        return _Index(entries, problems)
 
     def owner(self, name: str, source: str) -> str | None:
-        """The source into whose prefix a tool of another would be named, if that one's names come from strangers."""
+        """Find the source whose prefix the name has, for a tool of another source whose names come from outside."""
         if not source.startswith(_NAMED_BY_OTHERS):
             return None
         own = self._prefixes.get(source, "")
@@ -369,17 +385,17 @@ class _Names:
         return next((owner for owner, _ in longer if owner != source), None)
 
     def _free_name(self, spec: ToolSpec, taken: set[str]) -> str | None:
-        """Its own name, or one with its source in front; None when neither can be had."""
+        """Choose the tool's own name, or one with its source in front; None if neither is free."""
         namespaced = fitting_name(f"{_UNSAFE.sub('_', spec.source)}__{spec.name}")
         names = [name for name in (spec.name, namespaced) if name not in taken]
         return next((name for name in names if self.owner(name, spec.source) is None), None)
 
-    def _called(self, entry: Entry, name: str) -> Entry:
-        """The entry under this name: the same object as last time, so that caches hold."""
+    def _renamed_entry(self, entry: RegistryEntry, name: str) -> RegistryEntry:
+        """Return the entry under this name: the same object as last time, so that caches stay valid."""
         before = self._renamed.get(name)
         if before is None or before[0] is not entry:
             spec = replace(entry.spec, name=name, origin=entry.spec.origin or entry.spec.name)
-            before = self._renamed[name] = (entry, Entry(_Renamed(entry.tool, spec), spec, entry.when))
+            before = self._renamed[name] = (entry, RegistryEntry(_Renamed(entry.tool, spec), spec, entry.when))
         return before[1]
 
 
@@ -390,15 +406,15 @@ class _Renamed:
         self.spec = spec
         self._tool = tool
 
-    async def prepare(self, invocation: Invocation) -> Preparation:
+    async def prepare(self, invocation: Invocation) -> CallPreview:
         return await self._tool.prepare(invocation)
 
-    async def invoke(self, invocation: Invocation) -> Output:
+    async def invoke(self, invocation: Invocation) -> ToolOutput:
         return await self._tool.invoke(invocation)
 
 
 def fitting_name(name: str) -> str:
-    """The name, or its beginning and a digest if it is longer than upstreams take."""
+    """Shorten a name that is longer than upstreams accept to its beginning and a digest."""
     if len(name) <= LONGEST_NAME:
         return name
     return f"{name[: LONGEST_NAME - 9]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"

@@ -1,7 +1,8 @@
-"""The one way in which a server tool is run, whoever asks for it: check, prepare, consent, run, bound.
+"""Run a server tool: check its arguments, get approval, invoke it in bounded time, limit its output.
 
-A tool runs only with arguments that fit its schema and only with the consent its policy demands. Whatever it does, what
-comes out is an `Output` of bounded size within bounded time; the time that a person takes to decide is not the tool's.
+Every call of a server tool passes through `ToolRunner.run`, from a model's run as from the MCP server. A tool runs only with
+arguments that fit its schema and only with the approval that the policy demands. Whatever it does, the result is a
+`ToolOutput` of bounded size; the time that a person takes to decide does not count as the tool's.
 """
 
 import asyncio
@@ -13,242 +14,232 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from toolgate.conversation.message import Text
-from toolgate.tools.arguments import ArgumentCheck
-from toolgate.tools.bounding import Bounds as Bounds
-from toolgate.tools.bounding import bounded
-from toolgate.tools.cache import OutputCache
+from toolgate.tools.argument_check import ArgumentCheck
+from toolgate.tools.result_cache import ResultCache
+from toolgate.tools.result_limits import ResultLimits as ResultLimits
+from toolgate.tools.result_limits import limit_output
 from toolgate.tools.tool import (
-    Approvals,
-    Asked,
-    Denied,
+    ApprovalVerdict,
+    CallApprovals,
+    CallDenied,
+    CallProgress,
+    CallTimedOut,
     Invocation,
     Outcome,
-    Output,
-    Preparation,
-    Progress,
+    ProposedCall,
+    ReportProgress,
     Stance,
-    Tell,
     Tool,
     ToolFailure,
+    ToolOutput,
     ToolSpec,
-    TooSlow,
     TransientFailure,
-    Verdict,
-    in_silence,
+    ignore_progress,
 )
 
 _PREPARATION_SECONDS = 5.0
-_LONGEST_WORD = 2000
+_MAX_MESSAGE = 2000
 
-Given = TypeVar("Given")
+T = TypeVar("T")
 
 
-class Ended(Struct, frozen=True):
-    """How a call ended; `seconds` is the tool's own time, unless it did not come to run."""
+class CallEnd(Struct, frozen=True):
+    """How a call ended; `seconds` is the tool's own time, or the time until the call was refused."""
 
     spec: ToolSpec
-    asked: Invocation
+    invocation: Invocation
     run: str
     seconds: float
     outcome: Outcome
 
 
-class Ran(Protocol):
-    """Hears of every call that came to an end."""
+class CallObserver(Protocol):
+    """Receives every call that has ended."""
 
-    def __call__(self, ended: Ended) -> None:
-        """A call ended."""
+    def __call__(self, ended: CallEnd) -> None:
+        """Record the call."""
 
 
-class Consent(Struct, frozen=True):
-    """How a call may get a person's consent: what the request demands, and how long it may wait here.
+class CallApprovalOptions(Struct, frozen=True):
+    """How a call gets approval: what the request demands and how long the call may wait for a person.
 
-    `approvals` decide instead of the runner's own, for a run that has its own ways with them.
+    `approvals` decide instead of the runner's own; durable runs bring theirs.
     """
 
     run: str
     stance: Stance | None = None
     hold_seconds: float = 0.0
     tainted: bool = False
-    approvals: Approvals | None = None
+    approvals: CallApprovals | None = None
 
 
-class Waiting(Struct, frozen=True):
-    """The call waits for this approval."""
+class PendingApproval(Struct, frozen=True):
+    """The call was not run: it waits for this approval."""
 
     approval: str
 
 
-async def _at_once() -> None:
-    """Nothing needs to be noted before a call starts."""
+async def _no_record() -> None:
+    """Store nothing before the call starts."""
 
 
-class _Course:
-    """How far a call has come."""
+class _CallTimer:
+    """Measures one call and remembers whether its effects may have begun."""
 
     def __init__(self, starting: Callable[[], Awaitable[None]]) -> None:
-        self.began = time.monotonic()
+        self.started_at = time.monotonic()
         self.has_begun = False
         self._starting = starting
 
     async def start(self) -> None:
-        """Its effects are about to happen."""
+        """Let the start be recorded; from here on the call may have effects."""
         await self._starting()
         self.has_begun = True
 
 
-class Runner:
-    """Runs tools."""
+class ToolRunner:
+    """Runs tools for all callers."""
 
     def __init__(
         self,
-        approvals: Approvals,
-        bounds: Bounds = Bounds(),  # noqa: B008  # an immutable value
+        approvals: CallApprovals,
+        limits: ResultLimits = ResultLimits(),  # noqa: B008  # an immutable value
         redact: Callable[[str], str] = str,
-        ran: Ran | None = None,
+        on_end: CallObserver | None = None,
+        permits: Callable[[str, ToolSpec], bool] = lambda caller, spec: True,
     ) -> None:
+        """`permits` says whether a caller, by name, may still call a tool: a call can wait long for its approval."""
         self._approvals = approvals
         self._check = ArgumentCheck()
-        self._cache = OutputCache()
-        self.bounds = bounds
-        self.permits: Callable[[str, ToolSpec], bool] = _everybody
+        self._cache = ResultCache()
+        self._limits = limits
+        self._permits = permits
         self._redact = redact
-        self._ran = ran
+        self._on_end = on_end
+
+    def configure(self, limits: ResultLimits) -> None:
+        """Use these limits for calls that start from now on."""
+        self._limits = limits
 
     async def run(
         self,
         tool: Tool,
-        asked: Invocation,
-        consent: Consent,
-        starting: Callable[[], Awaitable[None]] = _at_once,
+        invocation: Invocation,
+        consent: CallApprovalOptions,
+        starting: Callable[[], Awaitable[None]] = _no_record,
         on_wait: Callable[[float], None] | None = None,
-    ) -> Output | Waiting:
-        """What the call gave, be it a failure, or the approval it waits for.
+    ) -> ToolOutput | PendingApproval:
+        """Run the call; a failure is an output, too. A call that must wait for a person gives its approval instead.
 
-        Only the text of `asked.arguments` counts: they are read and checked here. `on_wait` hears how long a person took.
+        Only `invocation.text` counts: the arguments are parsed and checked here. `starting` is awaited right before the
+        tool's effects may begin, `on_wait` receives the seconds that a person took.
         """
-        course = _Course(starting)
+        timer = _CallTimer(starting)
         try:
-            output = await self._through(tool, asked, consent, course, on_wait)
+            output = await self._run(tool, invocation, consent, timer, on_wait)
         except ToolFailure as failure:
-            output, outcome = _failed(str(failure)), failure.outcome
+            output, outcome = ToolOutput((Text(str(failure)),), is_error=True), failure.outcome
         except asyncio.CancelledError:
-            is_harmless = tool.spec.annotations.repeatable or not course.has_begun
-            self._end(tool, asked, consent, course, "cancelled" if is_harmless else "outcome_unknown")
+            is_harmless = tool.spec.annotations.repeatable or not timer.has_begun
+            self._report_end(tool, invocation, consent, timer, "cancelled" if is_harmless else "outcome_unknown")
             raise
         else:
-            if isinstance(output, Waiting):
+            if isinstance(output, PendingApproval):
                 return output
             outcome = "error" if output.is_error else "ok"
-        self._end(tool, asked, consent, course, outcome)
-        return await bounded(output, self.bounds, self._redact)
+        self._report_end(tool, invocation, consent, timer, outcome)
+        return await limit_output(output, self._limits, self._redact)
 
-    async def _through(
+    async def _run(
         self,
         tool: Tool,
-        asked: Invocation,
-        consent: Consent,
-        course: "_Course",
+        invocation: Invocation,
+        consent: CallApprovalOptions,
+        timer: _CallTimer,
         on_wait: Callable[[float], None] | None,
-    ) -> Output | Waiting:
-        arguments = await self._check.read(tool.spec, asked.text)
-        invocation = replace(asked, arguments=arguments, tell=self._discreet(asked.tell))
+    ) -> ToolOutput | PendingApproval:
+        name = tool.spec.name
+        arguments = await self._check.read(tool.spec, invocation.text)
+        invocation = replace(invocation, arguments=arguments, report=self._redacted(invocation.report))
         verdict = await self._verdict(tool, invocation, consent, on_wait)
         if verdict.stance == "pending":
-            return Waiting(verdict.approval or "")
+            return PendingApproval(verdict.approval or "")
         if verdict.stance == "deny":
-            raise Denied(_denied(tool, verdict))
-        if verdict.arguments is not None:
+            reason = f": {verdict.reason.rstrip('.')}" if verdict.reason else ""
+            raise CallDenied(
+                f"The call of {name} was not allowed{reason}. It was not run; do not try it again unchanged."
+            )
+        if verdict.arguments is not None:  # a person has edited them
             edited = await self._check.read(tool.spec, verdict.arguments)
             invocation = replace(invocation, arguments=edited, text=verdict.arguments)
-        if not self.permits(invocation.caller, tool.spec):  # it took its time to get here
-            raise Denied(f"The caller may not use {tool.spec.name} any more. It was not run.")
-        course.began = time.monotonic()
-        return await self._output(tool, invocation, course.start)
+        # The caller's rights may have changed while a person took their time.
+        if not self._permits(invocation.caller, tool.spec):
+            raise CallDenied(f"The caller may not use {name} any more. It was not run.")
+        timer.started_at = time.monotonic()
+        return await self._output(tool, invocation, timer.start)
 
-    def _end(self, tool: Tool, asked: Invocation, consent: Consent, course: "_Course", outcome: Outcome) -> None:
-        if self._ran is not None:
-            self._ran(Ended(tool.spec, asked, consent.run, time.monotonic() - course.began, outcome))
+    def _report_end(
+        self, tool: Tool, invocation: Invocation, consent: CallApprovalOptions, timer: _CallTimer, outcome: Outcome
+    ) -> None:
+        if self._on_end is not None:
+            seconds = time.monotonic() - timer.started_at
+            self._on_end(CallEnd(tool.spec, invocation, consent.run, seconds, outcome))
 
-    def _discreet(self, tell: Tell) -> Tell:
-        """The same, with no secret of ours in what is told."""
+    def _redacted(self, report: ReportProgress) -> ReportProgress:
+        """Wrap `report` so that no configured secret is in a message."""
 
-        def told(progress: Progress) -> None:
-            message = progress.message
-            tell(progress if message is None else replace(progress, message=self._redact(message[:_LONGEST_WORD])))
+        def report_redacted(progress: CallProgress) -> None:
+            if progress.message is not None:
+                progress = replace(progress, message=self._redact(progress.message[:_MAX_MESSAGE]))
+            report(progress)
 
-        return told
+        return report_redacted
 
     async def _verdict(
-        self, tool: Tool, invocation: Invocation, consent: Consent, on_wait: Callable[[float], None] | None
-    ) -> Verdict:
-        preparation = await self._prepared(tool, invocation)
-        asked = Asked(tool.spec, invocation, consent.run, preparation, consent.stance, consent.tainted)
+        self, tool: Tool, invocation: Invocation, consent: CallApprovalOptions, on_wait: Callable[[float], None] | None
+    ) -> ApprovalVerdict:
+        late = f"{tool.spec.name} took too long to prepare the call; nothing was run."
+        failed = f"{tool.spec.name} could not prepare the call"
+        preparation = await _call_tool(tool.prepare, invocation, _PREPARATION_SECONDS, late, failed)
+        query = ProposedCall(tool.spec, invocation, consent.run, preparation, consent.stance, consent.tainted)
         approvals = consent.approvals or self._approvals
-        verdict = await approvals.decide(asked)
-        until = time.monotonic() + consent.hold_seconds
-        # A question may go out of scope before it is answered, because the policy changes: then another stands for it.
+        verdict = await approvals.decide(query)
+        deadline = time.monotonic() + consent.hold_seconds
+        # A changed policy puts an open approval out of scope; `decide` then gives another one to wait for.
         while verdict.stance == "pending" and verdict.approval is not None:
-            began = time.monotonic()
-            if began >= until:
+            started_at = time.monotonic()
+            if started_at >= deadline:
                 break
-            answered = await approvals.wait(verdict.approval, until - began)
+            answered = await approvals.wait(verdict.approval, deadline - started_at)
             if on_wait is not None:
-                on_wait(time.monotonic() - began)
+                on_wait(time.monotonic() - started_at)
             if not answered:
                 break
-            verdict = await approvals.decide(asked)
+            verdict = await approvals.decide(query)
         return verdict
 
-    async def _prepared(self, tool: Tool, invocation: Invocation) -> Preparation:
-        try:
-            return await _timed(tool.prepare, invocation, _PREPARATION_SECONDS)
-        except asyncio.CancelledError:
-            if _is_cancelled():
-                raise
-            raise ToolFailure(f"{tool.spec.name} was cancelled from within.") from None
-        except TimeoutError:
-            raise TooSlow(f"{tool.spec.name} took too long to prepare the call; nothing was run.") from None
-        except ToolFailure:
-            raise
-        except Exception as error:  # noqa: BLE001  # the tool boundary: whatever a tool raises is its own failure
-            raise ToolFailure(f"{tool.spec.name} could not prepare the call: {_said(error)}") from None
-
-    async def _output(self, tool: Tool, invocation: Invocation, starting: Callable[[], Awaitable[None]]) -> Output:
+    async def _output(self, tool: Tool, invocation: Invocation, starting: Callable[[], Awaitable[None]]) -> ToolOutput:
         spec = tool.spec
-        if spec.cache_seconds and (known := self._cache.get(spec, invocation)):
-            return known
+        if spec.cache_seconds and (cached := self._cache.get(spec, invocation)):
+            return cached
         await starting()
-        attempts = self.bounds.attempts if spec.annotations.repeatable else 1
-        for attempt in range(attempts):
+        seconds = spec.timeout or self._limits.seconds
+        late = f"{spec.name} did not answer within {seconds:g} seconds and was stopped."
+        attempts = self._limits.attempts if spec.annotations.repeatable else 1
+        for attempt in range(1, attempts + 1):
             try:
-                output = await self._once(tool, invocation)
+                output = await _call_tool(tool.invoke, invocation, seconds, late, f"{spec.name} failed")
                 break
             except TransientFailure:
-                if attempt + 1 == attempts:
+                if attempt == attempts:
                     raise
         if spec.cache_seconds and not output.is_error:
             self._cache.put(spec, invocation, output)
         return output
 
-    async def _once(self, tool: Tool, invocation: Invocation) -> Output:
-        seconds = tool.spec.timeout or self.bounds.seconds
-        try:
-            return await _timed(tool.invoke, invocation, seconds)
-        except asyncio.CancelledError:
-            if _is_cancelled():
-                raise
-            raise ToolFailure(f"{tool.spec.name} was cancelled from within.") from None
-        except TimeoutError:
-            raise TooSlow(f"{tool.spec.name} did not answer within {seconds:g} seconds and was stopped.") from None
-        except ToolFailure:
-            raise
-        except Exception as error:  # noqa: BLE001  # the tool boundary: whatever a tool raises is its own failure
-            raise ToolFailure(f"{tool.spec.name} failed: {_said(error)}") from None
 
-
-class _Alarm(Struct, frozen=True):
-    """A clock that ends its call."""
+class _TimeoutClock(Struct, frozen=True):
+    """The clock that a call runs against (`toolgate.tools.tool.CallClock`)."""
 
     timeout: asyncio.Timeout
     seconds: float
@@ -260,39 +251,35 @@ class _Alarm(Struct, frozen=True):
         self.timeout.reschedule(asyncio.get_running_loop().time() + self.seconds)
 
 
-async def _timed(step: Callable[[Invocation], Awaitable[Given]], invocation: Invocation, seconds: float) -> Given:
-    """What the step gives within so many seconds, not counting those that it stands in line."""
-    async with asyncio.timeout(seconds) as timeout:
-        return await step(replace(invocation, clock=_Alarm(timeout, seconds)))
+async def _call_tool(
+    method: Callable[[Invocation], Awaitable[T]], invocation: Invocation, seconds: float, late: str, failed: str
+) -> T:
+    """Await a method of a tool and map whatever it raises to a `ToolFailure`. `late` and `failed` begin the messages."""
+    try:
+        async with asyncio.timeout(seconds) as timeout:
+            return await method(replace(invocation, clock=_TimeoutClock(timeout, seconds)))
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        # Our task was not cancelled, so the tool raised this by itself.
+        raise ToolFailure(f"{failed}: it was cancelled from within.") from None
+    except TimeoutError:
+        raise CallTimedOut(late) from None
+    except ToolFailure:
+        raise
+    except Exception as error:  # noqa: BLE001  # the tool boundary: whatever a tool raises is its own failure
+        text = f"{type(error).__name__}: {error}"[:_MAX_MESSAGE] if str(error) else type(error).__name__
+        raise ToolFailure(f"{failed}: {text}") from None
 
 
-def _everybody(caller: str, spec: ToolSpec) -> bool:
-    """Nobody has lost a right."""
-    return True
-
-
-def _is_cancelled() -> bool:
-    """Whether somebody wants us to stop; a cancellation that nobody asked for is the tool's own failure."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
-def _denied(tool: Tool, verdict: Verdict) -> str:
-    reason = f": {verdict.reason.rstrip('.')}" if verdict.reason else ""
-    return f"The call of {tool.spec.name} was not allowed{reason}. It was not run; do not try it again unchanged."
-
-
-def _failed(message: str) -> Output:
-    return Output((Text(message),), is_error=True)
-
-
-def _said(error: Exception) -> str:
-    """An exception in words, without its traceback."""
-    return f"{type(error).__name__}: {error}"[:2000] if str(error) else type(error).__name__
-
-
-def invocation(
-    call_id: str, text: str, caller: str, session: str = "", tell: Tell = in_silence, arguments: Mapping[str, Any] = {}
+def new_invocation(
+    call_id: str,
+    text: str,
+    caller: str,
+    session: str = "",
+    report: ReportProgress = ignore_progress,
+    arguments: Mapping[str, Any] = {},
 ) -> Invocation:
-    """A call that is yet to be checked; its key is that of the call, so that a repetition has the same."""
-    return Invocation(call_id, arguments, text, caller, session, call_id, tell)
+    """Make an invocation whose arguments are not checked yet; its `key` is the call's id, which a repetition shares."""
+    return Invocation(call_id, arguments, text, caller, session, call_id, report)

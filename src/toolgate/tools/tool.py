@@ -1,7 +1,7 @@
-"""A server tool: what it says of itself, what one call of it is given and what that gives back.
+"""A server tool and a call of it: the Protocols and values that all tool sources and all users of tools share.
 
-Every source brings tools of this shape and everything else sees this shape alone: time limits, approvals, caches and the
-loop are wrapped around it. Knows nothing of where tools come from, of models or of HTTP.
+Every source brings tools of this form and everything else sees this form alone: time limits, approvals, caches and the
+tool loop are wrapped around it. Knows nothing of where tools come from, of models or of HTTP.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ NO_INPUT: Mapping[str, Any] = {"type": "object", "properties": {}, "additionalPr
 
 
 class Annotations(Struct, frozen=True):
-    """What a tool's author promises of its effects; what nobody promised is taken to be dangerous."""
+    """What a tool's author promises about its effects; without a promise the worst is assumed."""
 
     read_only: bool = False
     destructive: bool = True
@@ -32,11 +32,11 @@ class Annotations(Struct, frozen=True):
 
 
 class ToolSpec(Struct, frozen=True, kw_only=True):
-    """All that is known of a tool without running it.
+    """The definition of a tool: all that is known without running it.
 
-    `name` is unique among the server's tools and every upstream accepts it; `origin` is the name its source knows it by.
-    `source` is its source's name. `approval` is the author's wish, not the policy.
-    A `private` tool is callable by name in code and never listed or offered.
+    `name` is unique among the server's tools and every upstream accepts it; `origin` is the tool's name in its source.
+    `source` is the name of the source. `approval` is what the author asks for; the policy may be stricter.
+    A `private` tool can be called by name in code and is never listed or offered.
     """
 
     name: str
@@ -58,45 +58,44 @@ class ToolSpec(Struct, frozen=True, kw_only=True):
     cache_seconds: float = 0.0
 
 
-class Progress(Struct, frozen=True):
-    """How far a call has come, in words, in numbers or both."""
+class CallProgress(Struct, frozen=True):
+    """The progress of a call, as a message, as numbers or both."""
 
     message: str | None = None
     done: float | None = None
     total: float | None = None
 
 
-Tell: TypeAlias = Callable[[Progress], None]
+ReportProgress: TypeAlias = Callable[[CallProgress], None]
 
 
-def in_silence(progress: Progress) -> None:
-    """Tells nobody."""
+def ignore_progress(progress: CallProgress) -> None:
+    """Drop the report."""
 
 
-class Clock(Protocol):
-    """The time that a call may take. It is running when the call is made; a tool stops it to stand in line."""
-
-    def stop(self) -> None:
-        """The tool waits for its turn, which it must bound by itself."""
-
-    def start(self) -> None:
-        """Its turn has come: it has all of its time."""
-
-
-class NoClock(Struct, frozen=True):
-    """Takes no time."""
+class CallClock(Protocol):
+    """The time limit of a call. It runs from the start of the call; a tool stops it while it waits in a queue."""
 
     def stop(self) -> None:
-        """There is nothing to stop."""
+        """Suspend the limit; the tool must limit the time in the queue by itself."""
 
     def start(self) -> None:
-        """There is nothing to start."""
+        """Begin again with the full time."""
+
+
+class NoCallClock(Struct, frozen=True):
+    """Limits nothing."""
+
+    def stop(self) -> None: ...
+
+    def start(self) -> None: ...
 
 
 class Invocation(Struct, frozen=True):
-    """One call: `arguments` were checked against the schema, `text` is the JSON they were read from.
+    """One call: `arguments` were checked against the schema, `text` is the JSON that they were parsed from.
 
-    `key` is the same whenever this very call is repeated, for tools that can recognise a repetition.
+    `key` stays the same when this very call is repeated, so that a tool can recognise the repetition. `run` is the run
+    that it belongs to, `window` the window of an editor that the client names, empty for any.
     """
 
     call_id: str
@@ -105,12 +104,14 @@ class Invocation(Struct, frozen=True):
     caller: str = ""
     session: str = ""
     key: str = ""
-    tell: Tell = in_silence
-    clock: Clock = NoClock()
+    report: ReportProgress = ignore_progress
+    clock: CallClock = NoCallClock()
+    run: str = ""
+    window: str = ""
 
 
-class Output(Struct, frozen=True):
-    """What a call gave back; `structured` is the same as data, where the tool has it, and `meta` is for programs."""
+class ToolOutput(Struct, frozen=True):
+    """The result of a call; `structured` is the same as data, where the tool has it, and `meta` is for programs."""
 
     content: tuple[Text | Media, ...]
     is_error: bool = False
@@ -118,8 +119,8 @@ class Output(Struct, frozen=True):
     meta: Mapping[str, Any] = {}
 
 
-class Preparation(Struct, frozen=True):
-    """What a person is told before a call; a `title` or `question` asks for their consent whatever the policy allows."""
+class CallPreview(Struct, frozen=True):
+    """What a person reads before a call; a `title` or `question` asks for approval even where the policy allows the call."""
 
     message: str | None = None
     title: str | None = None
@@ -127,91 +128,91 @@ class Preparation(Struct, frozen=True):
 
     @property
     def asks(self) -> bool:
-        """Whether the tool itself wants a person's consent for this call."""
+        """Whether the tool itself asks for a person's approval of this call."""
         return self.title is not None or self.question is not None
 
 
 class ToolFailure(Exception):
-    """The call failed; the message is written for the model, which may mend its arguments or tell the user."""
+    """The call failed; the message is written for the model, which may correct its arguments or inform the user."""
 
     outcome: ClassVar[Outcome] = "error"
 
 
-class BadArguments(ToolFailure):
+class InvalidArguments(ToolFailure):
     """The arguments cannot be used, so nothing was run."""
 
     outcome = "refused"
 
 
-class Denied(ToolFailure):
-    """A person or the policy said no."""
+class CallDenied(ToolFailure):
+    """A person or the policy denied the call."""
 
     outcome = "denied"
 
 
-class TooSlow(ToolFailure):
-    """It took too long and was stopped."""
+class CallTimedOut(ToolFailure):
+    """The call took too long and was stopped."""
 
     outcome = "timeout"
 
 
 class TransientFailure(ToolFailure):
-    """It may go well if it is tried again: a connection broke, a service was busy."""
+    """The call may succeed if it is tried again: a connection broke, a service was busy."""
 
 
 class Tool(Protocol):
-    """Something the server can run."""
+    """A tool that the server can run."""
 
     @property
     def spec(self) -> ToolSpec:
-        """What it says of itself."""
+        """The definition."""
 
-    async def prepare(self, invocation: Invocation) -> Preparation:
-        """What a person should know first; has no effects and may not be followed by a call."""
+    async def prepare(self, invocation: Invocation) -> CallPreview:
+        """Describe the call to a person; this has no effects, and a call need not follow."""
 
-    async def invoke(self, invocation: Invocation) -> Output:
-        """Run it; ToolFailure says why it could not. Cancelling the task cancels the call."""
+    async def invoke(self, invocation: Invocation) -> ToolOutput:
+        """Run the call; ToolFailure says why it failed. Cancelling the task cancels the call."""
 
 
 OnChange: TypeAlias = Callable[[], None]
 
 
 class ToolSource(Protocol):
-    """Where tools come from. It is opened once, may change its tools while it is open, and says so."""
+    """Brings tools. It is opened once and may change its tools while it is open."""
 
     name: str
     """`builtin`, `python`, `api`, `mcp/<server>` or `http/<service>`."""
 
     @property
     def tools(self) -> Sequence[Tool]:
-        """Its tools as they are now; empty while it cannot be reached."""
+        """The present tools; empty while the source cannot be reached."""
 
     @property
-    def trouble(self) -> str | None:
-        """Why tools are missing, in words for a person."""
+    def problem(self) -> str | None:
+        """Why tools are missing, in a sentence for a person; None if none are."""
 
     async def open(self, on_change: OnChange) -> None:
-        """Begin to bring tools; returns soon, whatever its far end does, and calls `on_change` whenever they change."""
+        """Begin to bring tools and return soon, even if a server does not answer; `on_change` is called at every change."""
 
     async def aclose(self) -> None:
-        """Let go of everything that was opened."""
+        """Close all connections and processes."""
 
 
-class Asked(Struct, frozen=True):
-    """A call that wants to run, with all that a person's consent is bound to."""
+class ProposedCall(Struct, frozen=True):
+    """A call that is about to run, with all that a person's approval is bound to."""
 
     spec: ToolSpec
     invocation: Invocation
     run: str
-    preparation: Preparation = Preparation()
+    preparation: CallPreview = CallPreview()
     stance: Stance | None = None
-    """What the request itself demands of this call; it can make the policy stricter, never laxer."""
+    """What the request itself demands for this call; it can make the policy stricter, never laxer."""
     tainted: bool = False
-    """Whether the run already holds what strangers wrote: results of open-world tools. A person should know."""
+    """Whether the model has read results of open-world tools, which strangers may have written."""
 
 
-class Verdict(Struct, frozen=True):
-    """What became of it: a pending one names the approval to wait for, an allowed one may carry edited arguments."""
+class ApprovalVerdict(Struct, frozen=True):
+    """The decision about a call: a pending one names the approval to wait for, an `allow` may carry edited arguments."""
 
     stance: Literal["allow", "deny", "pending"]
     approval: str | None = None
@@ -219,17 +220,20 @@ class Verdict(Struct, frozen=True):
     arguments: str | None = None
 
 
-class Approvals(Protocol):
+class CallApprovals(Protocol):
     """Decides whether calls may run."""
 
-    def stance(self, spec: ToolSpec, caller: str) -> Stance:
-        """What the policy says of the tool before a call of it is known; `ask` means that it may ask."""
+    def stance(self, spec: ToolSpec, caller: str, requested: Stance | None = None) -> Stance:
+        """Decide about a tool before a call of it is known; `ask` means that a call may be held for a person.
 
-    async def decide(self, asked: Asked) -> Verdict:
-        """The verdict for this very call. An approval is used up by the `allow` it gives; a pending one is durable.
+        `requested` is what the request itself demands; it can make the policy stricter, never laxer.
+        """
 
-        The same call asked about again finds its pending approval instead of making another.
+    async def decide(self, query: ProposedCall) -> ApprovalVerdict:
+        """Decide about this very call. The `allow` that an approval gives consumes it; a pending approval is stored.
+
+        Deciding again about the same call finds its pending approval instead of making another.
         """
 
     async def wait(self, approval: str, seconds: float) -> bool:
-        """Whether the approval was answered within that time; `decide` then gives the verdict."""
+        """Wait until the approval is decided, and whether it was; `decide` then gives the verdict."""

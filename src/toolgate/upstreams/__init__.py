@@ -1,1 +1,1 @@
-"""Where models are asked: the HTTP transport, the router and the wrappers around it."""
+"""Send requests to models: the router, wrappers around models, and models over HTTP, local or as peers."""

@@ -1,7 +1,7 @@
-"""What is known of providers: one row each in `catalog.yaml`, looked up by name or by the host of a URL.
+"""Look up providers by name or by the host of a URL: one row each in `catalog.yaml`.
 
-A row says which dialects a provider speaks and where, which variable usually holds its key, how it differs from the
-dialects' letter and what its models can do. Provider facts live in rows; no code asks who the provider is.
+A row has the dialects of a provider and their URLs, the variable that usually holds its key, how it differs from the
+dialects, and what its models can do. Facts about providers live in rows; no code compares provider names.
 """
 
 from collections.abc import Mapping
@@ -26,15 +26,15 @@ class Capabilities(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     parallel: Annotated[bool, Meta(description="Makes several calls in one answer.")] = True
     images: Annotated[bool, Meta(description="Sees images.")] = True
     system: Annotated[bool, Meta(description="Takes system messages.")] = True
-    thinking: Annotated[bool, Meta(description="Can be told how much to think.")] = False
+    thinking: Annotated[bool, Meta(description="The amount of thinking can be set.")] = False
     max_tools: Annotated[int, Meta(ge=0, description="Tools that one request may offer.")] = 128
     context: Annotated[Annotated[int, Meta(ge=1)] | None, Meta(description="Tokens of input and output together.")] = (
         None
     )
 
 
-class Endpoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where a provider speaks one dialect, and how it differs from it there.
+class ProviderEndpoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The URL of a provider for one dialect, and how it differs from the dialect there.
 
     Where every customer has a host of their own there is no `base_url`, only the `path` that follows the host.
     """
@@ -44,21 +44,21 @@ class Endpoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     quirks: Mapping[str, Any] = {}
 
 
-class Row(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Provider(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One provider; the first dialect is its own choice.
 
     `hosts` are further host names that belong to it; one that starts with a dot covers everything below it.
     """
 
     title: str
-    dialects: Mapping[DialectName, Endpoint]
+    dialects: Mapping[DialectName, ProviderEndpoint]
     key: str | None = None
     hosts: tuple[str, ...] = ()
     quirks: Mapping[str, Any] = {}
     capabilities: Mapping[str, Any] = {}
 
     def quirks_in(self, dialect: DialectName) -> dict[str, Any]:
-        """How it differs from this dialect."""
+        """Return how it differs from this dialect."""
         endpoint = self.dialects.get(dialect)
         return {**self.quirks, **(endpoint.quirks if endpoint else {})}
 
@@ -71,13 +71,13 @@ class Row(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return (*bases, *self.hosts)
 
 
-class Catalog(Struct, frozen=True):
+class ProviderCatalog(Struct, frozen=True):
     """All rows by name."""
 
-    rows: Mapping[str, Row]
+    rows: Mapping[str, Provider]
 
-    def at(self, url: str) -> Row | None:
-        """The provider whose host a URL names; machines on loopback are nobody's."""
+    def at(self, url: str) -> Provider | None:
+        """Return the provider of a URL's host; None on loopback."""
         host = host_of(url)
         if host in ("", "localhost", "127.0.0.1", "::1"):
             return None
@@ -85,26 +85,26 @@ class Catalog(Struct, frozen=True):
 
 
 def host_of(url: str) -> str:
-    """The host of a URL in small letters, or nothing if it has none."""
+    """Return the host of a URL in lower case, or an empty string."""
     try:
         return (urlsplit(url).hostname or "").lower()
     except ValueError:
         return ""
 
 
-def parse(text: str) -> Catalog:
-    """The rows of a table, every quirk and capability checked."""
-    rows = msgspec.convert(yaml.load(text, Loader=_LOADER), dict[str, Row])  # noqa: S506 - a safe loader, see below
+def parse(text: str) -> ProviderCatalog:
+    """Parse a table, and check every quirk and capability."""
+    rows = msgspec.convert(yaml.load(text, Loader=_LOADER), dict[str, Provider])  # noqa: S506 - a safe loader, see below
     for row in rows.values():
         msgspec.convert(row.capabilities, Capabilities)
         for dialect in row.dialects:
             msgspec.convert(row.quirks_in(dialect), Quirks)
-    return Catalog(rows)
+    return ProviderCatalog(rows)
 
 
 @cache
-def catalog() -> Catalog:
-    """The table that comes with Toolgate."""
+def catalog() -> ProviderCatalog:
+    """Return the table that comes with Toolgate."""
     return parse(files("toolgate.upstreams").joinpath("catalog.yaml").read_text("utf-8"))
 
 

@@ -1,4 +1,4 @@
-"""The built-in `echo` model: no intelligence, no network, so that every endpoint answers the moment the server runs.
+"""The built-in `echo` model, which needs no network, so that every endpoint works as soon as the server runs.
 
 It says what it is and repeats the user. Told `call get_weather {"city": "Paris"}` it calls that tool if it is on offer,
 several such lines make several calls, a line `then` puts what follows into a further round, and given the last results it
@@ -6,7 +6,7 @@ reports them all. It exists to try out clients and tools.
 """
 
 import re
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, Iterable
 
 from toolgate.conversation.arguments import is_object
 from toolgate.conversation.errors import InvalidRequest
@@ -14,7 +14,7 @@ from toolgate.conversation.events import Delta, ModelResponse, PartEnd, PartStar
 from toolgate.conversation.ids import new_call_id
 from toolgate.conversation.message import Message, Part, Text, ToolCall, ToolResult, plain_text
 from toolgate.conversation.request import ModelRequest
-from toolgate.engine.ports import Answer
+from toolgate.engine.ports import ModelStream
 
 _INSTRUCTION = re.compile(
     r"\bcall\s++(?:the\s++)?(?:tool\s++)?[`\"']?([\w.-]++)[`\"']?\s*+(?:with\s*+)?", re.IGNORECASE
@@ -24,17 +24,17 @@ _ABOUT = "I am echo, Toolgate's built-in test model. I only repeat what you say"
 
 
 class EchoModel:
-    """Answers at once, by rule."""
+    """Responds at once, by rules."""
 
-    async def ask(self, request: ModelRequest) -> Answer:
-        """The answer, ready."""
+    async def ask(self, request: ModelRequest) -> ModelStream:
+        """Return the whole response."""
         if request.settings.choices > 1:
             raise InvalidRequest("n must be 1: echo gives one answer at a time.", param="n")
-        return EchoAnswer(respond(request))
+        return EchoStream(respond(request))
 
 
-class EchoAnswer:
-    """A ready answer, told word by word."""
+class EchoStream:
+    """A whole response, streamed word by word."""
 
     upstream = "echo"
     whole = True
@@ -44,38 +44,39 @@ class EchoAnswer:
     def __init__(self, response: ModelResponse) -> None:
         self._response = response
 
-    async def events(self) -> AsyncIterator[list[StepEvent]]:
-        """One batch for each part."""
+    async def events(self) -> AsyncGenerator[list[StepEvent], None]:
+        """Yield one batch for each part."""
         yield [StepStart(model="echo", usage=self._response.usage)]
         for part in self._response.parts:
-            yield _told(part)
+            yield _word_events(part)
         yield [StepEnd(self._response.reason, self._response.usage)]
 
     async def aclose(self) -> None:
-        """Nothing is left open."""
+        """Do nothing: there is nothing to close."""
 
 
 def respond(request: ModelRequest) -> ModelResponse:
-    """What echo says to this request."""
-    last = _last_words(request.messages)
-    rounds, results = _since(request.messages)
+    """Return echo's response to this request."""
+    last = _last_message(request.messages)
+    rounds, results = _rounds_since(request.messages)
     if calls := _wanted_calls(last, rounds, request):
         parts: tuple[Part, ...] = tuple(calls)
     elif results:
         parts = (Text(_report(results)),)
     else:
         parts = (Text(_repeat(last, request)),)
-    usage = Usage(_words(message.parts for message in request.messages), _words([parts]), estimated=True)
+    usage = Usage(_count_words(message.parts for message in request.messages), _count_words([parts]), estimated=True)
     return ModelResponse(parts, "tool_calls" if isinstance(parts[0], ToolCall) else "stop", usage)
 
 
-def _last_words(messages: tuple[Message, ...]) -> Message:
-    """The user's last message; for want of one the last of all."""
-    return next((message for message in reversed(messages) if message.role == "user"), messages[-1])
+def _last_message(messages: tuple[Message, ...]) -> Message:
+    """Return the user's last message, else the last of all, else an empty one."""
+    last = messages[-1] if messages else Message("user", ())
+    return next((message for message in reversed(messages) if message.role == "user"), last)
 
 
-def _since(messages: tuple[Message, ...]) -> tuple[int, list[ToolResult]]:
-    """The rounds of calls since the user's last words, and their results."""
+def _rounds_since(messages: tuple[Message, ...]) -> tuple[int, list[ToolResult]]:
+    """Return the rounds of calls since the user's last message, and their results."""
     rounds, results = 0, list[ToolResult]()
     for message in reversed(messages):
         if message.role == "user":
@@ -95,7 +96,7 @@ def _outcome(result: ToolResult) -> str:
 
 
 def _wanted_calls(message: Message, rounds: int, request: ModelRequest) -> list[ToolCall]:
-    """The calls that the user's last words ask for in this round, of tools on offer; a forced choice needs no words."""
+    """Return the calls that the last message demands in this round, of offered tools; a forced choice is called anyway."""
     offered = {tool.name for tool in request.tools if tool.kind != "hosted"}
     choice = request.tool_choice
     if not offered or (choice and choice.mode == "none") or message.role != "user":
@@ -110,7 +111,7 @@ def _wanted_calls(message: Message, rounds: int, request: ModelRequest) -> list[
 
 
 def _instruction(line: str) -> tuple[str, str | None] | None:
-    """The tool that the end of the line says to call, and its arguments."""
+    """Return the tool that the end of the line names, and its arguments."""
     for found in _INSTRUCTION.finditer(line):
         if found.end() == len(line):
             return found[1], None
@@ -124,14 +125,14 @@ def _call(name: str, arguments: str | None) -> ToolCall:
 
 
 def _repeat(message: Message, request: ModelRequest) -> str:
-    said = plain_text(message.parts).strip()
+    text = plain_text(message.parts).strip()
     hint = ""
-    if request.tools and not said.startswith(_ABOUT):
+    if request.tools and not text.startswith(_ABOUT):
         hint = f" Say `call {request.tools[0].name} {{...}}` and I will call that tool."
-    return f"{_ABOUT}: {said}{hint}" if said else f"{_ABOUT}.{hint}"
+    return f"{_ABOUT}: {text}{hint}" if text else f"{_ABOUT}.{hint}"
 
 
-def _told(part: Part) -> list[StepEvent]:
+def _word_events(part: Part) -> list[StepEvent]:
     match part:
         case Text(text):
             words: list[StepEvent] = [Delta(word) for word in re.findall(r"\S+\s*|\s+", text)]
@@ -144,12 +145,12 @@ def _told(part: Part) -> list[StepEvent]:
             return [PartStart(part), PartEnd(part)]
 
 
-def _words(groups: Iterable[tuple[Part, ...]]) -> int:
-    """Words stand in for tokens: echo has none, and says that the count is an estimate."""
-    return sum([len(_spoken(part).split()) for parts in groups for part in parts])
+def _count_words(groups: Iterable[tuple[Part, ...]]) -> int:
+    """Count words in place of tokens, which echo does not have."""
+    return sum([len(_part_text(part).split()) for parts in groups for part in parts])
 
 
-def _spoken(part: Part) -> str:
+def _part_text(part: Part) -> str:
     match part:
         case Text(text):
             return text

@@ -1,16 +1,32 @@
-"""Names the fields of a request that only the client's own dialect knows, wherever they stand in it.
+"""Find the fields of a request that only the client's own dialect has, and warn of them.
 
 What a dialect does not understand is kept in `extra` under its own name, and no other dialect reads that. Here each such
 field is found, so that a warning names it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from operator import attrgetter
 from typing import Any, TypeAlias
 
-from toolgate.conversation.message import Message, Opaque, Part, Text, ToolResult
+from toolgate.conversation.message import (
+    REASONING_DROPPED,
+    Message,
+    Opaque,
+    Part,
+    Reasoning,
+    Refusal,
+    Text,
+    ToolCall,
+    ToolResult,
+)
 from toolgate.conversation.request import ModelRequest, ToolDef
 
 Found: TypeAlias = Iterator[str]
+
+_EXTRA = attrgetter("extra")
+
+_PLAIN = frozenset({Text, ToolCall, Reasoning, Refusal})
+"""Parts that are the same in every dialect unless they have extra fields."""
 
 _READ = frozenset(
     {
@@ -35,46 +51,86 @@ _READ = frozenset(
         "verbosity",
     }
 )
-"""Fields that concern the client and us, or were read as well as kept: the upstream half says what it cannot express."""
+"""Fields for the server, or fields that are read as well: the upstream codec warns of what it cannot encode."""
 
 _NESTED = frozenset({"options", "output_config", "reasoning", "text"})
-"""Objects that were read in part: what is left of them is named field by field."""
+"""Objects that are read in part: the rest is named field by field."""
 
 _OF_THINKING = frozenset({"type", "budget_tokens", "display"})
 
 _MARKS = frozenset({"instructions", "role", "continues", "part", "namespace", "in_input", "input_examples"})
-"""What a dialect notes of a part for itself, or what is written in another way for others."""
+"""Fields that a dialect stores for itself, or that are encoded in another way for others."""
 
 _ECHOED = frozenset({"annotations", "logprobs", "id", "status", "index", "cache_control"})
-"""Fields of answers that clients send back, and marks for a cache: other upstreams cache by themselves."""
+"""Fields of responses that clients send back, and cache marks: other upstreams cache by themselves."""
 
 
 _IN_WORDS = frozenset({"document", "search_result", "text", "tool_reference", "image_generation_call"})
-"""Blocks whose content is given to other upstreams in another form."""
+"""Blocks whose content is sent to other upstreams in another form."""
 
 
-def foreign_fields(request: ModelRequest) -> tuple[str, ...]:
-    """A warning for each field that means something in the client's dialect only."""
+def unusual_messages(messages: Iterable[Message]) -> list[Message]:
+    """Return the messages with extra fields or with other parts than texts, calls and results: only they are searched.
+
+    It is one loop, because every translated request pays for it, and most have no such message.
+    """
+    unusual: list[Message] = []
+    for message in messages:
+        if message.extra:
+            unusual.append(message)
+            continue
+        for part in message.parts:
+            if type(part) is ToolResult:
+                if part.extra or any(type(piece) is not Text or piece.extra for piece in part.content):
+                    break
+            elif type(part) not in _PLAIN or part.extra:  # type: ignore[union-attr]  # the plain ones have it
+                break
+        else:
+            continue
+        unusual.append(message)
+    return unusual
+
+
+def foreign_fields(request: ModelRequest, upstream: str, unusual: Iterable[Message]) -> tuple[str, ...]:
+    """Return a warning for each field that the client's dialect has and the upstream's has not.
+
+    `unusual` are the messages to search.
+    """
     dialect = request.dialect
-    names = dict.fromkeys(_top(request.extra.get(dialect, {})))
-    for message in request.messages:
+    own = request.extra.get(dialect)
+    names = dict.fromkeys(_top(own, upstream)) if own else {}
+    for message in unusual:
         if message.extra:
             found = _beside(message.extra.get(dialect, {}), "messages")
             # The name of a result's tool was read.
             names |= dict.fromkeys([name for name in found if message.role != "tool" or name != "messages.name"])
         if any(_has_extra(part) for part in message.parts):
             names |= dict.fromkeys(_of_parts(message, dialect))
-    for tool in request.tools:
+    for tool in request.tools if any(map(_EXTRA, request.tools)) else ():
         if tool.extra and tool.kind != "hosted":
             names |= dict.fromkeys(_of_tool(tool, dialect))
-    return tuple([f"{name} is known to {dialect} only" for name in names])
+    return tuple([f"{name} is known to {dialect} only" for name in names]) if names else ()
 
 
-def _top(own: Mapping[str, Any]) -> Found:
+def unread_parts(messages: Iterable[Message]) -> list[str]:
+    """Return warnings for parts that are not sent to an upstream of text alone: reasoning, and unknown kinds."""
+    parts = [part for message in messages for part in message.parts]
+    lost = [REASONING_DROPPED] if any(isinstance(part, Reasoning) for part in parts) else []
+    kinds = dict.fromkeys([(part.value.get("type"), part.dialect) for part in parts if isinstance(part, Opaque)])
+    return lost + [f"a part of type {kind!r} is known to {dialect} only" for kind, dialect in kinds]
+
+
+def _top(own: Mapping[str, Any], upstream: str) -> Found:
     for name, value in own.items():
         if name == "thinking":
             if type(value) is dict:
                 yield from [f"thinking.{inner}" for inner in value if inner not in _OF_THINKING]
+                shown = value.get("display", "summarized")
+                if shown != "summarized" and (shown, upstream) != ("omitted", "openai_responses"):
+                    yield "thinking.display"  # a Responses upstream gets no request for a summary
+        elif name == "stream_options":
+            if type(value) is dict and value.get("include_obfuscation") is True:
+                yield "stream_options.include_obfuscation"
         elif name in _NESTED and type(value) is dict:
             yield from [f"{name}.{inner}" for inner in value if inner not in _READ]
         elif name == "tool_choice":
@@ -104,7 +160,7 @@ def _of_parts(message: Message, dialect: str) -> Found:
 
 
 def _beside(own: Mapping[str, Any], place: str, of_text: bool = False) -> Found:
-    """The fields that an object says beside what was read; one that is kept whole was put in words for the others."""
+    """Yield the fields of an object that were not read; a whole block was encoded as text for other dialects."""
     if "type" in own:
         yield from _of_block(own, place)
         return
@@ -121,7 +177,7 @@ def _beside(own: Mapping[str, Any], place: str, of_text: bool = False) -> Found:
 
 
 def _of_block(block: Mapping[str, Any], place: str) -> Found:
-    """What a block that was put in words for others holds beside words."""
+    """Yield what the text of a block for other dialects does not contain."""
     kind, source = block["type"], block.get("source")
     if kind not in _IN_WORDS:
         yield f"{place} {kind!r}"

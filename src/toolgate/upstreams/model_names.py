@@ -1,6 +1,6 @@
 """Find a model by the name that a client sends: exact names first, then alias patterns, the most specific first.
 
-Knows names and patterns; it must not know what stands behind a name.
+Knows names and patterns; it must not know models.
 """
 
 from collections.abc import Iterable, Mapping
@@ -43,7 +43,7 @@ class AliasPattern(Struct, frozen=True):
 
 
 class ModelNames(Generic[Found]):
-    """A table from every name and alias of the models to whatever is kept for them."""
+    """A table from every name and alias of a model to a value."""
 
     def __init__(self, named: Iterable[tuple[str, Found]]) -> None:
         """Later entries replace earlier ones of the same name; of two equally specific patterns the earlier wins."""

@@ -1,4 +1,4 @@
-"""From a model's public name to whoever answers for it."""
+"""Find the model for the name in a request."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
@@ -7,21 +7,25 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from toolgate.conversation.errors import NotFound
-from toolgate.conversation.request import NO_SETTINGS, ModelRequest, Settings
-from toolgate.engine.limits import Price
+from toolgate.conversation.request import NO_SETTINGS, ModelRequest, RequestSettings
 from toolgate.engine.ports import Model
+from toolgate.engine.run_limits import Price
 from toolgate.upstreams.model_names import ModelNames
 
 
 class TokenCounter(Protocol):
-    """Asks an upstream for the number of tokens of a request."""
+    """Has an upstream count the tokens of a request."""
 
     async def count(self, request: ModelRequest) -> int:
-        """The input tokens; raises UpstreamFault when the upstream does not count."""
+        """Return the input tokens; raise UpstreamFault when the upstream does not count."""
 
 
-class Route(Struct, frozen=True):
-    """A model as clients know it, and the one to ask."""
+LENT_PREFIX = "vscode/"
+"""The beginning of the name of every model that an editor lends."""
+
+
+class ModelRoute(Struct, frozen=True):
+    """A model under its public name, with its settings; `editor` is true if an editor may answer for it."""
 
     name: str
     model: Model
@@ -36,41 +40,71 @@ class Route(Struct, frozen=True):
     images: bool = True
     tools: bool = True
     thinking: bool = False
-    defaults: Settings = NO_SETTINGS
+    defaults: RequestSettings = NO_SETTINGS
     allow_tools: tuple[str, ...] = ()
     block_tools: tuple[str, ...] = ()
     price: Price = Price()
     counter: TokenCounter | None = None
+    editor: bool = False
 
     def with_defaults(self, request: ModelRequest) -> ModelRequest:
-        """The request with this model's defaults where the client said nothing."""
+        """Return the request with this model's defaults for settings that the client left out."""
         if self.defaults is NO_SETTINGS or self.defaults == NO_SETTINGS:
             return request
-        unsaid = asdict(NO_SETTINGS)
-        said = {name: value for name, value in asdict(request.settings).items() if value != unsaid[name]}
-        return replace(request, settings=replace(self.defaults, **said))
+        unset = asdict(NO_SETTINGS)
+        given = {name: value for name, value in asdict(request.settings).items() if value != unset[name]}
+        return replace(request, settings=replace(self.defaults, **given))
 
 
 def no_such_model(name: str) -> NotFound:
-    """The one answer for a model that does not exist and for one that the caller may not use."""
+    """Return the same error for a model that does not exist and for one that the caller may not use."""
     shown = name if len(name) <= 80 else name[:80] + "…"
     message = f"The model {shown!r} does not exist, or this key may not use it; GET /v1/models lists those you may."
     return NotFound(message, param="model", code="model_not_found")
 
 
+class RouteProvider(Protocol):
+    """Brings routes that come and go while the server runs."""
+
+    @property
+    def routes(self) -> Mapping[str, ModelRoute]:
+        """The present routes by name."""
+
+    def find(self, name: str) -> ModelRoute | None:
+        """Find a present route by name or alias."""
+
+
 class Router:
-    """Finds the route for a name; knows every name that clients may use."""
+    """Finds the route of a model name or alias; those of the configuration before any other."""
 
-    def __init__(self, routes: Iterable[Route], default: str | None = None) -> None:
-        """`default` names the model for requests that name none; without it the first that the caller may use."""
-        self.routes: Mapping[str, Route] = {route.name: route for route in routes}
-        aliases = [(alias, route) for route in self.routes.values() for alias in route.aliases]
-        self._names = ModelNames([*aliases, *self.routes.items()])
+    def __init__(
+        self, routes: Iterable[ModelRoute], default: str | None = None, provider: RouteProvider | None = None
+    ) -> None:
+        """`default` names the model for requests that name none; without it the first that the caller may use.
+
+        `provider` brings further routes.
+        """
+        self._configured: Mapping[str, ModelRoute] = {route.name: route for route in routes}
+        aliases = [(alias, route) for route in self._configured.values() for alias in route.aliases]
+        self._names = ModelNames([*aliases, *self._configured.items()])
         self._default = default
+        self._provider = provider
 
-    def find(self, name: str) -> Route:
-        """The route for this name or alias."""
-        route = self._names.find(name)
+    @property
+    def routes(self) -> Mapping[str, ModelRoute]:
+        """The present routes by name, those of the configuration first."""
+        more = self._provider.routes if self._provider is not None else None
+        return (
+            {**self._configured, **{name: more[name] for name in more if name not in self._configured}}
+            if more
+            else self._configured
+        )
+
+    def find(self, name: str) -> ModelRoute:
+        """Return the route of this name or alias."""
+        route = self._configured.get(name) or self._names.find(name)
+        if route is None and self._provider is not None:
+            route = self._provider.find(name)
         if route is None:
             raise no_such_model(name)
         return route
@@ -81,7 +115,7 @@ class Router:
             return body
         return {**body, "model": self._default_route(may_use).name}
 
-    def _default_route(self, may_use: Callable[[str], bool]) -> Route:
+    def _default_route(self, may_use: Callable[[str], bool]) -> ModelRoute:
         candidates = [self.find(self._default)] if self._default else self.routes.values()
         for route in candidates:
             if may_use(route.name):

@@ -1,20 +1,25 @@
-"""The tokens of a request as its upstream counts them, where the upstream's dialect has a question for that."""
+"""Have an upstream count the tokens of a request, where its dialect has a request for that."""
 
 from toolgate.conversation.request import ModelRequest
-from toolgate.conversation.size import is_larger
-from toolgate.dialects.dialect import CountingHalf, Quirks
-from toolgate.engine.offload import LARGE, off_loop
-from toolgate.upstreams.adapt import adapt
-from toolgate.upstreams.http_model import OWN_HEADERS, Endpoint
-from toolgate.upstreams.transport import Transport
-from toolgate.wire.jsontext import decode_whole, encode
+from toolgate.conversation.size import is_request_larger
+from toolgate.dialects.dialect import Quirks, TokenCountCodec
+from toolgate.engine.json_thread import LARGE_BODY, run_in_thread
+from toolgate.upstreams.http_model import OWN_HEADERS, UpstreamEndpoint
+from toolgate.upstreams.tool_translation import adapt
+from toolgate.upstreams.transport import UpstreamHttpClient
+from toolgate.wire.jsontext import decode_response_body, encode
 
 
 class UpstreamTokenCounter:
-    """Counts with one model of one upstream; raises UpstreamFault when the upstream does not count."""
+    """Counts tokens with one model of one upstream."""
 
     def __init__(
-        self, transport: Transport, endpoint: Endpoint, counting: CountingHalf, model: str, quirks: Quirks
+        self,
+        transport: UpstreamHttpClient,
+        endpoint: UpstreamEndpoint,
+        counting: TokenCountCodec,
+        model: str,
+        quirks: Quirks,
     ) -> None:
         self._transport = transport
         self._endpoint = endpoint
@@ -24,18 +29,22 @@ class UpstreamTokenCounter:
         self._headers = {**OWN_HEADERS, **endpoint.headers, "accept": "application/json"}
 
     async def count(self, request: ModelRequest) -> int:
-        """The input tokens of the request."""
+        """Return the input tokens; raise UpstreamFault when the upstream does not count."""
         endpoint = self._endpoint
-        body = await off_loop(self._encode, request) if is_larger(request, LARGE) else self._encode(request)
+        body = (
+            await run_in_thread(self._encode, request)
+            if is_request_larger(request, LARGE_BODY)
+            else self._encode(request)
+        )
         url, headers = endpoint.base_url + self._counting.path(), {**self._headers, **request.headers}
-        reply = await self._transport.post(url, headers, body, timeouts=endpoint.timeouts)
+        response = await self._transport.post(url, headers, body, timeouts=endpoint.timeouts)
         try:
-            data = await reply.read()
-            if not 200 <= reply.status < 300:
-                raise endpoint.dialect.upstream.decode_error(reply.status, reply.headers, data)
-            return self._counting.decode_count(decode_whole(data)[0])
+            data = await response.read()
+            if not 200 <= response.status < 300:
+                raise endpoint.dialect.upstream.decode_error(response.status, response.headers, data)
+            return self._counting.decode_count(decode_response_body(data)[0])
         except BaseException:
-            await reply.aclose()
+            await response.aclose()
             raise
 
     def _encode(self, request: ModelRequest) -> bytes:

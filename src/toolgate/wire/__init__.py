@@ -1,1 +1,1 @@
-"""Bytes to frames and back, and the reading of untrusted JSON. Knows no dialect."""
+"""Split bytes into frames and decode untrusted JSON. Knows no dialect."""

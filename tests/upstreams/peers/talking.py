@@ -9,11 +9,11 @@ from typing import Any
 
 from toolgate.conversation.events import Delta, PartEnd, StepEnd, StepEvent
 from toolgate.conversation.message import Message, Text
-from toolgate.conversation.request import ModelRequest, Settings
-from toolgate.engine.ports import Answer
+from toolgate.conversation.request import ModelRequest, RequestSettings
+from toolgate.engine.ports import ModelStream
 from toolgate.storage.database import Database
-from toolgate.storage.peers import PeerStore
-from toolgate.upstreams.peers import Limits, Peer, PeerModel
+from toolgate.storage.peer_conversations import PeerConversationStore
+from toolgate.upstreams.peers import PeerLimits, PeerModel, ReconnectingPeer
 from toolgate.upstreams.transport import Timeouts
 
 _SOURCE = Path(__file__).parents[3] / "examples" / "peer" / "peer.py"
@@ -23,7 +23,7 @@ assert _spec.loader is not None
 reference: Any = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(reference)
 
-QUICK = Limits(Timeouts(2.0, 5.0, 5.0, 20.0))
+QUICK = PeerLimits(Timeouts(2.0, 5.0, 5.0, 20.0))
 
 
 def history(*texts: str) -> tuple[Message, ...]:
@@ -32,12 +32,12 @@ def history(*texts: str) -> tuple[Message, ...]:
 
 
 def request(*texts: str, user: str | None = None) -> ModelRequest:
-    return ModelRequest("bot", history(*texts), settings=Settings(user=user), stream=True)
+    return ModelRequest("bot", history(*texts), settings=RequestSettings(user=user), stream=True)
 
 
-async def told(answer: Answer) -> list[StepEvent]:
+async def emitted(answer: ModelStream) -> list[StepEvent]:
     """All events of an answer."""
-    async with aclosing(answer.events()) as batches:  # type: ignore[type-var]  # each of ours can be closed
+    async with aclosing(answer.events()) as batches:
         events = [event async for batch in batches for event in batch]
     await answer.aclose()
     return events
@@ -45,17 +45,19 @@ async def told(answer: Answer) -> list[StepEvent]:
 
 def words(events: list[StepEvent]) -> str:
     """What an answer says, which must be the same piecewise and whole, and complete."""
-    said = "".join([event.text for event in events if isinstance(event, Delta)])
+    output = "".join([event.text for event in events if isinstance(event, Delta)])
     parts = [event.part for event in events if isinstance(event, PartEnd)]
-    assert parts == ([Text(said)] if said else [])
+    assert parts == ([Text(output)] if output else [])
     assert isinstance(events[-1], StepEnd)
-    return said
+    return output
 
 
 class Stage:
     """The reference peer, and a model that asks it."""
 
-    def __init__(self, echo: Any, url: str, peer: Peer, store: PeerStore, **options: Any) -> None:
+    def __init__(
+        self, echo: Any, url: str, peer: ReconnectingPeer, store: PeerConversationStore, **options: Any
+    ) -> None:
         self.echo = echo
         self.url = url
         self.peer = peer
@@ -65,7 +67,7 @@ class Stage:
 
     async def say(self, *texts: str, user: str | None = None) -> str:
         """What the model answers to a history."""
-        return words(await told(await self.model.ask(request(*texts, user=user))))
+        return words(await emitted(await self.model.ask(request(*texts, user=user))))
 
     @property
     def conversations(self) -> list[list[tuple[str, str]]]:
@@ -74,15 +76,15 @@ class Stage:
 
 
 @asynccontextmanager
-async def staged(limits: Limits = QUICK, max_frame: int = 1 << 20, token: str | None = "secret", **options: Any):  # type: ignore[no-untyped-def]  # an async generator, as its decorator says
+async def staged(limits: PeerLimits = QUICK, max_frame: int = 1 << 20, token: str | None = "secret", **options: Any):  # type: ignore[no-untyped-def]  # an async generator, as its decorator says
     """A stage that is cleared away afterwards."""
     echo = reference.EchoPeer(token, max_frame)
     server = await echo.listen("127.0.0.1", 0)
     url = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}/chat"
     database = Database(None)
-    peer = Peer("box", url, "secret", limits=limits, environment={})
+    peer = ReconnectingPeer("box", url, "secret", limits=limits, environment={})
     try:
-        yield Stage(echo, url, peer, PeerStore(database), **options)
+        yield Stage(echo, url, peer, PeerConversationStore(database), **options)
     finally:
         await peer.aclose()
         server.close()
@@ -91,22 +93,22 @@ async def staged(limits: Limits = QUICK, max_frame: int = 1 << 20, token: str | 
 
 
 @asynccontextmanager
-async def answering(handler: Callable[[Any], Any], limits: Limits = QUICK) -> AsyncIterator[PeerModel]:
+async def answering(handler: Callable[[Any], Any], limits: PeerLimits = QUICK) -> AsyncIterator[PeerModel]:
     """A model whose peer does whatever the handler does with a connection."""
     from websockets.asyncio.server import serve
 
     async with serve(handler, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         database = Database(None)
-        peer = Peer("box", f"ws://127.0.0.1:{port}", limits=limits, environment={})
+        peer = ReconnectingPeer("box", f"ws://127.0.0.1:{port}", limits=limits, environment={})
         try:
-            yield PeerModel(peer, "bot", PeerStore(database))
+            yield PeerModel(peer, "bot", PeerConversationStore(database))
         finally:
             await peer.aclose()
             await database.aclose()
 
 
-async def until(condition: Callable[[], bool], patience: float = 5.0) -> None:
+async def until(condition: Callable[[], bool], patience: float = 30.0) -> None:
     """Let the other tasks run until something is so."""
     async with asyncio.timeout(patience):
         while not condition():  # noqa: ASYNC110  # what the peer has seen has no event of its own

@@ -1,15 +1,22 @@
-"""A stateless history over a peer that keeps the conversation itself (U4, T8)."""
+"""A stateless history over a peer that keeps the conversation itself (spec: U4, T8)."""
 
 import asyncio
 
 import pytest
 
-from tests.upstreams.faulty import on_both_loops
-from tests.upstreams.peers.talking import history, request, staged, told, until, words
-from toolgate.conversation.errors import Garbled, InvalidRequest, Overloaded, Rejected, Unavailable
+from tests.text_tools.parsed import without_result_marks
+from tests.upstreams.peers.talking import emitted, history, request, staged, until, words
+from tests.upstreams.transport.faulty import on_both_loops
+from toolgate.conversation.errors import (
+    InvalidRequest,
+    MalformedResponse,
+    Overloaded,
+    UpstreamRejected,
+    UpstreamUnavailable,
+)
 from toolgate.conversation.events import StepEnd, Usage
 from toolgate.conversation.message import Media, Message, Text, ToolCall, ToolResult
-from toolgate.conversation.request import ModelRequest, Settings, ToolDef
+from toolgate.conversation.request import ModelRequest, RequestSettings, ToolDef
 from toolgate.upstreams.peers import PeerModel
 
 
@@ -23,9 +30,9 @@ async def test_a_continued_history_sends_only_what_is_new() -> None:
         assert [text for speaker, text in conversation if speaker == "user"] == ["hello", "how are you", "bye"]
 
 
-async def test_the_answer_streams_and_carries_the_usage_the_peer_told() -> None:
+async def test_the_answer_streams_and_carries_the_usage_the_peer_reported() -> None:
     async with staged() as stage:
-        events = await told(await stage.model.ask(request("one two")))
+        events = await emitted(await stage.model.ask(request("one two")))
         assert words(events) == "You said (1): one two"
         assert events[-1] == StepEnd("stop", Usage(7, 5))
 
@@ -76,7 +83,7 @@ async def test_two_requests_that_continue_one_prefix_at_once_never_share_a_conve
             assert len(branches) == 1
 
 
-async def test_a_peer_that_has_forgotten_is_told_everything_once_more() -> None:
+async def test_a_peer_that_has_forgotten_is_sent_everything_once_more() -> None:
     async with staged() as stage:
         first = await stage.say("hello")
         stage.echo.conversations.clear()
@@ -88,7 +95,7 @@ async def test_a_peer_that_has_forgotten_is_told_everything_once_more() -> None:
 
 async def test_a_peer_that_forgets_what_it_just_created_is_not_asked_for_ever() -> None:
     async with staged() as stage:
-        with pytest.raises(Garbled, match="just created"):
+        with pytest.raises(MalformedResponse, match="just created"):
             await stage.say("/error unknown_conversation")
 
 
@@ -154,16 +161,16 @@ async def test_two_models_of_one_peer_share_the_line_and_no_conversation() -> No
     async with staged() as stage:
         other = PeerModel(stage.peer, "other", stage.store)
         first = await stage.say("hello")
-        await told(await other.ask(request("hello", first, "you there")))
+        await emitted(await other.ask(request("hello", first, "you there")))
         assert len(stage.conversations) == 2
 
 
 async def test_many_conversations_share_one_connection() -> None:
     async with staged() as stage:
-        line = await stage.peer.line()
+        connection = await stage.peer.connection()
         answers = await asyncio.gather(*[stage.say(f"number {number}") for number in range(50)])
         assert sorted(answers) == sorted([f"You said (1): number {number}" for number in range(50)])
-        assert await stage.peer.line() is line
+        assert await stage.peer.connection() is connection
 
 
 async def test_a_system_message_stands_in_the_first_message_and_changing_it_starts_anew() -> None:
@@ -171,45 +178,59 @@ async def test_a_system_message_stands_in_the_first_message_and_changing_it_star
         return ModelRequest("bot", (Message("system", (Text(system),)), *history(*texts)))
 
     async with staged() as stage:
-        first = words(await told(await stage.model.ask(asked("Be kind.", "hello"))))
-        await told(await stage.model.ask(asked("Be kind.", "hello", first, "on")))
-        await told(await stage.model.ask(asked("Be rude.", "hello", first, "on")))
+        first = words(await emitted(await stage.model.ask(asked("Be kind.", "hello"))))
+        await emitted(await stage.model.ask(asked("Be kind.", "hello", first, "on")))
+        await emitted(await stage.model.ask(asked("Be rude.", "hello", first, "on")))
         kind, rude = stage.conversations
         assert [text for _, text in kind][::2] == ["<system_context>\nBe kind.\n</system_context>\n\nhello", "on"]
         assert rude[0][1].partition(">\n")[2].startswith("Be rude.\n</system_context")
 
 
 async def test_results_go_back_by_id_and_one_that_matches_no_call_is_ignored_with_a_warning() -> None:
-    """X7"""
+    """spec: X7"""
     call = Message("assistant", (ToolCall("c1", "look", '{"b": 1, "a": 2}'),))
     result = Message("tool", (ToolResult("c1", (Text("found"),)),))
     stale = Message("tool", (ToolResult("gone", (Text("old"),)),))
     async with staged() as stage:
         answer = await stage.model.ask(ModelRequest("bot", (*history("go"), call, stale, result)))
-        await told(answer)
+        await emitted(answer)
         [[(_, opening), _]] = stage.conversations
         assert 'Tool Call: look({"a":2,"b":1})' in opening
-        assert opening.endswith("Tool Call: look\nResult [SUCCESS]\nfound")
+        assert without_result_marks(opening).endswith("Tool Call: look\nResult [SUCCESS]\nfound")
         assert "old" not in opening
         assert answer.warnings == ("a tool result for gone matches no earlier call and was ignored",)
 
 
+async def test_a_conversation_with_results_goes_on_whatever_their_marks_were() -> None:
+    """The marks of a process die with it; what the peer holds is compared without them."""
+    call = Message("assistant", (ToolCall("c1", "look", "{}"),))
+    result = Message("tool", (ToolResult("c1", (Text("found"),)),))
+    asked = (*history("go"), call, result)
+    async with staged() as stage:
+        output = words(await emitted(await stage.model.ask(ModelRequest("bot", asked))))
+        restarted = PeerModel(stage.peer, "bot", stage.store)
+        again = (*asked, Message("assistant", (Text(output),)), *history("on"))
+        await emitted(await restarted.ask(ModelRequest("bot", again)))
+        [conversation] = stage.conversations
+        assert conversation[-2] == ("user", "on")
+
+
 async def test_an_answer_is_recognised_as_a_wrapper_replays_it() -> None:
     """A wrapper that reads calls in the text writes them in its own way; `retell` says how."""
-    async with staged(retell=lambda text: text.replace("<<", "").replace(">>", "")) as stage:
+    async with staged(replay=lambda text: text.replace("<<", "").replace(">>", "")) as stage:
         first = await stage.say("<<hello>>")
         await stage.say("<<hello>>", first.replace("<<", "").replace(">>", ""), "on")
         assert len(stage.conversations) == 1
 
 
-async def test_what_the_peer_cannot_be_told_is_a_warning() -> None:
-    """C8"""
+async def test_what_the_peer_cannot_be_sent_is_a_warning() -> None:
+    """spec: C8"""
     asked = ModelRequest(
-        "bot", history("hi"), tools=(ToolDef("t"),), settings=Settings(temperature=0.5, stop=("x",), user="ann")
+        "bot", history("hi"), tools=(ToolDef("t"),), settings=RequestSettings(temperature=0.5, stop=("x",), user="ann")
     )
     async with staged() as stage:
         answer = await stage.model.ask(asked)
-        await told(answer)
+        await emitted(answer)
         dropped = [warning.split()[0] for warning in answer.warnings]
         assert dropped == ["temperature", "stop", "tools"]
 
@@ -222,9 +243,9 @@ async def test_what_is_new_must_be_text_and_the_users() -> None:
         with pytest.raises(InvalidRequest, match="cannot continue an answer"):
             await stage.model.ask(request("hello", "I beg"))
         with pytest.raises(InvalidRequest, match="n must be 1"):
-            await stage.model.ask(ModelRequest("bot", history("hi"), settings=Settings(choices=2)))
+            await stage.model.ask(ModelRequest("bot", history("hi"), settings=RequestSettings(choices=2)))
         earlier = await stage.model.ask(ModelRequest("bot", (picture, *history("and", "a dog", "sure?")[1:])))
-        await told(earlier)
+        await emitted(earlier)
         assert earlier.warnings == ("image content was left out: the model's upstream takes text only",)
         assert not stage.echo.open
 
@@ -241,19 +262,19 @@ async def test_a_storage_that_fails_costs_the_memory_and_not_the_answer() -> Non
 
     async with staged() as stage:
         model = PeerModel(stage.peer, "bot", Full())
-        first = words(await told(await model.ask(request("hello"))))
-        assert words(await told(await model.ask(request("hello", first, "on")))).endswith("on")
+        first = words(await emitted(await model.ask(request("hello"))))
+        assert words(await emitted(await model.ask(request("hello", first, "on")))).endswith("on")
 
 
 @pytest.mark.parametrize(
     ("code", "fault", "status"),
     [
-        ("rejected", Rejected, 400),
-        ("too_long", Rejected, 400),
-        ("busy", Unavailable, 503),
-        ("rate_limited", Unavailable, 429),
-        ("unauthorized", Unavailable, 502),
-        ("whatever", Unavailable, 502),
+        ("rejected", UpstreamRejected, 400),
+        ("too_long", UpstreamRejected, 400),
+        ("busy", UpstreamUnavailable, 503),
+        ("rate_limited", UpstreamUnavailable, 429),
+        ("unauthorized", UpstreamUnavailable, 502),
+        ("whatever", UpstreamUnavailable, 502),
     ],
 )
 async def test_the_peers_refusals_are_faults_of_their_kind(code: str, fault: type[Exception], status: int) -> None:

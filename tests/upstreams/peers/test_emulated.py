@@ -1,15 +1,15 @@
-"""Tools over a peer that only writes text: calls that are written anew on their way back are recognised (T8, U3)."""
+"""Tools over a peer that only writes text: calls that are written anew on their way back are recognised (spec: T8, U3)."""
 
 import json
 from typing import Any
 
 import pytest
 
-from tests.upstreams.peers.talking import answering, told
+from tests.upstreams.peers.talking import answering, emitted
 from toolgate.conversation.events import PartEnd
 from toolgate.conversation.message import Message, Part, Text, ToolCall, ToolResult
 from toolgate.conversation.request import ModelRequest, ToolDef
-from toolgate.upstreams.emulated import Emulated
+from toolgate.text_tools.emulation.model import EmulatedModel
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}
 WEATHER = ToolDef("get_weather", "The weather.", SCHEMA)
@@ -37,24 +37,24 @@ class Weatherman:
                     self._created += 1
                     created = {"type": "conversation_created", "id": id, "conversation": f"c{self._created}"}
                     await connection.send(json.dumps(created))
-                case {"type": "send_message", "id": id, "conversation": conversation, "text": said}:
-                    self.heard.append((conversation, said))
+                case {"type": "send_message", "id": id, "conversation": conversation, "text": output}:
+                    self.heard.append((conversation, output))
                     answer = self._call if len(self.heard) % 2 else "It rains."
                     for letter in answer:
                         await connection.send(json.dumps({"type": "delta", "id": id, "text": letter}))
                     await connection.send(json.dumps({"type": "done", "id": id}))
 
 
-async def parts(model: Emulated, *messages: Message) -> tuple[Part, ...]:
+async def parts(model: EmulatedModel, *messages: Message) -> tuple[Part, ...]:
     answer = await model.ask(ModelRequest("bot", messages, tools=(WEATHER,), stream=True))
-    return tuple([event.part for event in await told(answer) if isinstance(event, PartEnd)])
+    return tuple([event.part for event in await emitted(answer) if isinstance(event, PartEnd)])
 
 
 @pytest.mark.parametrize("syntax", CALLS)
 async def test_a_round_of_tools_stays_in_one_conversation(syntax: str) -> None:
     man = Weatherman(CALLS[syntax])
     async with answering(man) as peer:
-        model = Emulated(peer, syntax=syntax, stops=False)
+        model = EmulatedModel(peer, syntax=syntax, stops=False)
         asked = (Message("system", (Text("Be brief."),)), Message("user", (Text("Weather in Paris?"),)))
         first = await parts(model, *asked)
         [call] = [part for part in first if isinstance(part, ToolCall)]

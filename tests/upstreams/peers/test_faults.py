@@ -1,4 +1,4 @@
-"""Peers that fail: every open question ends with a fault that says what happened, and the next one finds a new line."""
+"""Peers that fail: every open request ends with a fault that says what happened, and the next one gets a new connection."""
 
 import asyncio
 import gc
@@ -11,11 +11,17 @@ import trustme
 from msgspec.structs import replace
 from websockets.asyncio.server import serve
 
-from tests.upstreams.faulty import client_tls, on_both_loops, server_tls
-from tests.upstreams.peers.talking import QUICK, answering, request, staged, told, until
-from toolgate.conversation.errors import Garbled, GatewayFault, Rejected, TimedOut, Unavailable
-from toolgate.upstreams.peers import Limits, Peer
-from toolgate.upstreams.peers.frames import Cancel, SendMessage
+from tests.upstreams.peers.talking import QUICK, answering, emitted, request, staged, until
+from tests.upstreams.transport.faulty import client_tls, on_both_loops, server_tls
+from toolgate.conversation.errors import (
+    GatewayFault,
+    MalformedResponse,
+    UpstreamRejected,
+    UpstreamTimeout,
+    UpstreamUnavailable,
+)
+from toolgate.upstreams.peers import PeerLimits, ReconnectingPeer
+from toolgate.upstreams.peers.frames import CancelAnswerFrame, UserMessageFrame
 from toolgate.upstreams.transport import Timeouts
 
 KIB = 1024
@@ -49,8 +55,8 @@ async def test_a_peer_that_crashes_in_mid_answer_fails_every_open_answer_and_ser
         other = await stage.model.ask(request("/stall"))
         crashing = await stage.model.ask(request("/crash"))
         for answer in (crashing, other):
-            with pytest.raises(Garbled, match="broke off the connection in mid-answer"):
-                await told(answer)
+            with pytest.raises(MalformedResponse, match="broke off the connection in mid-answer"):
+                await emitted(answer)
         assert await stage.say("hello") == "You said (1): hello"
 
 
@@ -59,9 +65,9 @@ async def test_a_peer_that_crashes_before_the_first_word_is_unavailable_and_not_
     async with staged() as stage:
         asking = asyncio.create_task(stage.model.ask(request("/silent")))
         await until(lambda: stage.echo.open == 1)
-        with pytest.raises(Garbled):
-            await told(await stage.model.ask(request("/crash")))
-        with pytest.raises(Unavailable, match="without an answer") as raised:
+        with pytest.raises(MalformedResponse):
+            await emitted(await stage.model.ask(request("/crash")))
+        with pytest.raises(UpstreamUnavailable, match="without an answer") as raised:
             await asking
         assert raised.value.code == "upstream_closed"
 
@@ -70,7 +76,7 @@ async def test_the_conversation_of_a_broken_answer_is_not_used_again() -> None:
     """fault: U5"""
     async with staged() as stage:
         first = await stage.say("hello")
-        with pytest.raises(Garbled):
+        with pytest.raises(MalformedResponse):
             await stage.say("hello", first, "/crash")
         await stage.say("hello", first, "again")
         assert len(stage.conversations) == 2
@@ -82,9 +88,9 @@ async def test_a_peer_that_stalls_is_timed_out_and_the_others_do_not_notice() ->
     limits = replace(QUICK, timeouts=Timeouts(2.0, 0.2, 0.2, 20.0))
     async with staged(limits) as stage:
         stalled = await stage.model.ask(request("/stall"))
-        with pytest.raises(TimedOut, match="limit: idle"):
-            await told(stalled)
-        with pytest.raises(TimedOut, match="limit: first_byte"):
+        with pytest.raises(UpstreamTimeout, match="limit: idle"):
+            await emitted(stalled)
+        with pytest.raises(UpstreamTimeout, match="limit: first_byte"):
             await stage.say("/silent")
         await until(lambda: stage.echo.open == 0)
         assert await stage.say("hello") == "You said (1): hello"
@@ -93,14 +99,14 @@ async def test_a_peer_that_stalls_is_timed_out_and_the_others_do_not_notice() ->
 async def test_an_answer_has_a_total_limit() -> None:
     limits = replace(QUICK, timeouts=Timeouts(2.0, 5.0, 5.0, 0.2))
     async with staged(limits) as stage:
-        with pytest.raises(TimedOut, match="limit: total"):
+        with pytest.raises(UpstreamTimeout, match="limit: total"):
             await stage.say("/stall")
 
 
 async def test_a_frame_that_is_too_large_ends_the_line_with_a_word_about_its_size() -> None:
     """fault: U9"""
     async with staged(replace(QUICK, frame=64 * KIB)) as stage:
-        with pytest.raises(Unavailable, match="sent a frame larger than 64 KiB"):
+        with pytest.raises(UpstreamUnavailable, match="sent a frame larger than 64 KiB"):
             await stage.say(f"/huge {65 * KIB}")
         assert await stage.say("hello") == "You said (1): hello"
 
@@ -108,7 +114,7 @@ async def test_a_frame_that_is_too_large_ends_the_line_with_a_word_about_its_siz
 async def test_an_endless_answer_is_cut_at_the_cap_and_cancelled() -> None:
     """fault: U9"""
     async with staged(replace(QUICK, answer=10 * KIB)) as stage:
-        with pytest.raises(Garbled, match="more than 10 KiB in one answer"):
+        with pytest.raises(MalformedResponse, match="more than 10 KiB in one answer"):
             await stage.say("/endless")
         await until(lambda: stage.echo.open == 0)
 
@@ -119,14 +125,14 @@ async def test_a_reader_who_does_not_read_loses_his_answer_and_holds_up_nobody()
         unread = await stage.model.ask(request("/endless"))
         await until(lambda: stage.echo.open == 0)
         assert await stage.say("hello") == "You said (1): hello"
-        with pytest.raises(Garbled, match="nobody read 64 KiB of it"):
-            await told(unread)
+        with pytest.raises(MalformedResponse, match="the client did not read 64 KiB of it"):
+            await emitted(unread)
 
 
 async def test_what_is_no_frame_ends_the_line() -> None:
     """fault: U8"""
     async with staged() as stage:
-        with pytest.raises(Unavailable, match="does not keep to the protocol"):
+        with pytest.raises(UpstreamUnavailable, match="does not keep to the protocol"):
             await stage.say("/garble")
         assert await stage.say("hello") == "You said (1): hello"
 
@@ -148,7 +154,7 @@ async def test_a_known_frame_with_a_wrong_field_is_no_frame(frame: str) -> None:
         await connection.send(frame)
 
     async with answering(scripted(answer)) as model:
-        with pytest.raises(Unavailable, match="does not keep to the protocol"):
+        with pytest.raises(UpstreamUnavailable, match="does not keep to the protocol"):
             await model.ask(request("hi"))
 
 
@@ -162,7 +168,7 @@ async def test_frames_of_unknown_types_and_fields_and_ids_are_ignored() -> None:
         await tell(connection, {"type": "delta", "id": id, "text": "too late"})
 
     async with answering(scripted(answer)) as model:
-        events = await told(await model.ask(request("hi")))
+        events = await emitted(await model.ask(request("hi")))
         assert "yours" in str(events)
         assert "not yours" not in str(events)
         assert events[-1].reason == "length"  # type: ignore[union-attr]  # the last one has one
@@ -173,7 +179,7 @@ async def test_a_binary_frame_ends_the_line() -> None:
         await connection.send(b"\x00\x01")
 
     async with answering(scripted(answer)) as model:
-        with pytest.raises(Unavailable, match="binary frame"):
+        with pytest.raises(UpstreamUnavailable, match="binary frame"):
             await model.ask(request("hi"))
 
 
@@ -184,7 +190,7 @@ async def test_a_peer_may_answer_in_fragments() -> None:
         await tell(connection, {"type": "done", "id": id})
 
     async with answering(scripted(answer)) as model:
-        assert "grüße" in str(await told(await model.ask(request("hi"))))
+        assert "grüße" in str(await emitted(await model.ask(request("hi"))))
 
 
 async def test_an_answer_to_create_conversation_that_names_none_is_garbled() -> None:
@@ -197,7 +203,7 @@ async def test_an_answer_to_create_conversation_that_names_none_is_garbled() -> 
                     await tell(connection, {"type": "done", "id": id})
 
     async with answering(handler) as model:
-        with pytest.raises(Garbled, match="without a conversation"):
+        with pytest.raises(MalformedResponse, match="without a conversation"):
             await model.ask(request("hi"))
 
 
@@ -205,7 +211,7 @@ async def test_a_peer_that_gives_no_sign_of_life_is_lost_after_two_heartbeats() 
     """fault: U4"""
     async with staged(replace(QUICK, heartbeat=0.4)) as stage:
         stage.echo.deaf = False
-        with pytest.raises(Unavailable, match="no sign of life"):
+        with pytest.raises(UpstreamUnavailable, match="no sign of life"):
             await stage.say("/deaf")
         stage.echo.deaf = False
         assert await stage.say("hello") == "You said (1): hello"
@@ -225,15 +231,15 @@ async def test_heartbeats_keep_a_silent_line_open() -> None:
                     await tell(connection, {"type": "pong"})
 
     async with answering(handler, replace(QUICK, heartbeat=0.25)) as model:
-        line = await model._peer.line()
+        connection = await model._peer.connection()
         await until(lambda: pings >= 2)
-        assert line.open
+        assert connection.open
 
 
 async def test_a_message_longer_than_the_peer_takes_is_refused_before_it_is_sent() -> None:
     async with staged(max_frame=16 * KIB) as stage:
         first = await stage.say("hello")
-        with pytest.raises(Rejected, match="takes 16 KiB at most") as raised:
+        with pytest.raises(UpstreamRejected, match="takes 16 KiB at most") as raised:
             await stage.say("hello", first, "x" * 20 * KIB)
         assert raised.value.code == "context_length_exceeded"
         assert await stage.say("hello", first, "shorter") == "You said (2): shorter"
@@ -249,9 +255,9 @@ async def test_a_peer_that_does_not_read_is_timed_out() -> None:
     over = asyncio.Event()
     limits = replace(QUICK, timeouts=Timeouts(2.0, 0.3, 5.0, 20.0))
     async with answering(handler, limits) as model:
-        line = await model._peer.line()
-        with pytest.raises(TimedOut, match="read nothing for"):
-            await line.ask(lambda own: SendMessage(own, "c", "x" * 32 * KIB * KIB))
+        connection = await model._peer.connection()
+        with pytest.raises(UpstreamTimeout, match="read nothing for"):
+            await connection.ask(lambda own: UserMessageFrame(own, "c", "x" * 32 * KIB * KIB))
         await model._peer.aclose()
         over.set()
 
@@ -259,24 +265,24 @@ async def test_a_peer_that_does_not_read_is_timed_out() -> None:
 async def test_what_could_not_be_sent_may_be_asked_again() -> None:
     """fault: U12"""
     async with staged() as stage:
-        line = await stage.peer.line()
-        await line.aclose()
-        with pytest.raises(Unavailable, match="before it was asked") as raised:
-            await line.ask(Cancel)
+        connection = await stage.peer.connection()
+        await connection.aclose()
+        with pytest.raises(UpstreamUnavailable, match="before it was asked") as raised:
+            await connection.ask(CancelAnswerFrame)
         assert raised.value.code == "upstream_unavailable"
 
 
 async def test_a_line_that_opens_while_the_peer_is_closed_is_closed_too() -> None:
     async with staged() as stage:
-        opening = asyncio.create_task(stage.peer.line())
+        opening = asyncio.create_task(stage.peer.connection())
         await asyncio.sleep(0)
         await stage.peer.aclose()
-        with pytest.raises(Unavailable, match="closed here"):
+        with pytest.raises(UpstreamUnavailable, match="closed here"):
             await opening
 
 
 @pytest.mark.parametrize("trusted", [True, False])
-async def test_tls_is_verified_or_nothing_is_said(trusted: bool) -> None:
+async def test_tls_is_verified_or_nothing_is_sent(trusted: bool) -> None:
     """fault: U2"""
     authority = trustme.CA()
 
@@ -287,18 +293,18 @@ async def test_tls_is_verified_or_nothing_is_said(trusted: bool) -> None:
     async with serve(handler, "127.0.0.1", 0, ssl=server_tls(authority)) as server:
         url = f"wss://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         tls = client_tls(authority if trusted else trustme.CA())
-        peer = Peer("box", url, "canary", limits=QUICK, tls=tls, environment={})
+        peer = ReconnectingPeer("box", url, "canary", limits=QUICK, tls=tls, environment={})
         if trusted:
-            assert (await peer.line()).open
+            assert (await peer.connection()).open
         else:
-            with pytest.raises(Unavailable, match=r"certificate of .* is not accepted"):
-                await peer.line()
+            with pytest.raises(UpstreamUnavailable, match=r"certificate of .* is not accepted"):
+                await peer.connection()
         await peer.aclose()
 
 
-async def test_a_refused_credential_is_told_as_ours() -> None:
+async def test_a_refused_credential_is_reported_as_ours() -> None:
     async with staged(token="another") as stage:
-        with pytest.raises(Unavailable, match="refused our credentials") as raised:
+        with pytest.raises(UpstreamUnavailable, match="refused our credentials") as raised:
             await stage.say("hello")
         assert raised.value.code == "upstream_auth"
         assert "secret" not in str(raised.value)
@@ -317,7 +323,7 @@ async def test_a_peer_that_closes_instead_of_a_welcome_says_why(close: int, word
         await connection.close(close, "a secret reason")
 
     async with answering(handler) as model:
-        with pytest.raises(Unavailable, match=words) as raised:
+        with pytest.raises(UpstreamUnavailable, match=words) as raised:
             await model.ask(request("hi"))
         assert raised.value.code == code
         assert "secret reason" not in str(raised.value)
@@ -329,7 +335,7 @@ async def test_a_peer_of_another_protocol_is_not_spoken_to() -> None:
         await connection.wait_closed()
 
     async with answering(handler) as model:
-        with pytest.raises(Unavailable, match="speaks protocol 2, not 1"):
+        with pytest.raises(UpstreamUnavailable, match="speaks protocol 2, not 1"):
             await model.ask(request("hi"))
 
 
@@ -339,8 +345,8 @@ async def test_a_peer_that_does_not_welcome_us_is_given_up_at_the_connect_limit(
     async def handler(connection: Any) -> None:
         await connection.wait_closed()
 
-    async with answering(handler, Limits(Timeouts(0.2, 5, 5, 5))) as model:
-        with pytest.raises(Unavailable, match=r"no welcome .*limit: connect") as raised:
+    async with answering(handler, PeerLimits(Timeouts(0.2, 5, 5, 5))) as model:
+        with pytest.raises(UpstreamUnavailable, match=r"no welcome .*limit: connect") as raised:
             await model.ask(request("hi"))
         assert raised.value.status == 504
 
@@ -366,9 +372,9 @@ async def test_a_server_that_is_no_peer_is_unavailable(answer: bytes, words: str
 
     async with await asyncio.start_server(hand_out, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
-        peer = Peer("box", f"ws://127.0.0.1:{port}", limits=QUICK, environment={})
-        with pytest.raises(Unavailable, match=words):
-            await peer.line()
+        peer = ReconnectingPeer("box", f"ws://127.0.0.1:{port}", limits=QUICK, environment={})
+        with pytest.raises(UpstreamUnavailable, match=words):
+            await peer.connection()
 
 
 async def test_while_a_peer_cannot_be_reached_it_is_tried_ever_more_seldom() -> None:
@@ -377,13 +383,13 @@ async def test_while_a_peer_cannot_be_reached_it_is_tried_ever_more_seldom() -> 
     port = server.sockets[0].getsockname()[1]
     server.close()
     await server.wait_closed()
-    peer = Peer("box", f"ws://127.0.0.1:{port}", limits=QUICK, environment={}, chance=lambda: 1.0)
+    peer = ReconnectingPeer("box", f"ws://127.0.0.1:{port}", limits=QUICK, environment={}, chance=lambda: 1.0)
     rests = []
     for _ in range(8):
-        with pytest.raises(Unavailable, match="refused the connection"):
-            await peer.line()
-        with pytest.raises(Unavailable, match="left alone") as raised:
-            await peer.line()
+        with pytest.raises(UpstreamUnavailable, match="refused the connection"):
+            await peer.connection()
+        with pytest.raises(UpstreamUnavailable, match="left alone") as raised:
+            await peer.connection()
         rests.append(round(raised.value.retry_after or 0, 1))
         peer._rest_until = 0.0
     assert rests == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
@@ -399,19 +405,19 @@ async def test_many_who_need_a_line_at_once_share_one_attempt() -> None:
         await connection.wait_closed()
 
     async with answering(handler) as model:
-        lines = await asyncio.gather(*[model._peer.line() for _ in range(20)])
-        assert len({id(line) for line in lines}) == opened == 1
+        lines = await asyncio.gather(*[model._peer.connection() for _ in range(20)])
+        assert len({id(connection) for connection in lines}) == opened == 1
 
 
 async def test_closing_fails_what_is_open_and_leaves_no_task_behind() -> None:
-    """I7"""
+    """fault: I7"""
     before = asyncio.all_tasks()
     async with staged() as stage:
         answer = await stage.model.ask(request("/stall"))
         await stage.peer.aclose()
-        with pytest.raises(Garbled, match="was left in mid-answer"):
-            await told(answer)
-        with pytest.raises(Unavailable, match="closed here"):
+        with pytest.raises(MalformedResponse, match="was left in mid-answer"):
+            await emitted(answer)
+        with pytest.raises(UpstreamUnavailable, match="closed here"):
             await stage.say("hello")
     gc.collect()
     await until(lambda: asyncio.all_tasks() == before)
@@ -420,5 +426,5 @@ async def test_closing_fails_what_is_open_and_leaves_no_task_behind() -> None:
 @pytest.mark.parametrize("url", ["ftp://x", "ws://", "ws://user:pw@host/", "ws://ho st/", "box:80"])
 def test_a_bad_address_is_refused_without_repeating_it(url: str) -> None:
     with pytest.raises(GatewayFault) as raised:
-        Peer("box", url, environment={})
+        ReconnectingPeer("box", url, environment={})
     assert "pw" not in str(raised.value)

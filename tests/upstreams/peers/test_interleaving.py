@@ -1,4 +1,4 @@
-"""Whatever clients do at the same time, the peer's conversation is the history that the client sent (T8).
+"""Whatever clients do at the same time, the peer's conversation is the history that the client sent (spec: T8).
 
 fault: M5. Clients continue, fork, edit, leave and come back with their histories replayed a little differently, while the
 peer forgets and is restarted; each answer must have been given in a conversation that holds just what its client knows.
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from tests.upstreams.peers.talking import Stage, request, staged, until
-from tests.upstreams.peers.test_turns import expanded
+from tests.upstreams.peers.test_history_turns import expanded
 
 TOPICS = st.sampled_from(["one", "two\n  indented", "<turn>", "", "You said (1): one"])
 RUDE = "/endless"
@@ -87,14 +87,14 @@ class Talks(RuleBasedStateMachine):
         [held] = [one for one in answered if one[-2][1].endswith(new)]
         (_, opening), *later = held
         history += [new, answer]
-        assert said([*expanded(opening), *later]) == said(zip("ua" * (len(history) // 2), history, strict=True))
+        assert output([*expanded(opening), *later]) == output(zip("ua" * (len(history) // 2), history, strict=True))
 
     def teardown(self) -> None:
         self.runner.run(self.stack.aclose())
         self.runner.close()
 
 
-def said(turns: Any) -> list[tuple[str, str]]:
+def output(turns: Any) -> list[tuple[str, str]]:
     """Turns as they are compared: the user's words up to the blanks at their ends, the model's without blanks."""
     return [(who[0], text.strip() if who[0] == "u" else "".join(text.split())) for who, text in turns]
 

@@ -1,20 +1,20 @@
-"""Anthropic Messages."""
+"""Translate the Anthropic Messages dialect."""
 
-from toolgate.dialects.anthropic import counting, server, upstream
+from toolgate.dialects.anthropic import server, upstream, upstream_token_count
+from toolgate.dialects.anthropic.shared_codec import NAME
 from toolgate.dialects.anthropic.thinking import without_signed_thinking
-from toolgate.dialects.anthropic.tool_servers import reads_server_tools, take_servers
-from toolgate.dialects.anthropic.words import NAME
+from toolgate.dialects.anthropic.tool_servers import extract_servers, reads_server_tools
 from toolgate.dialects.dialect import Dialect
 
 DIALECT = Dialect(
     NAME,
     server,
     upstream,
-    passed_headers=("anthropic-beta",),
-    native=True,
-    pausing=True,
-    take_servers=take_servers,
+    forwarded_headers=("anthropic-beta",),
+    native_tools=True,
+    native_pause=True,
+    extract_servers=extract_servers,
     reads_server_tools=reads_server_tools,
-    mend_refused=without_signed_thinking,
-    counting=counting,
+    repair_rejected=without_signed_thinking,
+    token_count=upstream_token_count,
 )

@@ -1,27 +1,32 @@
-"""Messages to Messages: events pass as they came, and only what breaks clients is mended.
+"""Relay Messages streams and whole answers to Messages clients, repairing only what breaks clients.
 
-Mended are a missing or second `message_start`, usage without the counts that SDKs demand, empty text blocks, starts and
-stops said twice or not at all, the numbers of blocks, blocks that are open side by side, characters that are cut in two,
-thinking sent into a block of text, inputs that come whole in the start of a call or quoted twice, ids that clients refuse,
-a stop reason that forgets the calls, and a missing `message_stop`. A call whose arguments turn out to be no JSON object
-ends the stream with an error. Unknown fields, blocks and events stay as they are.
+Repaired are a missing or second `message_start`, usage without the counts that SDKs require, empty text blocks, repeated or
+missing starts and stops, the numbers of blocks, blocks that are open at the same time, characters that are cut in two,
+thinking sent into a block of text, inputs that come complete in the start of a call or quoted twice, ids that clients
+reject, a stop reason that ignores the calls, and a missing `message_stop`. A call whose arguments turn out to be no JSON
+object ends the stream with an error. Unknown fields, blocks and events stay unchanged.
 """
 
 import re
 from typing import Any
 
 from toolgate.conversation import ids
-from toolgate.conversation.arguments import ArgumentStream, as_object, as_text, is_object, settled
-from toolgate.conversation.errors import Garbled, ToolgateError
+from toolgate.conversation.arguments import (
+    ArgumentNormalizer,
+    arguments_object,
+    arguments_text,
+    is_object,
+    normalize_arguments,
+)
+from toolgate.conversation.errors import MalformedResponse, ToolgateError
 from toolgate.conversation.events import FinishReason, ModelResponse, Usage
 from toolgate.conversation.message import Part
-from toolgate.conversation.names import CallNames
 from toolgate.conversation.request import ModelRequest
-from toolgate.conversation.stock import names_of
 from toolgate.conversation.surrogates import SurrogateJoiner
-from toolgate.dialects.anthropic.server import encode_stream_error, unusable_arguments
-from toolgate.dialects.anthropic.stream import object_of, read_event
-from toolgate.dialects.anthropic.words import (
+from toolgate.conversation.tool_memoization import tool_names
+from toolgate.conversation.tool_name_matching import CallNameCorrector
+from toolgate.dialects.anthropic.server import encode_error_as_text, encode_stream_error, invalid_arguments
+from toolgate.dialects.anthropic.shared_codec import (
     ID_PATTERN,
     event_bytes,
     is_official,
@@ -31,11 +36,12 @@ from toolgate.dialects.anthropic.words import (
     write_reason,
     write_usage,
 )
-from toolgate.dialects.dialect import PassedText, Reply
-from toolgate.wire.frames import Frame
+from toolgate.dialects.anthropic.stream_decoder import object_of, read_event
+from toolgate.dialects.dialect import AnswerMetadata, RelayedText
+from toolgate.wire.stream_framing import Frame
 
 _ID = re.compile(ID_PATTERN)
-_OF_A_BLOCK = frozenset({"content_block_start", "content_block_delta", "content_block_stop"})
+_BLOCK_EVENTS = frozenset({"content_block_start", "content_block_delta", "content_block_stop"})
 _KINDS = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "thinking"}
 _EMPTY: dict[str, dict[str, Any]] = {
     "text": {"type": "text", "text": ""},
@@ -44,9 +50,9 @@ _EMPTY: dict[str, dict[str, Any]] = {
 
 
 class _Block:
-    """A block that is open: its number for the client, once it has one, and what was held back."""
+    """An open block: its number in the relayed stream, once it has one, and what was held back of it."""
 
-    __slots__ = ("arguments", "given_id", "input", "kind", "number", "pairs", "start")
+    __slots__ = ("arguments", "given_id", "input", "kind", "number", "start", "surrogates")
 
     def __init__(self, start: dict[str, Any]) -> None:
         self.start = start
@@ -54,61 +60,61 @@ class _Block:
         self.given_id = start["content_block"].get("id")
         self.number: int | None = None
         self.input: Any = None
-        self.arguments = ArgumentStream()
-        self.pairs = SurrogateJoiner()
+        self.arguments = ArgumentNormalizer()
+        self.surrogates = SurrogateJoiner()
 
     def is_open_call(self) -> bool:
-        """Whether arguments may still come for it."""
-        return self.kind == "tool_use" and not is_object(settled("".join(self.arguments.pieces) or "?"))
+        """Return whether more arguments may follow."""
+        return self.kind == "tool_use" and not is_object(normalize_arguments("".join(self.arguments.fragments) or "?"))
 
 
 class MessagesRelay:
-    """Passes a message stream on."""
+    """Relays a message stream."""
 
-    def __init__(self, request: ModelRequest, reply: Reply) -> None:
+    def __init__(self, request: ModelRequest, metadata: AnswerMetadata) -> None:
         self.done = False
-        self.names = CallNames(names_of(request.tools))
+        self.names = CallNameCorrector(tool_names(request.tools))
         self.usage: Usage | None = None
-        self._reply = reply
+        self._metadata = metadata
         self._began = False
         self._blocks: dict[Any, _Block] = {}
         self._count = 0
-        self._current: Any = None  # the index of the call for whose end others wait
-        self._waiting: dict[Any, list[dict[str, Any]]] = {}  # events of blocks that began amid a call, by their index
+        self._current: Any = None  # the index of the call whose end other blocks wait for
+        self._waiting: dict[Any, list[dict[str, Any]]] = {}  # events of blocks that began inside a call, by index
         self._ids: set[str] = set()
         self._reason: FinishReason | None = None
-        self._unusable: str | None = None  # the tool of a call whose arguments are no object
-        self._passed = PassedText()
-        self._held: dict[str, Any] | None = None  # a message_delta for want of usage
+        self._invalid_tool: str | None = None  # the tool of a call whose arguments are no object
+        self._relayed = RelayedText()
+        self._held: dict[str, Any] | None = None  # a message_delta that lacks usage
 
     @property
     def reason(self) -> FinishReason | None:
-        """Why the answer ended, once it has."""
+        """The finish reason, once the answer has ended."""
         return self._reason
 
     @property
     def calls(self) -> int:
-        """How many calls it holds so far."""
+        """The number of calls so far."""
         return len(self._ids)
 
     @property
     def lacks_usage(self) -> bool:
-        """Whether the answer is complete without usage."""
+        """Whether the answer is complete and the upstream reported no usage."""
         return self.done and self.usage is None
 
     def received(self) -> list[Part]:
-        """The texts of all blocks so far."""
-        return self._passed.parts()
+        """Return the texts of all blocks so far."""
+        return self._relayed.parts()
 
     def feed(self, frame: Frame) -> bytes:
-        """The event as the client should see it."""
+        """Return the event as the client should receive it."""
         event = None if self.done else read_event(frame)
         if event is None:
             return b""
         match event["type"]:
             case "content_block_delta" if not self._waiting:
                 return self._begin() + self._delta(event)
-            case kind if kind in _OF_A_BLOCK:
+            case kind if kind in _BLOCK_EVENTS:
                 return self._begin() + self._block_event(event)
             case "message_start":
                 return self._begin(event)
@@ -120,15 +126,17 @@ class MessagesRelay:
                 return event_bytes(event)
 
     def error(self, error: ToolgateError) -> bytes:
-        """The error as an event; nothing follows it."""
-        return encode_stream_error(error, self._reply.request_id)
+        """Encode the error as an event; nothing follows it."""
+        if self._metadata.loses_errors:
+            return self._begin() + encode_error_as_text(error, self._count)
+        return encode_stream_error(error, self._metadata.request_id)
 
     def end(self) -> bytes:
-        """What is left to say."""
+        """Return the last events; raise MalformedResponse if the stream was cut short."""
         if self.done:
             return b""
         if self._reason is None:
-            raise Garbled("The upstream's stream ended before the answer was complete.")
+            raise MalformedResponse("The upstream's stream ended before the answer was complete.")
         return self._finish()
 
     def _begin(self, event: dict[str, Any] | None = None) -> bytes:
@@ -136,42 +144,40 @@ class MessagesRelay:
             return b""
         self._began = True
         event = event or {"type": "message_start"}
-        said = event.get("message") or {}
-        self.usage = read_usage(said.get("usage"))
-        usage = {**write_usage(self.usage or Usage()), **_said(said.get("usage"))}
-        plain = write_message(self._reply, [], None, None, Usage())
-        message = {**plain, **_said(said), "content": [], "stop_reason": None, "usage": usage}
+        sent = event.get("message") or {}
+        self.usage = read_usage(sent.get("usage"))
+        usage = {**write_usage(self.usage or Usage()), **_without_nulls(sent.get("usage"))}
+        default = write_message(self._metadata, [], None, None, Usage())
+        message = {**default, **_without_nulls(sent), "content": [], "stop_reason": None, "usage": usage}
         return event_bytes({**event, "message": message})
 
     def _block_event(self, event: dict[str, Any]) -> bytes:
-        """The event if it is this block's turn: clients read one block at a time, while calls may come side by side."""
+        """Relay or queue the event: clients read one block at a time, while upstreams may interleave calls."""
         index = event.get("index")
         if not self._waiting:
-            if event["type"] != "content_block_start" or not self._is_amid_call(index):
-                return self._of_block(event)
+            if event["type"] != "content_block_start":
+                return self._relay_block(event)
+            open_calls = [one for one, block in self._blocks.items() if one != index and block.is_open_call()]
+            self._current = open_calls[0] if open_calls else None
+            if not open_calls:
+                return self._relay_block(event)
         elif index == self._current:
-            told = self._of_block(event)
-            return told + self._next_blocks() if index not in self._blocks else told
+            events = self._relay_block(event)
+            return events + self._next_blocks() if index not in self._blocks else events
         self._waiting.setdefault(index, []).append(event)
         return b""
 
-    def _is_amid_call(self, beginning: Any) -> bool:
-        """Whether the block that begins must wait for the end of a call."""
-        found = [index for index, block in self._blocks.items() if index != beginning and block.is_open_call()]
-        self._current = found[0] if found else None
-        return bool(found)
-
     def _next_blocks(self) -> bytes:
-        """The blocks that waited, up to one for whose end the others have to wait on."""
-        told = b""
+        """Relay the queued blocks, up to an open call whose end the others have to wait for."""
+        events = b""
         while self._waiting:
             self._current = next(iter(self._waiting))
-            told += b"".join([self._of_block(event) for event in self._waiting.pop(self._current)])
+            events += b"".join([self._relay_block(event) for event in self._waiting.pop(self._current)])
             if self._current in self._blocks and self._blocks[self._current].is_open_call():
                 break
-        return told
+        return events
 
-    def _of_block(self, event: dict[str, Any]) -> bytes:
+    def _relay_block(self, event: dict[str, Any]) -> bytes:
         match event["type"]:
             case "content_block_delta":
                 return self._delta(event)
@@ -191,24 +197,20 @@ class MessagesRelay:
             {**event, "content_block": {**_EMPTY.get(kind, {}), **value, "type": kind}}
         )
         if kind == "tool_use":
-            self._mend_call(block)
-        self._keep(value, index)
+            self._repair_call(block)
+        self._count_text(value, index)
         if kind == "text" and not value.get("text"):
-            return closed  # it begins with its first words, or not at all
+            return closed  # it starts with its first delta, or not at all
         return closed + self._open(block)
 
-    def _mend_call(self, block: _Block) -> None:
+    def _repair_call(self, block: _Block) -> None:
         value = block.start["content_block"]
         if not value.get("name"):
-            raise Garbled("The upstream sent a tool call without a name.")
-        value["name"] = self.names.correct(as_text(value["name"]))
+            raise MalformedResponse("The upstream sent a tool call without a name.")
+        value["name"] = self.names.correct(arguments_text(value["name"]))
         block.input = value.get("input")
-        value |= {"id": self._fitting_id(as_text(value.get("id"))), "input": {}}
-
-    def _fitting_id(self, given: str) -> str:
-        id = mended_id(given, self._ids)
-        self._ids.add(id)
-        return id
+        value |= {"id": repair_id(arguments_text(value.get("id")), self._ids), "input": {}}
+        self._ids.add(value["id"])
 
     def _open(self, block: _Block) -> bytes:
         block.number = self._count
@@ -224,100 +226,92 @@ class MessagesRelay:
         before = b""
         if block is None or (kind is not None and block.kind != kind and block.kind in _EMPTY):
             if kind is None:
-                return self._stray(delta)
-            before = self._start_anew(index, kind)
-            block = self._blocks[index]
+                if str(delta.get("partial_json") or "").strip():
+                    raise MalformedResponse("The upstream sent arguments for a tool call that it never began.")
+                return b""
+            before = self._close_open()
+            start = {"type": "content_block_start", "index": index, "content_block": dict(_EMPTY[kind])}
+            block = self._blocks[index] = _Block(start)
         if block.number is None:
             before += self._open(block)
         if "partial_json" in delta:
-            delta["partial_json"] = block.arguments.feed(as_text(delta["partial_json"]))
+            delta["partial_json"] = block.arguments.feed(arguments_text(delta["partial_json"]))
             if not delta["partial_json"]:
                 return before
         elif kind is not None and type(text := delta.get(kind)) is str and text:
-            delta[kind] = block.pairs.feed(text)
+            delta[kind] = block.surrogates.feed(text)
             if not delta[kind] and delta.keys() == {"type", kind}:
                 return before
-        self._keep(delta, index)
+        self._count_text(delta, index)
         event["index"] = block.number
         return before + event_bytes(event)
 
-    def _keep(self, value: dict[str, Any], index: Any) -> None:
-        """Keep the text of a delta, or of a block's start, for counting."""
-        passed = self._passed
+    def _count_text(self, value: dict[str, Any], index: Any) -> None:
+        """Keep the text of a delta, or of a block's start, for counting its tokens."""
+        relayed = self._relayed
         match value:
             case {"type": "text_delta" | "text", "text": str(text)}:
-                passed.text.append(text)
+                relayed.text.append(text)
             case {"type": "input_json_delta", "partial_json": str(text)}:
-                passed.calls.setdefault((index, len(self._ids)), [""]).append(text)
+                relayed.calls.setdefault((index, len(self._ids)), [""]).append(text)
             case {"type": "tool_use", "name": name}:
-                passed.calls[index, len(self._ids)] = [as_text(name)]
+                relayed.calls[index, len(self._ids)] = [arguments_text(name)]
             case {"type": "thinking_delta" | "thinking", "thinking": str(text)}:
-                passed.thoughts.append(text)
-
-    def _start_anew(self, index: Any, kind: str) -> bytes:
-        closed = self._close_open()
-        self._blocks[index] = _Block(
-            {"type": "content_block_start", "index": index, "content_block": dict(_EMPTY[kind])}
-        )
-        return closed
-
-    def _stray(self, delta: dict[str, Any]) -> bytes:
-        """A delta for a block that is not open: arguments are missed by somebody, anything else by nobody."""
-        if str(delta.get("partial_json") or "").strip():
-            raise Garbled("The upstream sent arguments for a tool call that it never began.")
-        return b""
+                relayed.reasoning.append(text)
 
     def _stop(self, index: Any) -> bytes:
         block = self._blocks.pop(index, None)
         if block is None or block.number is None:
             return b""
-        return self._rest_of(block) + event_bytes({"type": "content_block_stop", "index": block.number})
-
-    def _rest_of(self, block: _Block) -> bytes:
-        """What was held back of a block, which ends."""
+        kind, field, text = f"{block.kind}_delta", block.kind, ""
         if block.kind in _EMPTY:
-            kind = f"{block.kind}_delta"
-            return self._last_delta(block, kind, block.kind, block.pairs.end())
-        if not block.arguments.pieces and block.input:
-            block.arguments.feed(as_text(block.input))
-            text = settled("".join(block.arguments.pieces))
+            text = block.surrogates.end()
         else:
-            text = block.arguments.end() if block.arguments.pieces else ""
+            kind, field, text = "input_json_delta", "partial_json", self._rest_of_arguments(block)
+        stop = event_bytes({"type": "content_block_stop", "index": block.number})
+        if not text:
+            return stop
+        delta = {"type": kind, field: text}
+        return event_bytes({"type": "content_block_delta", "index": block.number, "delta": delta}) + stop
+
+    def _rest_of_arguments(self, block: _Block) -> str:
+        """Return what was held back of a call's arguments, and note a call whose arguments are no object."""
+        if not block.arguments.fragments and block.input:
+            block.arguments.feed(arguments_text(block.input))
+            text = normalize_arguments("".join(block.arguments.fragments))
+        else:
+            text = block.arguments.end() if block.arguments.fragments else ""
         if (
             block.kind == "tool_use"
-            and block.arguments.pieces
-            and not is_object(settled("".join(block.arguments.pieces)))
+            and block.arguments.fragments
+            and not is_object(normalize_arguments("".join(block.arguments.fragments)))
         ):
-            self._unusable = block.start["content_block"]["name"]
-        return self._last_delta(block, "input_json_delta", "partial_json", text)
-
-    def _last_delta(self, block: _Block, kind: str, field: str, text: str) -> bytes:
-        delta = {"type": kind, field: text}
-        event = {"type": "content_block_delta", "index": block.number, "delta": delta}
-        return event_bytes(event) if text else b""
+            self._invalid_tool = block.start["content_block"]["name"]
+        return text
 
     def _close_open(self) -> bytes:
         return b"".join([self._stop(index) for index in list(self._blocks)])
 
     def _close_all(self) -> bytes:
-        """End the open block and those that waited for it."""
-        told = b""
+        """End the open block and the queued ones."""
+        events = b""
         while self._waiting:
-            told += self._close_open() + self._next_blocks()
-        return told + self._close_open()
+            events += self._close_open() + self._next_blocks()
+        return events + self._close_open()
 
     def _message_delta(self, event: dict[str, Any]) -> bytes:
         delta = dict(event.get("delta") or {})
         self.usage = read_usage(event.get("usage"), self.usage)
-        word = delta.get("stop_reason")
-        if type(word) is str:
-            self._reason, delta["stop_reason"] = mended_reason(word, bool(self._ids), delta.get("stop_sequence"))
-        if self._unusable is not None and self._reason in ("stop", "tool_calls"):
-            raise unusable_arguments(self._unusable)
+        sent = delta.get("stop_reason")
+        if type(sent) is str:
+            self._reason, delta["stop_reason"] = repair_reason(sent, bool(self._ids), delta.get("stop_sequence"))
+        if self._invalid_tool is not None and self._reason in ("stop", "tool_calls"):
+            raise invalid_arguments(self._invalid_tool)
         if self.usage is None:
             self._held = {**event, "delta": delta}
             return b""
-        return event_bytes({**event, "delta": delta, "usage": {**write_usage(self.usage), **_said(event.get("usage"))}})
+        usage = {**write_usage(self.usage), **_without_nulls(event.get("usage"))}
+        return event_bytes({**event, "delta": delta, "usage": usage})
 
     def _finish(self) -> bytes:
         self.done = True
@@ -327,54 +321,52 @@ class MessagesRelay:
         return closed if self.usage is None else closed + event_bytes({"type": "message_stop"})
 
     def end_with(self, usage: Usage) -> bytes:
-        """The last events, with this usage."""
+        """Return the last events, with this usage."""
         self.usage = usage
         last = {**(self._held or {"type": "message_delta", "delta": {}}), "usage": write_usage(usage)}
         return event_bytes(last) + event_bytes({"type": "message_stop"})
 
 
-def _said(value: Any) -> dict[str, Any]:
-    """What an object says, without the fields that it leaves open."""
+def _without_nulls(value: Any) -> dict[str, Any]:
     return {name: held for name, held in value.items() if held is not None} if type(value) is dict else {}
 
 
-def mended_id(given: str, used: set[str]) -> str:
-    """The id if clients accept it and it is new, else another from which the upstream's own is found again."""
+def repair_id(given: str, used: set[str]) -> str:
+    """Return the id if clients accept it and it is new, else one from which the upstream's own can be decoded."""
     if _ID.fullmatch(given) and given not in used:
         return given
-    return ids.portable(given) if given and given not in used else ids.new_call_id()
+    return ids.portable_id(given) if given and given not in used else ids.new_call_id()
 
 
-def mended_reason(word: str, called: bool, stop_sequence: Any) -> tuple[FinishReason, str]:
-    """The finish reason and its word, told by what the answer holds."""
-    reason = read_reason(word)
+def repair_reason(stop_reason: str, called: bool, stop_sequence: Any) -> tuple[FinishReason, str]:
+    """Return the finish reason and the stop reason that agree with whether the answer has calls."""
+    reason = read_reason(stop_reason)
     if reason == "stop" and called:
         return "tool_calls", write_reason("tool_calls")
     if reason == "tool_calls" and not called:
         return "stop", write_reason("stop")
-    return reason, word if is_official(word) else write_reason(reason, stop_sequence)
+    return reason, stop_reason if is_official(stop_reason) else write_reason(reason, stop_sequence)
 
 
-def mend_response(body: dict[str, Any], response: ModelResponse, reply: Reply) -> dict[str, Any]:
-    """A whole answer as it came, with empty texts left out and calls, reason and usage mended."""
+def repair_response(body: dict[str, Any], response: ModelResponse, metadata: AnswerMetadata) -> dict[str, Any]:
+    """Return a whole answer with empty texts left out and calls, stop reason and usage repaired."""
     used: set[str] = set()
-    content = [_mended(block, used) for block in body["content"] if not _is_empty_text(block)]
-    plain = write_message(reply, content, None, None, response.usage or Usage())
-    usage = {**plain["usage"], **_said(body.get("usage"))}
-    stop_sequence = body.get("stop_sequence")
-    _, word = mended_reason(as_text(body.get("stop_reason")) or "end_turn", bool(used), stop_sequence)
-    fixed = {"content": content, "type": "message", "role": "assistant", "stop_reason": word, "usage": usage}
-    return {**plain, **{name: held for name, held in body.items() if held is not None or name not in plain}, **fixed}
-
-
-def _is_empty_text(block: Any) -> bool:
-    return type(block) is dict and block.get("type") == "text" and not block.get("text")
-
-
-def _mended(block: Any, used: set[str]) -> Any:
-    if type(block) is not dict or block.get("type") != "tool_use":
-        return block
-    id = mended_id(as_text(block.get("id")), used)
-    used.add(id)
-    given = block.get("input")
-    return {**block, "id": id, "input": given if type(given) is dict else as_object(as_text(given))}
+    content: list[Any] = []
+    for block in body["content"]:
+        match block:
+            case {"type": "tool_use"}:
+                id, given = repair_id(arguments_text(block.get("id")), used), block.get("input")
+                used.add(id)
+                value = given if type(given) is dict else arguments_object(arguments_text(given))
+                content.append({**block, "id": id, "input": value})
+            case {"type": "text"} if not block.get("text"):
+                pass
+            case _:
+                content.append(block)
+    default = write_message(metadata, content, None, None, response.usage or Usage())
+    usage = {**default["usage"], **_without_nulls(body.get("usage"))}
+    sent = arguments_text(body.get("stop_reason")) or "end_turn"
+    _, stop_reason = repair_reason(sent, bool(used), body.get("stop_sequence"))
+    fixed = {"content": content, "type": "message", "role": "assistant", "stop_reason": stop_reason, "usage": usage}
+    kept = {name: held for name, held in body.items() if held is not None or name not in default}
+    return {**default, **kept, **fixed}

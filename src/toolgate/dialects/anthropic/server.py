@@ -1,7 +1,4 @@
-"""The side of Messages that faces a client: its answers, whole and streamed, its errors and its small bodies.
-
-Reading requests has a file of its own, `requests.py`.
-"""
+"""Encode answers, errors, token counts and model lists for Messages clients. Requests are decoded in `requests.py`."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -9,14 +6,14 @@ from typing import Any
 
 from toolgate.conversation import ids
 from toolgate.conversation.arguments import is_object
-from toolgate.conversation.errors import Garbled, ToolgateError
+from toolgate.conversation.errors import MalformedResponse, ToolgateError
 from toolgate.conversation.events import Delta, Finish, ModelResponse, PartEnd, PartStart, RunEvent, StepStart, Usage
-from toolgate.conversation.message import Extra, Media, Opaque, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
+from toolgate.conversation.message import Media, Opaque, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
+from toolgate.conversation.reasoning_envelope import wrap_signature
 from toolgate.conversation.request import ModelRequest
-from toolgate.conversation.seals import enclose
 from toolgate.conversation.size import rough_input_tokens
 from toolgate.dialects.anthropic.requests import decode_count_request, decode_request
-from toolgate.dialects.anthropic.words import (
+from toolgate.dialects.anthropic.shared_codec import (
     NAME,
     OWN_SERVER,
     event_bytes,
@@ -25,7 +22,7 @@ from toolgate.dialects.anthropic.words import (
     write_reason,
     write_usage,
 )
-from toolgate.dialects.dialect import Encoder, Reply
+from toolgate.dialects.dialect import AnswerMetadata, StreamEncoder
 from toolgate.dialects.dialect import warning_comment as encode_warning
 from toolgate.wire.jsontext import encode
 
@@ -56,49 +53,49 @@ _ERROR_TYPES = {
     504: "timeout_error",
     529: "overloaded_error",
 }
-_OF_THE_DELTA = ("container", "stop_details", "stop_reason")
+_DELTA_FIELDS = ("container", "stop_details", "stop_reason")  # fields of the last event that belong inside its `delta`
 
 
 def reply_id() -> str:
-    """A fresh id for an answer."""
-    return "msg_" + ids.mint(24)
+    """Return a new message id."""
+    return "msg_" + ids.random_suffix(24)
 
 
-def encoder(request: ModelRequest, reply: Reply) -> Encoder:
-    """An encoder for the answer to this request."""
-    return MessagesEncoder(reply, request)
+def encoder(request: ModelRequest, metadata: AnswerMetadata) -> StreamEncoder:
+    """Return an encoder for the streamed answer to this request."""
+    return MessagesEncoder(metadata, request)
 
 
 class MessagesEncoder:
-    """Tells a run as message events.
+    """Encodes the events of a run as message events.
 
-    A block of text or thinking is opened by its first words, for an empty one breaks clients that send it back; a call is
-    opened at once. What stands around the text of a delta is written once a block.
-    Clients take arguments for a JSON object: those of the gateway's calls are sent whole, and a client's call whose
-    arguments turn out to be no object ends the stream with an error.
+    A block of text or thinking is opened by its first delta, because an empty one breaks clients that send it back; a call
+    is opened at once. The bytes around the text of a delta are encoded once per block.
+    Clients expect arguments to be a JSON object: those of the gateway's calls are sent in one delta, and a client's call
+    whose arguments turn out to be no object ends the stream with an error.
     """
 
-    def __init__(self, reply: Reply, request: ModelRequest) -> None:
-        self._reply = reply
+    def __init__(self, metadata: AnswerMetadata, request: ModelRequest) -> None:
+        self._metadata = metadata
         self._request = request
-        self._hides = not reply.shows_server_tools
+        self._hides_server_tools = not metadata.shows_server_tools
         self._began = False
         self._refused = False
-        self._blocks = 0  # how many the client has heard of
+        self._blocks = 0  # how many were sent
         self._opening = b""  # the start of the open part's block, until it is sent
         self._opened = False
-        self._around = (b"", b"")
-        self._told = False
-        self._unusable: str | None = None  # the tool of a call whose arguments are no object
+        self._around = (b"", b"")  # the bytes before and after the text of a delta
+        self._has_delta = False
+        self._invalid_tool: str | None = None  # the tool of a call whose arguments are no object
 
     def encode(self, event: RunEvent) -> bytes:
-        """The events of the dialect for this event."""
+        """Encode the message events of this event."""
         match event:
             case Delta(text):
                 before, after = self._around
                 if not before or not text:
                     return b""
-                self._told = True
+                self._has_delta = True
                 delta = before + encode(text) + after
                 return self._open() + delta if self._opening else delta
             case PartStart(part):
@@ -113,19 +110,21 @@ class MessagesEncoder:
                 return b""
 
     def error(self, error: ToolgateError) -> bytes:
-        """The error as an event; nothing follows it, for what does would make the answer look complete."""
-        return encode_stream_error(error, self._reply.request_id)
+        """Encode the error as an event; nothing follows it, because that would make the answer look complete."""
+        if self._metadata.loses_errors:
+            return self._begin(None) + encode_error_as_text(error, self._blocks)
+        return encode_stream_error(error, self._metadata.request_id)
 
     def _begin(self, usage: Usage | None) -> bytes:
         if self._began:
             return b""
         self._began = True
         usage = usage or Usage(rough_input_tokens(self._request), estimated=True)  # the end of the stream has the count
-        message = write_message(self._reply, [], None, None, usage)
+        message = write_message(self._metadata, [], None, None, usage)
         return event_bytes({"type": "message_start", "message": message}) + _PING
 
     def _start(self, part: Part) -> bytes:
-        self._told = self._opened = False
+        self._has_delta = self._opened = False
         self._opening, self._around = b"", (b"", b"")
         match part:
             case Text() | Refusal():
@@ -133,14 +132,10 @@ class MessagesEncoder:
                 self._prepare({"type": "text", "text": ""}, "text_delta", "text")
             case Reasoning():
                 self._prepare(write_thinking("", ""), "thinking_delta", "thinking")
-            case ToolCall(executor="gateway") if self._hides:
-                pass
-            case ToolCall():
+            case ToolCall() if not (self._hides_server_tools and part.executor == "gateway"):
                 self._prepare({**write_call(part), "input": {}}, "input_json_delta", "partial_json")
                 self._around = (b"", b"") if part.freeform or part.executor == "gateway" else self._around
                 return self._open()
-            case _:
-                pass
         return b""
 
     def _prepare(self, block: dict[str, Any], kind: str, field: str) -> None:
@@ -159,7 +154,7 @@ class MessagesEncoder:
         return event_bytes({"type": "content_block_delta", "index": index, "delta": delta})
 
     def _close(self, *last: dict[str, Any]) -> bytes:
-        """The last deltas of the open block and its end; nothing if it was never opened."""
+        """Encode the last deltas of the open block and its end; nothing if it was never opened."""
         if not self._opened:
             return b""
         index = self._blocks - 1
@@ -169,35 +164,34 @@ class MessagesEncoder:
     def _end(self, part: Part) -> bytes:
         match part:
             case Text(text):
-                return self._catch_up(text) + self._close(*_citation_deltas(part.extra))
+                citations = part.extra.get(NAME, {}).get("citations") or ()
+                deltas = [{"type": "citations_delta", "citation": citation} for citation in citations]
+                return self._missing_delta(text) + self._close(*deltas)
             case Refusal(text):
-                return self._catch_up(text) + self._close()
-            case Reasoning():
-                return self._end_reasoning(part)
-            case ToolCall(executor="gateway") | ToolResult() if self._hides:
+                return self._missing_delta(text) + self._close()
+            case Reasoning(text):
+                delta = self._missing_delta(text)
+                if not self._opened:
+                    return b"".join([self._whole(block) for block in write_part(part)])
+                return delta + self._close({"type": "signature_delta", "signature": _signature(part)})
+            case ToolCall(executor="gateway") | ToolResult() if self._hides_server_tools:
                 return b""
             case ToolCall(arguments=arguments):
                 if part.freeform or part.executor == "gateway":
                     whole = encode(write_input(part)).decode()
                     return self._close({"type": "input_json_delta", "partial_json": whole})
                 if part.complete and not is_object(arguments):
-                    self._unusable = part.name
-                return self._catch_up(arguments) + self._close()
+                    self._invalid_tool = part.name
+                return self._missing_delta(arguments) + self._close()
             case _:
                 return b"".join([self._whole(block) for block in write_part(part)])
 
-    def _catch_up(self, text: str) -> bytes:
-        """The text of a part that was told without a delta."""
-        return b"" if self._told else self.encode(Delta(text))
-
-    def _end_reasoning(self, part: Reasoning) -> bytes:
-        said = self._catch_up(part.text)
-        if self._opened:
-            return said + self._close({"type": "signature_delta", "signature": _signature(part)})
-        return b"".join([self._whole(block) for block in write_part(part)])
+    def _missing_delta(self, text: str) -> bytes:
+        """Encode the text of a part that came without deltas."""
+        return b"" if self._has_delta else self.encode(Delta(text))
 
     def _whole(self, block: dict[str, Any]) -> bytes:
-        """A block that came in one piece; what a client reads from deltas alone is told in one."""
+        """Encode a complete block; fields that clients read from deltas only are sent in one."""
         shown, deltas = dict(block), []
         match block:
             case {"type": str(kind), "input": given} if kind.endswith("tool_use"):
@@ -215,57 +209,56 @@ class MessagesEncoder:
         return start + self._close(*deltas)
 
     def _finish(self, finish: Finish) -> bytes:
-        if self._unusable is not None and finish.reason in ("stop", "tool_calls"):
-            raise unusable_arguments(self._unusable)
+        if self._invalid_tool is not None and finish.reason in ("stop", "tool_calls"):
+            raise invalid_arguments(self._invalid_tool)
         delta = {
             "stop_reason": write_reason(finish.reason, finish.stop_sequence, self._refused),
             "stop_sequence": finish.stop_sequence,
         }
         own = finish.extra.get(NAME, {})
-        delta |= {name: own[name] for name in _OF_THE_DELTA if name in own}
-        beside = {name: value for name, value in own.items() if name not in _OF_THE_DELTA}
-        event = {"type": "message_delta", "delta": delta, "usage": write_usage(finish.usage), **beside}
+        delta |= {name: own[name] for name in _DELTA_FIELDS if name in own}
+        others = {name: value for name, value in own.items() if name not in _DELTA_FIELDS}
+        event = {"type": "message_delta", "delta": delta, "usage": write_usage(finish.usage), **others}
         return event_bytes(event) + _STOP
 
 
-def unusable_arguments(tool: str) -> Garbled:
-    """The failure of a streamed call whose arguments, already sent, are no JSON object."""
-    return Garbled(f"The model called {tool} with arguments that are not a JSON object.", code="invalid_arguments")
+def invalid_arguments(tool: str) -> MalformedResponse:
+    """Return the error of a streamed call whose arguments, already sent, are no JSON object."""
+    return MalformedResponse(
+        f"The model called {tool} with arguments that are not a JSON object.", code="invalid_arguments"
+    )
 
 
-def _citation_deltas(extra: Extra) -> list[dict[str, Any]]:
-    citations = extra.get(NAME, {}).get("citations") or ()
-    return [{"type": "citations_delta", "citation": citation} for citation in citations]
-
-
-def encode_response(response: ModelResponse, request: ModelRequest, reply: Reply) -> bytes:
-    """A whole answer."""
+def encode_response(response: ModelResponse, request: ModelRequest, metadata: AnswerMetadata) -> bytes:
+    """Encode a whole answer."""
     refused = any(isinstance(part, Refusal) for part in response.parts)
     reason = write_reason(response.reason, response.stop_sequence, refused)
-    parts = response.parts if reply.shows_server_tools else [part for part in response.parts if not _is_ours(part)]
-    content = [block for part in parts for block in write_part(part)]
-    message = write_message(reply, content, reason, response.stop_sequence, response.usage or Usage())
+    content: list[dict[str, Any]] = []
+    for part in response.parts:
+        server_tool = isinstance(part, ToolResult) or (isinstance(part, ToolCall) and part.executor == "gateway")
+        if metadata.shows_server_tools or not server_tool:
+            content += write_part(part)
+    message = write_message(metadata, content, reason, response.stop_sequence, response.usage or Usage())
     return encode({**message, **response.extra.get(NAME, {})})
 
 
-def _is_ours(part: Part) -> bool:
-    """Whether the part is a call that the server ran, or its result."""
-    return isinstance(part, ToolResult) or (isinstance(part, ToolCall) and part.executor == "gateway")
-
-
 def write_part(part: Part) -> list[dict[str, Any]]:
-    """The block that a part makes in a whole answer; an empty one makes none."""
+    """Return the block of a part in a whole answer; an empty part has none."""
     match part:
         case Text(text):
             return [{"type": "text", "text": text, **part.extra.get(NAME, {})}] if text else []
         case Refusal(text):
             return [{"type": "text", "text": text}] if text else []
-        case Reasoning():
-            return _reasoning(part)
+        case Reasoning(text, signature):
+            if signature is not None and signature.dialect == NAME and "data" in signature.fields:
+                return [{"type": "redacted_thinking", "data": signature.fields["data"]}]
+            return [write_thinking(text, _signature(part))] if text or signature else []
         case ToolCall():
             return [{**write_call(part), "input": write_input(part)}]
-        case ToolResult():
-            return [_own_result(part)]
+        case ToolResult(call_id, content, is_error):
+            texts = [one.text if isinstance(one, Text) else _media_note(one) for one in content]
+            blocks = [{"type": "text", "text": text} for text in texts]
+            return [{"type": "mcp_tool_result", "tool_use_id": call_id, "is_error": bool(is_error), "content": blocks}]
         case Media():
             return [{"type": "text", "text": _media_note(part)}]
         case Opaque(dialect, value) if dialect == NAME:
@@ -274,78 +267,79 @@ def write_part(part: Part) -> list[dict[str, Any]]:
             return []
 
 
-def _reasoning(part: Reasoning) -> list[dict[str, Any]]:
-    seal = part.seal
-    if seal is not None and seal.dialect == NAME and "data" in seal.fields:
-        return [{"type": "redacted_thinking", "data": seal.fields["data"]}]
-    return [write_thinking(part.text, _signature(part))] if part.text or seal else []
-
-
 def write_thinking(text: str, signature: str) -> dict[str, Any]:
-    """A block of thinking."""
+    """Return a block of thinking."""
     return {"type": "thinking", "thinking": text, "signature": signature}
 
 
 def _signature(part: Reasoning) -> str:
-    """Anthropic's own signature, or another dialect's seal in an envelope that comes back as one."""
-    if part.seal is None:
+    """Return Anthropic's own signature, or another dialect's signature in an envelope."""
+    if part.signature is None:
         return ""
-    if part.seal.dialect == NAME and "signature" in part.seal.fields:
-        return str(part.seal.fields["signature"])
-    return enclose(part.seal)
+    if part.signature.dialect == NAME and "signature" in part.signature.fields:
+        return str(part.signature.fields["signature"])
+    return wrap_signature(part.signature)
 
 
 def write_call(call: ToolCall) -> dict[str, Any]:
-    """A call without its input; one that the gateway runs itself is shown as that of an MCP server."""
+    """Return a call without its input; one that the gateway runs is shown as that of an MCP server."""
     if call.executor == "gateway":
         return {"type": "mcp_tool_use", "id": call.id, "name": call.name, "server_name": OWN_SERVER}
     return {"type": "tool_use", "id": call.id, "name": call.name, **call.extra.get(NAME, {})}
 
 
-def _own_result(result: ToolResult) -> dict[str, Any]:
-    content = [
-        {"type": "text", "text": piece.text if isinstance(piece, Text) else _media_note(piece)}
-        for piece in result.content
-    ]
-    is_error = bool(result.is_error)
-    return {"type": "mcp_tool_result", "tool_use_id": result.call_id, "is_error": is_error, "content": content}
-
-
 def _media_note(part: Media) -> str:
-    """Answers of this dialect hold no media, so they are named in words."""
+    """Return a text that stands for media, which answers of this dialect cannot contain."""
     if part.url:
         return f"![{part.name or part.kind}]({part.url})" if part.kind == "image" else f"[{part.kind}: {part.url}]"
     return f"[{part.kind} {part.name or part.mime or 'of unknown type'}: this API cannot carry it in an answer]"
 
 
+def encode_error_as_text(error: ToolgateError, index: int) -> bytes:
+    """Encode an error as the last text of an answer, for a client that does not show error events.
+
+    Blocks before it stay open, so that the client runs no call that is incomplete.
+    """
+    block = {"type": "text", "text": ""}
+    delta = {"type": "text_delta", "text": f"\n\nThe answer broke off: {error.message}"}
+    ending = {"stop_reason": "end_turn", "stop_sequence": None}
+    events: tuple[dict[str, Any], ...] = (
+        {"type": "content_block_start", "index": index, "content_block": block},
+        {"type": "content_block_delta", "index": index, "delta": delta},
+        {"type": "content_block_stop", "index": index},
+        {"type": "message_delta", "delta": ending, "usage": {"output_tokens": 0}},
+    )
+    return b"".join(map(event_bytes, events)) + _STOP
+
+
 def encode_stream_error(error: ToolgateError, request_id: str) -> bytes:
-    """An error in the middle of a stream."""
+    """Encode an error in the middle of a stream."""
     return b"event: error\ndata: " + encode_error(error, request_id) + b"\n\n"
 
 
 def encode_error(error: ToolgateError, request_id: str = "") -> bytes:
-    """The body of an error response."""
+    """Encode the body of an error response."""
     kind = _ERROR_TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
-    told: dict[str, Any] = {"type": kind, "message": error.message}
+    value: dict[str, Any] = {"type": kind, "message": error.message}
     details = error.details or ({"error_code": error.code, "param": error.param} if error.param else None)
     if details:
-        told["details"] = details
-    return encode({"type": "error", "error": told, "request_id": request_id or None})
+        value["details"] = details
+    return encode({"type": "error", "error": value, "request_id": request_id or None})
 
 
 def encode_count(tokens: int) -> bytes:
-    """The answer to a question for the number of tokens."""
+    """Encode the answer to a token count request."""
     return encode({"input_tokens": tokens})
 
 
 def write_model(id: str, display_name: str, created: int, window: int | None = None) -> dict[str, Any]:
-    """A model as Anthropic's clients list it; `window` is how many tokens it takes, if that is known."""
+    """Return an entry of the model list; `window` is the size of the context window in tokens, if it is known."""
     date = datetime.fromtimestamp(created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    named = {"type": "model", "id": id, "display_name": display_name, "created_at": date, "lifecycle": "active"}
-    return named if window is None else {**named, "max_input_tokens": window}
+    entry = {"type": "model", "id": id, "display_name": display_name, "created_at": date, "lifecycle": "active"}
+    return entry if window is None else {**entry, "max_input_tokens": window}
 
 
 def write_models(models: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """All models on one page."""
+    """Return a model list with all models on one page."""
     first, last = (models[0]["id"], models[-1]["id"]) if models else (None, None)
     return {"data": list(models), "has_more": False, "first_id": first, "last_id": last}

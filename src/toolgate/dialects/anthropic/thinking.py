@@ -1,8 +1,8 @@
-"""How much to think, as Anthropic's models of different age take it.
+"""Encode how much Anthropic's models should think, and the sampling settings that depend on it.
 
-Newer models think adaptively, by an effort word; older ones by a token budget within `max_tokens`, which rules out forced
-calls and demands that the thinking before open tool calls comes back. A client of this dialect knows its model, so what it
-wrote is sent as it is, unless it is sure to be refused.
+Newer models think adaptively, by an effort level; older ones by a token budget within `max_tokens`, which excludes forced
+calls and requires that the thinking before open tool calls is sent back. A client of this dialect knows its model, so
+its own fields are sent unchanged, unless they would certainly be rejected.
 """
 
 from collections.abc import Mapping
@@ -11,36 +11,36 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from toolgate.conversation.errors import Rejected
+from toolgate.conversation.errors import UpstreamRejected
 from toolgate.conversation.message import Reasoning
-from toolgate.conversation.request import ModelRequest, Settings, Thinking, unspoken
-from toolgate.dialects.anthropic.turns import lacks_thinking
-from toolgate.dialects.anthropic.words import NAME
+from toolgate.conversation.request import NO_SETTINGS, ModelRequest, OptionalFieldGroup, RequestSettings, ThinkingConfig
+from toolgate.dialects.anthropic.encode_messages import lacks_thinking
+from toolgate.dialects.anthropic.shared_codec import NAME
 from toolgate.dialects.dialect import Quirks
 
-LEAST_BUDGET = 1024
+MIN_BUDGET = 1024
 _BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, "xhigh": 24576, "max": 32768}
 _EFFORTS = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "xhigh", "max": "max"}
-_UNSPOKEN = (
-    "seed",
-    "frequency_penalty",
-    "presence_penalty",
-    "verbosity",
-    "cache_key",
-    "cache_retention",
-    "logprobs",
-    "top_logprobs",
+_UNSUPPORTED = OptionalFieldGroup(
+    seed="seed",
+    frequency_penalty="frequency_penalty",
+    presence_penalty="presence_penalty",
+    verbosity="verbosity",
+    prompt_cache_key="cache_key",
+    prompt_cache_retention="cache_retention",
+    logprobs="logprobs",
+    top_logprobs="top_logprobs",
 )
-_LOST = "thinking was turned off: the thinking before the open tool calls is lost"
+_THINKING_LOST = "thinking was turned off: the thinking before the open tool calls is lost"
 
 
-def without_signed_thinking(request: ModelRequest, fault: Rejected) -> tuple[ModelRequest, str] | None:
-    """The request without the thinking of earlier turns, if the upstream refused a signature of it.
+def without_signed_thinking(request: ModelRequest, fault: UpstreamRejected) -> tuple[ModelRequest, str] | None:
+    """Return the request without the thinking of earlier turns, if the upstream rejected a signature of it.
 
-    Signatures go stale: the model was changed, the thinking came from another platform, or a client altered the text.
+    Signatures become invalid: the model was changed, the thinking came from another platform, or a client altered it.
     """
-    refused = fault.message.lower()
-    if "signature" not in refused or "thinking" not in refused:
+    message = fault.message.lower()
+    if "signature" not in message or "thinking" not in message:
         return None
     messages = [
         replace(message, parts=tuple([part for part in message.parts if not isinstance(part, Reasoning)]))
@@ -49,13 +49,12 @@ def without_signed_thinking(request: ModelRequest, fault: Rejected) -> tuple[Mod
     left = tuple([message for message in messages if message.parts])
     if left == request.messages:
         return None
-    return replace(
-        request, messages=left
-    ), "the thinking of earlier turns was left out: the upstream refused its signature"
+    warning = "the thinking of earlier turns was left out: the upstream refused its signature"
+    return replace(request, messages=left), warning
 
 
-class Plan(Struct, frozen=True):
-    """What a request says of thinking, and the limit that leaves room for it."""
+class ThinkingPlan(Struct, frozen=True):
+    """The thinking fields of a request, and the token limit that leaves room for the thinking."""
 
     max_tokens: int
     thinking: Mapping[str, Any] | None = None
@@ -63,119 +62,118 @@ class Plan(Struct, frozen=True):
 
     @property
     def thinks(self) -> bool:
-        """Whether the model is asked to think."""
+        """Whether thinking is enabled."""
         return self.thinking is not None and self.thinking.get("type") != "disabled"
 
 
-def plan_thinking(request: ModelRequest, quirks: Quirks, messages: list[dict[str, Any]], dropped: list[str]) -> Plan:
-    """How this request asks the model to think."""
+def plan_thinking(
+    request: ModelRequest, quirks: Quirks, messages: list[dict[str, Any]], dropped: list[str]
+) -> ThinkingPlan:
+    """Decide the thinking fields of this request."""
     settings = request.settings
     limit = settings.max_tokens if settings.max_tokens is not None else quirks.default_max_tokens
     thinking = settings.thinking
     if request.dialect == NAME:
-        return _own_plan(request, limit, messages, dropped)
+        return _plan_own(request, limit, messages, dropped)
     if thinking is None:
-        return Plan(limit)
+        return ThinkingPlan(limit)
     if not thinking.enabled:
-        return _off(limit, quirks, dropped)
+        if quirks.thinking == "always":
+            dropped.append("the upstream's model always thinks")
+        return ThinkingPlan(limit, {"type": "disabled"} if quirks.thinking == "adaptive" else None)
     if settings.max_tokens is None:
         limit += _budget(thinking)
     if quirks.thinking != "budget":
-        return Plan(limit, {"type": "adaptive", **_display(thinking)}, _effort(thinking, dropped))
-    return _budgeted(request, thinking, limit, messages, dropped)
+        return ThinkingPlan(limit, {"type": "adaptive", **_display(thinking)}, _effort(thinking, dropped))
+    return _plan_budget(request, thinking, limit, messages, dropped)
 
 
-def _own_plan(request: ModelRequest, limit: int, messages: list[dict[str, Any]], dropped: list[str]) -> Plan:
-    wanted = request.extra.get(NAME, {}).get("thinking")
+def _plan_own(request: ModelRequest, limit: int, messages: list[dict[str, Any]], dropped: list[str]) -> ThinkingPlan:
+    sent = request.extra.get(NAME, {}).get("thinking")
     effort = request.settings.thinking.effort if request.settings.thinking else None
-    if type(wanted) is dict and wanted.get("type") == "enabled" and lacks_thinking(messages):
-        dropped.append(_LOST)
-        wanted = None
-    return Plan(limit, wanted, effort)
+    if type(sent) is dict and sent.get("type") == "enabled" and lacks_thinking(messages):
+        dropped.append(_THINKING_LOST)
+        sent = None
+    return ThinkingPlan(limit, sent, effort)
 
 
-def _off(limit: int, quirks: Quirks, dropped: list[str]) -> Plan:
-    if quirks.thinking == "always":
-        dropped.append("the upstream's model always thinks")
-    return Plan(limit, {"type": "disabled"} if quirks.thinking == "adaptive" else None)
-
-
-def _budgeted(
-    request: ModelRequest, thinking: Thinking, limit: int, messages: list[dict[str, Any]], dropped: list[str]
-) -> Plan:
-    budget = min(_budget(thinking), limit - LEAST_BUDGET)
+def _plan_budget(
+    request: ModelRequest, thinking: ThinkingConfig, limit: int, messages: list[dict[str, Any]], dropped: list[str]
+) -> ThinkingPlan:
+    budget = min(_budget(thinking), limit - MIN_BUDGET)
     if lacks_thinking(messages):
-        dropped.append(_LOST)
+        dropped.append(_THINKING_LOST)
     elif request.tools and request.tool_choice is not None and request.tool_choice.mode == "required":
         dropped.append("thinking was turned off: a tool call is demanded")
-    elif budget < LEAST_BUDGET:
+    elif budget < MIN_BUDGET:
         dropped.append("thinking was turned off: max_tokens leaves no room for it")
     else:
-        return Plan(limit, {"type": "enabled", "budget_tokens": budget, **_display(thinking)})
-    return Plan(limit)
+        return ThinkingPlan(limit, {"type": "enabled", "budget_tokens": budget, **_display(thinking)})
+    return ThinkingPlan(limit)
 
 
-def _budget(thinking: Thinking) -> int:
-    return max(thinking.budget or _BUDGETS.get(thinking.effort or "medium", _BUDGETS["medium"]), LEAST_BUDGET)
+def _budget(thinking: ThinkingConfig) -> int:
+    return max(thinking.budget or _BUDGETS.get(thinking.effort or "medium", _BUDGETS["medium"]), MIN_BUDGET)
 
 
-def _effort(thinking: Thinking, dropped: list[str]) -> str | None:
-    """The effort word, or the one that a budget amounts to."""
+def _effort(thinking: ThinkingConfig, dropped: list[str]) -> str | None:
+    """Return the effort level, or the one that a budget corresponds to."""
     if thinking.effort is None:
         if thinking.budget is None:
             return None
-        return next(
-            (word for word, budget in _BUDGETS.items() if word != "minimal" and thinking.budget <= budget), "max"
-        )
+        levels = [level for level, budget in _BUDGETS.items() if level != "minimal" and thinking.budget <= budget]
+        return levels[0] if levels else "max"
     if thinking.effort not in _EFFORTS:
         dropped.append(f"the effort {thinking.effort!r} is unknown here")
     return _EFFORTS.get(thinking.effort)
 
 
-def _display(thinking: Thinking) -> dict[str, str]:
+def _display(thinking: ThinkingConfig) -> dict[str, str]:
     return {"display": "summarized"} if thinking.summary not in (None, "none") else {}
 
 
-def write_sampling(request: ModelRequest, plan: Plan, dropped: list[str]) -> dict[str, Any]:
-    """How to choose words and where to stop."""
+def write_sampling(request: ModelRequest, plan: ThinkingPlan, dropped: list[str]) -> dict[str, Any]:
+    """Encode the sampling settings and the stop sequences."""
     settings = request.settings
-    _note_unknown(settings, dropped)
+    if settings is NO_SETTINGS:
+        return {}
+    _warn_unsupported(settings, dropped)
     fields: dict[str, Any] = {"temperature": settings.temperature, "top_p": settings.top_p, "top_k": settings.top_k}
     if request.dialect != NAME:
-        _restrain(fields, plan.thinks, dropped)
-    stops = [word for word in settings.stop if word.strip()]
+        _drop_rejected(fields, plan.thinks, dropped)
+    stops = [sequence for sequence in settings.stop if sequence.strip()]
     if len(stops) < len(settings.stop):
         dropped.append("stop sequences of blanks alone cannot be asked for")
     fields["stop_sequences"] = stops or None
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _restrain(fields: dict[str, Any], thinks: bool, dropped: list[str]) -> None:
-    """Leave out what Anthropic refuses: heat beyond 1, heat beside top_p, and any of it while thinking."""
+def _drop_rejected(fields: dict[str, Any], thinks: bool, dropped: list[str]) -> None:
+    """Drop what Anthropic rejects: temperatures above 1, temperature with top_p, and most of it while thinking."""
     temperature, top_p = fields["temperature"], fields["top_p"]
     if temperature is not None and temperature > 1:
         dropped.append(f"temperature {temperature} was lowered to 1")
         fields["temperature"] = temperature = 1
-    refused = {}
+    rejected = {}
     if thinks:
-        refused = {
+        rejected = {
             "temperature": temperature not in (None, 1),
             "top_k": True,
             "top_p": top_p is not None and top_p < 0.95,
         }
         reason = "cannot be combined with thinking"
     elif temperature is not None:
-        refused = {"top_p": True}
+        rejected = {"top_p": True}
         reason = "cannot be combined with temperature"
-    for name, is_refused in refused.items():
-        if is_refused and fields[name] is not None:
+    for name, is_rejected in rejected.items():
+        if is_rejected and fields[name] is not None:
             if fields[name] != 1:
                 dropped.append(f"{name} {reason}")
             fields[name] = None
 
 
-def _note_unknown(settings: Settings, dropped: list[str]) -> None:
-    dropped += unspoken(settings, _UNSPOKEN)
+def _warn_unsupported(settings: RequestSettings, dropped: list[str]) -> None:
+    dropped += _UNSUPPORTED.warnings(settings)
     if settings.choices > 1:
         dropped.append("n has no place here")
     if settings.safety_identifier and settings.user:

@@ -1,4 +1,4 @@
-"""MCP servers that a request names: `mcp_servers`, and the `mcp_toolset`s among the tools that say which of their tools."""
+"""Decode the MCP servers that a request names: `mcp_servers`, and the `mcp_toolset` tools that select their tools."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -7,26 +7,26 @@ from msgspec.structs import replace
 
 from toolgate.conversation.message import ToolCall
 from toolgate.conversation.request import ModelRequest, ToolDef, ToolServer
-from toolgate.dialects.anthropic.words import NAME
+from toolgate.dialects.anthropic.shared_codec import NAME
 
 _BETA = "mcp-client-"
 
 
 def reads_server_tools(request: ModelRequest) -> bool:
-    """Whether the client knows `mcp_tool_use` and `mcp_tool_result`, which are blocks of the beta API.
+    """Return whether the client knows `mcp_tool_use` and `mcp_tool_result`, which are blocks of the beta API.
 
-    The SDK's plain `messages.create` reads them as text blocks without a text, on which clients break.
+    The SDK's plain `messages.create` decodes them as text blocks without a text, which breaks clients.
     """
     if "mcp_servers" in request.extra.get(NAME, {}) or _BETA in request.headers.get("anthropic-beta", ""):
         return True
     parts = [part for message in request.messages if message.role == "assistant" for part in message.parts]
-    return any(isinstance(part, ToolCall) and part.executor == "gateway" for part in parts)  # it has sent them back
+    return any(isinstance(part, ToolCall) and part.executor == "gateway" for part in parts)  # the client sent them back
 
 
-def take_servers(
+def extract_servers(
     request: ModelRequest, is_known: Callable[[ToolServer], bool]
 ) -> tuple[ModelRequest, tuple[ToolServer, ...]]:
-    """The MCP servers that are known here, and the request without them."""
+    """Split the request into one without the MCP servers that are known here, and those servers."""
     own = request.extra.get(NAME, {})
     listed = own.get("mcp_servers")
     if type(listed) is not list or not listed:
@@ -51,7 +51,7 @@ def _server(entry: Any, tools: tuple[ToolDef, ...]) -> ToolServer | None:
 
 
 def _allowed(entry: Mapping[str, Any], label: str, tools: tuple[ToolDef, ...]) -> tuple[str, ...] | None:
-    """The tools that are switched on, in the older form or the newer one; None if it is all of them."""
+    """Return the enabled tools, in the older form or the newer one; None if all are."""
     match entry.get("tool_configuration"):
         case {"enabled": False}:
             return ()
@@ -68,7 +68,7 @@ def _allowed(entry: Mapping[str, Any], label: str, tools: tuple[ToolDef, ...]) -
 
 
 def _toolset(tool: ToolDef) -> str | None:
-    """The server whose tools this entry stands for."""
+    """Return the server whose tools this entry stands for."""
     if tool.kind != "hosted":
         return None
     match tool.extra.get(NAME, {}):

@@ -1,7 +1,8 @@
-"""The side of Messages that faces a model: requests written, answers and errors read.
+"""Encode requests to Messages upstreams, and decode or relay their whole answers and errors.
 
-The conversation is written in `turns.py`, how to think in `thinking.py`; streams are read in `stream.py` and passed on in
-`relay.py`.
+Messages are encoded in `encode_messages.py`, thinking and sampling in `thinking.py`; streams are decoded in
+`stream_decoder.py`
+and relayed in `relay.py`.
 """
 
 from collections.abc import Mapping
@@ -10,18 +11,18 @@ from typing import Any
 from msgspec import Raw
 
 from toolgate.conversation.arguments import NO_ARGUMENTS
-from toolgate.conversation.errors import Garbled, UpstreamFault
+from toolgate.conversation.errors import MalformedResponse, UpstreamFault
 from toolgate.conversation.events import ModelResponse, StepEvent, Usage
 from toolgate.conversation.fold import fold
-from toolgate.conversation.request import ModelRequest, OutputFormat, ToolChoice, ToolDef, described
-from toolgate.conversation.stock import Stock, made_once, names_of
-from toolgate.dialects.anthropic.relay import MessagesRelay, mend_response
-from toolgate.dialects.anthropic.stream import MessagesDecoder
-from toolgate.dialects.anthropic.thinking import Plan, plan_thinking, write_sampling
-from toolgate.dialects.anthropic.turns import Turns, calls_in, write_system
-from toolgate.dialects.anthropic.words import NAME, read_usage
-from toolgate.dialects.dialect import Decoder, Quirks, Relay, Reply
-from toolgate.dialects.refusals import read_error_object, read_refusal
+from toolgate.conversation.request import ModelRequest, OutputFormat, ToolChoice, ToolDef, schema_with_description
+from toolgate.conversation.tool_memoization import MemoizedTools, cached_by_tools, tool_names
+from toolgate.dialects.anthropic.encode_messages import MessageEncoder, calls_in, write_system
+from toolgate.dialects.anthropic.relay import MessagesRelay, repair_response
+from toolgate.dialects.anthropic.shared_codec import NAME, read_usage
+from toolgate.dialects.anthropic.stream_decoder import MessagesDecoder
+from toolgate.dialects.anthropic.thinking import ThinkingPlan, plan_thinking, write_sampling
+from toolgate.dialects.dialect import AnswerMetadata, Quirks, StreamRelay, UpstreamStreamDecoder
+from toolgate.dialects.upstream_errors import decode_error_object, decode_error_response
 from toolgate.wire.jsontext import encode
 
 __all__ = [
@@ -37,84 +38,86 @@ __all__ = [
 ]
 
 VERSION = "2023-06-01"
-_TIERS = {"auto": "auto", "default": "standard_only"}  # OpenAI's words, and the same tiers here
+_TIERS = {"auto": "auto", "default": "standard_only"}  # OpenAI's values, and the same tiers here
 _EMPTY_SCHEMA: Mapping[str, Any] = {"type": "object", "properties": {}}
-_OF_THE_MESSAGE = ("content", "id", "model", "role", "type", "usage")
+_MESSAGE_FIELDS = ("content", "id", "model", "role", "type", "usage")
 
 
 def path(request: ModelRequest) -> str:
-    """Where to post."""
+    """Return the path to post to."""
     return "/messages"
 
 
 def headers(api_key: str | None) -> dict[str, str]:
-    """The credentials and version of this dialect."""
+    """Return the headers with the credentials and the API version."""
     version = {"anthropic-version": VERSION}
     return {"x-api-key": api_key, **version} if api_key else version
 
 
-def decoder(request: ModelRequest) -> Decoder:
-    """A decoder for the streamed answer to this request."""
-    return MessagesDecoder(names_of(request.tools))
+def decoder(request: ModelRequest) -> UpstreamStreamDecoder:
+    """Return a decoder for the streamed answer to this request."""
+    return MessagesDecoder(tool_names(request.tools))
 
 
-def relay(request: ModelRequest, reply: Reply) -> Relay:
-    """A relay for the streamed answer to this request."""
-    return MessagesRelay(request, reply)
+def relay(request: ModelRequest, metadata: AnswerMetadata) -> StreamRelay:
+    """Return a relay for the streamed answer to this request."""
+    return MessagesRelay(request, metadata)
 
 
 def usage_of(body: Any) -> Usage | None:
-    """What a whole answer says that it used."""
+    """Return the usage that a whole answer reports."""
     return read_usage(body.get("usage")) if type(body) is dict else None
 
 
 def decode_response(body: Any, request: ModelRequest) -> ModelResponse:
-    """A whole answer, read as if each block were streamed in one piece."""
+    """Decode a whole answer, as if each of its blocks were streamed."""
     if type(body) is dict and (body.get("type") == "error" or body.get("error")):
-        raise read_error_object(body)
+        raise decode_error_object(body)
     content = body.get("content") if type(body) is dict else None
     if type(content) is not list:
-        raise Garbled("The upstream's answer holds no content.")
-    decoder = MessagesDecoder(names_of(request.tools))
+        raise MalformedResponse("The upstream's answer holds no content.")
+    decoder = MessagesDecoder(tool_names(request.tools))
     events: list[StepEvent] = decoder.read({"type": "message_start", "message": body})
     for index, block in enumerate(content):
         events += decoder.read({"type": "content_block_start", "index": index, "content_block": block})
-        if _is_whole_without_arguments(block, request):
+        if _is_complete_without_arguments(block, request):
             delta = {"type": "input_json_delta", "partial_json": NO_ARGUMENTS}
             events += decoder.read({"type": "content_block_delta", "index": index, "delta": delta})
         events += decoder.read({"type": "content_block_stop", "index": index})
-    end = {name: value for name, value in body.items() if name not in _OF_THE_MESSAGE}
+    end = {name: value for name, value in body.items() if name not in _MESSAGE_FIELDS}
     events += decoder.read({"type": "message_delta", "delta": end, "usage": body.get("usage")})
     return fold([*events, *decoder.read({"type": "message_stop"})])
 
 
-def _is_whole_without_arguments(block: Any, request: ModelRequest) -> bool:
-    """Whether an empty input is all there is to say; where the tool demands arguments, it may have been cut off."""
+def _is_complete_without_arguments(block: Any, request: ModelRequest) -> bool:
+    """Return whether an empty input is complete; if the tool requires arguments, they may have been cut off."""
     if type(block) is not dict or block.get("type") != "tool_use" or block.get("input") != {}:
         return False
     schemas = [tool.input_schema for tool in request.tools if tool.name == block.get("name")]
     return not any(schema.get("required") for schema in schemas if schema)
 
 
-def relay_response(body: Any, response: ModelResponse, request: ModelRequest, reply: Reply) -> dict[str, Any]:
-    """A whole answer as a Messages client should see it."""
-    return mend_response(body, response, reply)
+def relay_response(
+    body: Any, response: ModelResponse, request: ModelRequest, metadata: AnswerMetadata
+) -> dict[str, Any]:
+    """Return a whole answer with the repairs that clients need."""
+    return repair_response(body, response, metadata)
 
 
 def decode_error(status: int, headers: Mapping[str, str], body: bytes) -> UpstreamFault:
-    """The failure that an answer with a bad status tells of."""
-    return read_refusal(status, headers, body)
+    """Decode an error response."""
+    return decode_error_response(status, headers, body)
 
 
 def encode_request(request: ModelRequest, quirks: Quirks) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The body to post, and what could not be said in this dialect."""
+    """Encode the body to post, and list what this dialect cannot express."""
     dropped: list[str] = []
-    turns = Turns(request, quirks, dropped)
-    plan = plan_thinking(request, quirks, turns.messages, dropped)
+    encoder = MessageEncoder(request, quirks, dropped)
+    plan = plan_thinking(request, quirks, encoder.messages, dropped)
     body: dict[str, Any] = {"model": request.model, "max_tokens": plan.max_tokens}
-    body |= write_system(turns.system)
-    body["messages"] = turns.messages
-    body |= _tools(request, turns.messages, dropped)
+    body |= write_system(encoder.system)
+    body["messages"] = encoder.messages
+    body |= _tools(request, encoder.messages, dropped)
     body |= write_sampling(request, plan, dropped)
     body |= _output_config(request, plan, quirks, dropped)
     if plan.thinking:
@@ -122,8 +125,11 @@ def encode_request(request: ModelRequest, quirks: Quirks) -> tuple[dict[str, Any
     settings = request.settings
     if (user := settings.user or settings.safety_identifier) is not None:
         body["metadata"] = {"user_id": user}
-    if request.dialect != NAME and settings.service_tier is not None:
-        body |= _tier(settings.service_tier, dropped)
+    if request.dialect != NAME and (tier := settings.service_tier) is not None:
+        if tier in _TIERS:
+            body["service_tier"] = _TIERS[tier]
+        else:
+            dropped.append(f"service_tier {tier!r} has no place here")
     if request.stream:
         body["stream"] = True
     own = request.extra.get(NAME, {})
@@ -139,23 +145,23 @@ def _tools(request: ModelRequest, messages: list[dict[str, Any]], dropped: list[
     offered = request.tools
     if choice is not None and choice.names and (choice.mode != "required" or len(choice.names) > 1):
         offered = tuple([tool for tool in offered if tool.name in choice.names])
-    tools, lost = _written(offered)
+    tools, lost = _write_tools(offered)
     dropped += lost
     if tools:
         return {"tools": tools, **_choice(choice)}
     if request.dialect != NAME and (called := calls_in(messages)):
-        # A history with calls is refused without tools, so those that were called are named, and forbidden.
+        # A history with calls is rejected without tools, so the called ones are declared, and calling is forbidden.
         named = [{"name": name, "input_schema": _EMPTY_SCHEMA} for name in called]
         return {"tools": named, "tool_choice": {"type": "none"}}
     return {}
 
 
-@made_once
-def _written(tools: tuple[ToolDef, ...]) -> tuple[list[Any] | Raw, tuple[str, ...]]:
-    """The tools as they are written, and what of them cannot be said; a stock's are JSON already."""
+@cached_by_tools
+def _write_tools(tools: tuple[ToolDef, ...]) -> tuple[list[Any] | Raw, tuple[str, ...]]:
+    """Encode the tools, and list what cannot be expressed; those of a `MemoizedTools` are encoded to JSON once."""
     dropped: list[str] = []
     written = [entry for tool in tools if (entry := _tool(tool, dropped))]
-    return Raw(encode(written)) if written and isinstance(tools, Stock) else written, tuple(dropped)
+    return Raw(encode(written)) if written and isinstance(tools, MemoizedTools) else written, tuple(dropped)
 
 
 def _tool(tool: ToolDef, dropped: list[str]) -> dict[str, Any] | None:
@@ -191,7 +197,7 @@ def _choice(choice: ToolChoice | None) -> dict[str, Any]:
     return {"tool_choice": written}
 
 
-def _output_config(request: ModelRequest, plan: Plan, quirks: Quirks, dropped: list[str]) -> dict[str, Any]:
+def _output_config(request: ModelRequest, plan: ThinkingPlan, quirks: Quirks, dropped: list[str]) -> dict[str, Any]:
     config: dict[str, Any] = dict(request.extra.get(NAME, {}).get("output_config", {}))
     if plan.effort is not None:
         config["effort"] = plan.effort
@@ -201,13 +207,6 @@ def _output_config(request: ModelRequest, plan: Plan, quirks: Quirks, dropped: l
     return {"output_config": config} if config else {}
 
 
-def _tier(tier: str, dropped: list[str]) -> dict[str, str]:
-    if tier not in _TIERS:
-        dropped.append(f"service_tier {tier!r} has no place here")
-        return {}
-    return {"service_tier": _TIERS[tier]}
-
-
 def _format(output: OutputFormat, quirks: Quirks, dropped: list[str]) -> dict[str, Any] | None:
     if output.schema is None:
         dropped.append("an answer in JSON cannot be asked for without a schema")
@@ -215,4 +214,4 @@ def _format(output: OutputFormat, quirks: Quirks, dropped: list[str]) -> dict[st
     if quirks.output_format != "schema":
         dropped.append("the upstream takes no output schema")
         return None
-    return {"type": "json_schema", "schema": described(output)}
+    return {"type": "json_schema", "schema": schema_with_description(output)}

@@ -1,8 +1,8 @@
-"""Ollama's `/api/generate`, the second server half of the dialect: a prompt instead of messages.
+"""Decode requests to Ollama's `/api/generate`, which have a prompt instead of messages, and encode its answers.
 
-A prompt is one user message, perhaps behind a system message, so every upstream can answer it. What only Ollama itself
-understands (a template, a suffix, raw mode, a context of tokens) is kept together under a mark in the request's own
-fields; the upstream half finds it there and asks an Ollama upstream by the same endpoint.
+A prompt is one user message, perhaps behind a system message, so every upstream can answer it. Fields that only Ollama
+understands (a template, a suffix, raw mode, a context of tokens) are kept under the key `PROMPT` of the request's extra;
+`upstream.py` finds them there and uses the same endpoint of an Ollama upstream.
 """
 
 from typing import Any
@@ -10,10 +10,17 @@ from typing import Any
 from toolgate.conversation.events import ModelResponse
 from toolgate.conversation.message import Message, Part, Text
 from toolgate.conversation.request import ModelRequest
-from toolgate.dialects.dialect import Encoder, Reply
-from toolgate.dialects.ollama.requests import own, read_images, read_settings
-from toolgate.dialects.ollama.server import LineEncoder, encode_error, load, reply_id, warning_line, whole
-from toolgate.dialects.ollama.words import NAME, PROMPT
+from toolgate.dialects.dialect import AnswerMetadata, StreamEncoder
+from toolgate.dialects.ollama.requests import own_extra, read_images, read_settings
+from toolgate.dialects.ollama.server import (
+    OllamaEncoder,
+    encode_error,
+    reply_id,
+    warning_line,
+    write_load,
+    write_response,
+)
+from toolgate.dialects.ollama.shared_codec import NAME, PROMPT
 from toolgate.wire.fields import Fields
 
 __all__ = [
@@ -31,48 +38,44 @@ _OLLAMA_ONLY = ("suffix", "template", "raw", "context")
 
 
 def decode_request(body: Any) -> ModelRequest:
-    """The request that the body makes; without a prompt it only loads the model."""
+    """Decode the body of a request; without a prompt it only loads the model."""
     fields = Fields(body)
     model = fields.required_text("model")
-    messages = _messages(fields)
-    settings, stream = read_settings(fields), fields.flag("stream") is not False
-    special = {name: value for name in _OLLAMA_ONLY if (value := fields.raw(name))}
-    fields.rest[PROMPT] = special
-    return ModelRequest(model, messages, (), None, settings, stream, NAME, own(fields.rest))
-
-
-def _messages(fields: Fields) -> tuple[Message, ...]:
     system, prompt = fields.text("system"), fields.text("prompt")
     parts: tuple[Part, ...] = (*((Text(prompt),) if prompt else ()), *read_images(fields))
     messages = [Message("system", (Text(system),))] if system else []
-    return (*messages, Message("user", parts)) if parts else tuple(messages)
+    if parts:
+        messages.append(Message("user", parts))
+    settings, stream = read_settings(fields), fields.flag("stream") is not False
+    fields.rest[PROMPT] = {name: value for name in _OLLAMA_ONLY if (value := fields.raw(name))}
+    return ModelRequest(model, tuple(messages), (), None, settings, stream, NAME, own_extra(fields.rest))
 
 
-def said(content: str = "", **more: Any) -> dict[str, Any]:
-    """What a line of `/api/generate` says."""
+def line_fields(content: str = "", **more: Any) -> dict[str, Any]:
+    """Return the fields of a line of `/api/generate`."""
     return {"response": content, **more}
 
 
-def encoder(request: ModelRequest, reply: Reply) -> Encoder:
-    """An encoder for the answer to this request."""
-    return LineEncoder(request, reply, said)
+def encoder(request: ModelRequest, metadata: AnswerMetadata) -> StreamEncoder:
+    """Return an encoder for the streamed answer to this request."""
+    return OllamaEncoder(request, metadata, line_fields)
 
 
-def encode_response(response: ModelResponse, request: ModelRequest, reply: Reply) -> bytes:
-    """A whole answer."""
-    return whole(response, request, reply, said)
+def encode_response(response: ModelResponse, request: ModelRequest, metadata: AnswerMetadata) -> bytes:
+    """Encode a whole answer."""
+    return write_response(response, request, metadata, line_fields)
 
 
-def encode_warning(warning: str, reply: Reply) -> bytes:
-    """A warning in the middle of a stream, as a line that says nothing else."""
-    return warning_line(warning, reply, said)
+def encode_warning(warning: str, metadata: AnswerMetadata) -> bytes:
+    """Encode a warning in the middle of a stream, as a line without content."""
+    return warning_line(warning, metadata, line_fields)
 
 
 def is_load_request(body: Any) -> bool:
-    """Whether the body asks to load or unload the model and nothing else."""
+    """Return whether the body only asks to load or unload the model."""
     return type(body) is dict and body.get("prompt") in (None, "")
 
 
-def encode_load(body: Any, reply: Reply) -> bytes:
-    """The answer to such a body; no model needs to be asked for it."""
-    return load(body, reply, said)
+def encode_load(body: Any, metadata: AnswerMetadata) -> bytes:
+    """Encode the answer to a load request; no model is asked for it."""
+    return write_load(body, metadata, line_fields)

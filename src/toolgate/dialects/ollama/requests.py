@@ -1,8 +1,8 @@
-"""Ollama's requests, read into the conversation's values.
+"""Decode Ollama's chat requests.
 
-Ollama's calls and results have no ids of old, and its clients leave out those that newer servers give. A call without one
-gets an id from its place in the history, so that the same history always has the same ids, and a result without one is
-matched by its tool's name or else by its order among the calls still unanswered.
+Older versions have no ids of calls and results, and clients leave out those that newer servers send. A call without an id
+gets one from its position in the history, so that the same history always has the same ids, and a result without one is
+matched by its tool's name or else by its order among the calls without a result.
 """
 
 from typing import Any
@@ -20,42 +20,42 @@ from toolgate.conversation.message import (
     ToolCall,
     ToolResult,
 )
-from toolgate.conversation.request import ModelRequest, OutputFormat, Settings, Thinking, ToolDef
-from toolgate.dialects.ollama.words import NAME, PROMPT, THINKING, image_mime, read_arguments
+from toolgate.conversation.request import ModelRequest, OutputFormat, RequestSettings, ThinkingConfig, ToolDef
+from toolgate.dialects.ollama.shared_codec import NAME, PROMPT, THINKING, image_mime, read_arguments
 from toolgate.wire.fields import Fields
 
 MAX_STOPS = 64
 
 
 def decode_request(body: Any) -> ModelRequest:
-    """The request that the body makes; without messages it only loads the model."""
+    """Decode the body of a request; without messages it only loads the model."""
     fields = Fields(body)
     model = fields.required_text("model")
-    messages = _History().read(fields)
+    messages = _MessageDecoder().decode(fields)
     tools = tuple(
         [_tool(Fields(value, f"tools[{number}]")) for number, value in enumerate(fields.items("tools") or [])]
     )
     settings, stream = read_settings(fields), fields.flag("stream") is not False
-    fields.raw(PROMPT)  # ours to set
-    return ModelRequest(model, messages, tools, None, settings, stream, NAME, own(fields.rest))
+    fields.raw(PROMPT)  # a client must not set our own key
+    return ModelRequest(model, messages, tools, None, settings, stream, NAME, own_extra(fields.rest))
 
 
-def own(rest: dict[str, Any]) -> Extra:
-    """What nobody read, kept for this dialect."""
+def own_extra(rest: dict[str, Any]) -> Extra:
+    """Return the unread fields of an object as the extra of this dialect."""
     return {NAME: rest} if rest else NO_EXTRA
 
 
-class _History:
-    """The messages read so far, and the calls of the last turn that have no result yet."""
+class _MessageDecoder:
+    """Decodes messages, and keeps the calls of the last turn that have no result yet."""
 
     def __init__(self) -> None:
-        self._known: set[str] = set()
-        self._open: list[ToolCall] = []
-        self._numbered = False  # whether the open calls got their ids here, so that no result can know them
-        self._turn_ended = False  # a turn's calls may come in several messages, until a result or the user's text
+        self._known_ids: set[str] = set()
+        self._open_calls: list[ToolCall] = []
+        self._made_ids = False  # open calls got their ids here, so that no result can have them
+        self._turn_ended = False  # a turn's calls may come in several messages, until a result or a user message
 
-    def read(self, fields: Fields) -> tuple[Message, ...]:
-        """All messages of a body."""
+    def decode(self, fields: Fields) -> tuple[Message, ...]:
+        """Decode all messages of a body."""
         values = fields.items("messages") or []
         return tuple([self._message(Fields(value, f"messages[{i}]"), i) for i, value in enumerate(values)])
 
@@ -65,7 +65,7 @@ class _History:
         match role:
             case "user" | "system" | "developer":
                 self._turn_ended = True
-                return Message("user" if role == "user" else "system", _content(fields), own(fields.rest))
+                return Message("user" if role == "user" else "system", _content(fields), own_extra(fields.rest))
             case "assistant":
                 return self._assistant(fields, number)
             case "tool":
@@ -74,45 +74,44 @@ class _History:
                 return Message("system", (Opaque(NAME, whole),))
 
     def _assistant(self, fields: Fields, number: int) -> Message:
-        thought = fields.text("thinking")
-        parts: list[Part] = [Reasoning(thought, THINKING)] if thought else []
+        thinking = fields.text("thinking")
+        parts: list[Part] = [Reasoning(thinking, THINKING)] if thinking else []
         parts += [part for part in _content(fields) if part != Text("")]
         values = fields.items("tool_calls") or []
         if values and self._turn_ended:
-            self._open, self._numbered, self._turn_ended = [], False, False
-        for place, value in enumerate(values):
-            call = self._call(
-                Fields(value, f"{fields.at('tool_calls')}[{place}]"), f"call_turn{number:04d}_{place:04d}"
-            )
-            self._open.append(call)
-            self._known.add(call.id)
+            self._open_calls, self._made_ids, self._turn_ended = [], False, False
+        for position, value in enumerate(values):
+            id = f"call_turn{number:04d}_{position:04d}"
+            call = self._call(Fields(value, f"{fields.at('tool_calls')}[{position}]"), id)
+            self._open_calls.append(call)
+            self._known_ids.add(call.id)
             parts.append(call)
-        return Message("assistant", tuple(parts), own(fields.rest))
+        return Message("assistant", tuple(parts), own_extra(fields.rest))
 
-    def _call(self, fields: Fields, place: str) -> ToolCall:
+    def _call(self, fields: Fields, default_id: str) -> ToolCall:
         given = fields.text("id")
-        self._numbered = self._numbered or not given
+        self._made_ids = self._made_ids or not given
         fields.raw("type")
         function = fields.object("function") or Fields({}, fields.at("function"))
         function.raw("index")
         name, arguments = function.required_text("name"), read_arguments(function.raw("arguments")).strip()
-        beside = {"function": function.rest} if function.rest else {}
-        return ToolCall(given or place, name, arguments or "{}", extra=own({**fields.rest, **beside}))
+        inner = {"function": function.rest} if function.rest else {}
+        return ToolCall(given or default_id, name, arguments or "{}", extra=own_extra({**fields.rest, **inner}))
 
     def _result(self, fields: Fields, number: int) -> Message:
         self._turn_ended = True
         given = fields.text("tool_call_id")
         name = fields.text("tool_name") or fields.text("name")
-        call = self._answered(given, name)
+        call = self._call_of_result(given, name)
         id = call.id if call else given or f"call_turn{number:04d}_none"
         content = tuple([part for part in _content(fields) if isinstance(part, (Text, Media))])
         result = ToolResult(id, content, name=name or (call.name if call else None))
-        return Message("tool", (result,), own(fields.rest))
+        return Message("tool", (result,), own_extra(fields.rest))
 
-    def _answered(self, id: str | None, name: str | None) -> ToolCall | None:
-        """The open call that a result answers; one whose id is known answers that call and no other."""
-        calls = self._open
-        if id and (id in self._known or not self._numbered):
+    def _call_of_result(self, id: str | None, name: str | None) -> ToolCall | None:
+        """Remove and return the open call that a result answers; a result with a known id answers only that call."""
+        calls = self._open_calls
+        if id and (id in self._known_ids or not self._made_ids):
             found = next((call for call in calls if call.id == id), None)
         else:
             found = next((call for call in calls if call.name == name), calls[0] if calls else None)
@@ -127,7 +126,7 @@ def _content(fields: Fields) -> tuple[Part, ...]:
 
 
 def read_images(fields: Fields) -> list[Media]:
-    """The pictures beside a text: bare base64, or data URLs as some clients have it."""
+    """Decode the images of a message: plain base64, or data URLs, which some clients send."""
     images = []
     for number, value in enumerate(fields.items("images") or []):
         if type(value) is not str:
@@ -145,18 +144,18 @@ def _tool(fields: Fields) -> ToolDef:
         raise InvalidRequest(f"{fields.at('function')} is required.", param=fields.at("function"), code="invalid_tool")
     name = function.required_text("name")
     description, schema = function.text("description"), function.mapping("parameters")
-    beside = {"function": function.rest} if function.rest else {}
-    return ToolDef(name, description, schema, extra=own({**beside, **fields.rest}))
+    inner = {"function": function.rest} if function.rest else {}
+    return ToolDef(name, description, schema, extra=own_extra({**inner, **fields.rest}))
 
 
-def read_settings(fields: Fields) -> Settings:
-    """Options, format and thinking; the options that no other dialect knows stay behind."""
+def read_settings(fields: Fields) -> RequestSettings:
+    """Decode options, format and thinking; options that no other dialect knows stay in `rest`."""
     options = fields.object("options") or Fields({}, "options")
-    most = options.integer("num_predict")
-    if most is not None and most < 1:  # endless, or until the context is full
-        options.rest["num_predict"], most = most, None
-    settings = Settings(
-        max_tokens=most,
+    limit = options.integer("num_predict")
+    if limit is not None and limit < 1:  # unlimited, or until the context is full
+        options.rest["num_predict"], limit = limit, None
+    settings = RequestSettings(
+        max_tokens=limit,
         temperature=options.number("temperature"),
         top_p=options.number("top_p"),
         top_k=options.integer("top_k"),
@@ -176,12 +175,12 @@ def read_settings(fields: Fields) -> Settings:
 
 def _stop(options: Fields) -> tuple[str, ...]:
     value = options.raw("stop")
-    words = [value] if type(value) is str else [] if value is None else value
-    if type(words) is not list or not all(type(word) is str for word in words):
+    sequences = [value] if type(value) is str else [] if value is None else value
+    if type(sequences) is not list or not all(type(one) is str for one in sequences):
         raise options.wrong("stop", "a list of strings")
-    if len(words) > MAX_STOPS:
+    if len(sequences) > MAX_STOPS:
         raise InvalidRequest(f"options.stop may hold at most {MAX_STOPS} strings.", param="options.stop")
-    return tuple(words)
+    return tuple(sequences)
 
 
 def _output(fields: Fields) -> OutputFormat | None:
@@ -196,13 +195,13 @@ def _output(fields: Fields) -> OutputFormat | None:
             raise fields.wrong("format", "json or a JSON Schema")
 
 
-def _thinking(fields: Fields) -> Thinking | None:
+def _thinking(fields: Fields) -> ThinkingConfig | None:
     match fields.raw("think"):
         case None | "":
             return None
         case bool(enabled):
-            return Thinking(enabled)
+            return ThinkingConfig(enabled)
         case str(effort):
-            return Thinking(True, effort)
+            return ThinkingConfig(True, effort)
         case _:
             raise fields.wrong("think", "true, false or a word such as high")

@@ -1,10 +1,10 @@
-"""OpenAI Chat Completions."""
+"""Translate the OpenAI Chat Completions dialect."""
 
 from functools import partial
 
 from toolgate.dialects.dialect import Dialect
 from toolgate.dialects.openai_chat import server, upstream
-from toolgate.dialects.openai_chat.words import NAME
-from toolgate.dialects.refusals import without_refused_wishes
+from toolgate.dialects.openai_chat.shared_codec import NAME
+from toolgate.dialects.upstream_errors import without_rejected_settings
 
-DIALECT = Dialect(NAME, server, upstream, mend_refused=partial(without_refused_wishes, NAME))
+DIALECT = Dialect(NAME, server, upstream, repair_rejected=partial(without_rejected_settings, NAME))

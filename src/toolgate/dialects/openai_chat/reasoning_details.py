@@ -1,8 +1,8 @@
-"""Signed reasoning of other dialects in Chat's `reasoning_details`, which clients send back with the history.
+"""Encode signed reasoning of other dialects in Chat's `reasoning_details`, which clients send back, and decode it.
 
-A Chat message has one reasoning text and one content, while other dialects mix several signed blocks with text and calls
-in an order of their own. So each entry is complete: it holds the block's text beside its signature, and the place where
-the block stood, by the characters of content and the calls before it.
+A Chat message has one reasoning text and one content, while other dialects mix several signed blocks with text and calls.
+So each entry is complete: it has the block's text, its signature, and its position, which is the number of characters of
+content and of calls before it.
 """
 
 import base64
@@ -12,60 +12,60 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
-from toolgate.conversation.message import Part, Reasoning, Seal, Text, ToolCall
-from toolgate.conversation.seals import disclose
-from toolgate.dialects.openai_chat.words import NAME
+from toolgate.conversation.message import Part, Reasoning, ReasoningSignature, Text, ToolCall
+from toolgate.conversation.reasoning_envelope import unwrap_signature
+from toolgate.dialects.openai_chat.shared_codec import NAME
 from toolgate.wire.jsontext import encode as encode_json
 
 _FORMAT = "toolgate-v2"
 _OPAQUE = "reasoning.encrypted"
 
 
-class SignedBlock(Struct, frozen=True):
-    """A block of reasoning, and how much of its message stood before it."""
+class SignedReasoning(Struct, frozen=True):
+    """A signed block of reasoning, and its position in the message."""
 
     text: str
-    seal: Seal
+    signature: ReasoningSignature = field(name="seal")  # the name in the histories that clients hold
     characters: int = 0
     calls: int = 0
 
 
-class DetailEncoder:
-    """Writes the entries of one message, whose parts are noted in their order."""
+class ReasoningDetailEncoder:
+    """Encodes the entries of one message, whose parts are passed in their order."""
 
     def __init__(self) -> None:
         self._characters = self._calls = self._entries = 0
 
     def encode(self, part: Part) -> dict[str, Any] | None:
-        """The entry that a complete part makes, if it is signed reasoning."""
+        """Return the entry of a complete part, if it is signed reasoning."""
         match part:
             case Text(text):
                 self._characters += len(text)
             case ToolCall(executor="client"):
                 self._calls += 1
-            case Reasoning(text, seal) if seal is not None and seal.dialect != NAME:
-                block = SignedBlock(text, seal, self._characters, self._calls)
+            case Reasoning(text, signature) if signature is not None and signature.dialect != NAME:
+                block = SignedReasoning(text, signature, self._characters, self._calls)
                 self._entries += 1
                 data = base64.urlsafe_b64encode(encode_json(msgspec.to_builtins(block))).decode()
                 return {"type": _OPAQUE, "format": _FORMAT, "index": self._entries - 1, "data": data}
         return None
 
 
-def decode_details(details: Any, reasoning: str) -> list[SignedBlock]:
-    """The blocks that the entries of `reasoning_details` hold, where they are ours; `reasoning` is the message's own."""
+def decode_details(details: Any, reasoning: str) -> list[SignedReasoning]:
+    """Decode our own entries of `reasoning_details`; `reasoning` is the reasoning text of the message."""
     if type(details) is not list:
         return []
     entries = [entry for entry in details if type(entry) is dict]
     blocks = [block for entry in entries if (block := _decode(entry))]
-    if blocks and all(entry.get("format") != _FORMAT for entry in entries):  # an older entry sealed the text beside it
-        blocks[0] = SignedBlock(reasoning, blocks[0].seal)
+    if blocks and all(entry.get("format") != _FORMAT for entry in entries):  # older entries do not have the text
+        blocks[0] = SignedReasoning(reasoning, blocks[0].signature)
     return blocks
 
 
-def place_blocks(blocks: Iterable[SignedBlock], content: Sequence[Part], calls: Sequence[Part]) -> list[Part]:
-    """The parts of a message with the blocks where they stood; text that came in one piece is cut there."""
+def place_blocks(blocks: Iterable[SignedReasoning], content: Sequence[Part], calls: Sequence[Part]) -> list[Part]:
+    """Return the parts of a message with the blocks at their positions; text is split there."""
     parts: list[Part] = []
     left, calls_left, characters = deque(content), deque(calls), 0
     for block in blocks:
@@ -79,18 +79,18 @@ def place_blocks(blocks: Iterable[SignedBlock], content: Sequence[Part], calls: 
             parts.append(part)
         while calls_left and len(calls) - len(calls_left) < block.calls:
             parts.append(calls_left.popleft())
-        parts.append(Reasoning(block.text, block.seal))
+        parts.append(Reasoning(block.text, block.signature))
     return [*parts, *left, *calls_left]
 
 
-def _decode(entry: dict[str, Any]) -> SignedBlock | None:
+def _decode(entry: dict[str, Any]) -> SignedReasoning | None:
     data = entry.get("data")
     if type(data) is not str:
         return None
     if entry.get("format") != _FORMAT:
-        seal = disclose(data)
-        return SignedBlock("", seal) if seal else None
+        signature = unwrap_signature(data)
+        return SignedReasoning("", signature) if signature else None
     try:
-        return msgspec.json.decode(base64.urlsafe_b64decode(data), type=SignedBlock)
+        return msgspec.json.decode(base64.urlsafe_b64decode(data), type=SignedReasoning)
     except (binascii.Error, msgspec.MsgspecError, UnicodeError, ValueError, RecursionError):
         return None

@@ -1,13 +1,13 @@
-"""Chat Completions requests, read into the conversation's values."""
+"""Decode Chat Completions requests."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from msgspec.structs import replace
 
-from toolgate.conversation.arguments import as_text
+from toolgate.conversation.arguments import arguments_text
+from toolgate.conversation.data_urls import media_from_url
 from toolgate.conversation.errors import InvalidRequest
-from toolgate.conversation.media import media_from_url
 from toolgate.conversation.message import (
     NO_EXTRA,
     Extra,
@@ -16,8 +16,8 @@ from toolgate.conversation.message import (
     Opaque,
     Part,
     Reasoning,
+    ReasoningSignature,
     Refusal,
-    Seal,
     Text,
     ToolCall,
     ToolResult,
@@ -26,24 +26,24 @@ from toolgate.conversation.request import (
     NO_SETTINGS,
     ModelRequest,
     OutputFormat,
-    Settings,
-    Thinking,
+    RequestSettings,
+    ThinkingConfig,
     ToolChoice,
     ToolDef,
 )
 from toolgate.dialects.openai_chat.reasoning_details import decode_details, place_blocks
-from toolgate.dialects.openai_chat.words import NAME
+from toolgate.dialects.openai_chat.shared_codec import NAME
 from toolgate.wire.fields import Fields
 
 MAX_STOPS = 64
 _AUDIO_MIME = {"wav": "audio/wav", "mp3": "audio/mpeg", "flac": "audio/flac", "ogg": "audio/ogg", "aac": "audio/aac"}
 _LEGACY = "legacy_functions"
-_SAID_PLAINLY = frozenset({"model", "messages", "stream", "max_tokens"})
+_PLAIN_FIELDS = frozenset({"model", "messages", "stream", "max_tokens"})
 
 
 def decode_request(body: Any) -> ModelRequest:
-    """The request that the body makes."""
-    plain = _plain_request(body)
+    """Decode the body of a request."""
+    plain = _decode_plain_request(body)
     if plain is not None:
         return plain
     fields = Fields(body)
@@ -57,9 +57,9 @@ def decode_request(body: Any) -> ModelRequest:
     return ModelRequest(model, messages, tools, choice, settings, stream, NAME, _extra(fields.rest), relay=relay)
 
 
-def _plain_request(body: Any) -> ModelRequest | None:
-    """The commonest kind of request, plain messages and little else; any other is read field by field."""
-    if type(body) is not dict or not body.keys() <= _SAID_PLAINLY:
+def _decode_plain_request(body: Any) -> ModelRequest | None:
+    """Decode the most common kind of request, plain messages and little else; None for any other."""
+    if type(body) is not dict or not body.keys() <= _PLAIN_FIELDS:
         return None
     model, values, stream = body.get("model"), body.get("messages"), body.get("stream", False)
     if type(model) is not str or not model or type(values) is not list or type(stream) is not bool:
@@ -73,18 +73,18 @@ def _plain_request(body: Any) -> ModelRequest | None:
     limit = body.get("max_tokens")
     if not messages or (limit is not None and (type(limit) is not int or limit < 1)):
         return None
-    settings = NO_SETTINGS if limit is None else Settings(limit)
+    settings = NO_SETTINGS if limit is None else RequestSettings(limit)
     return ModelRequest(model, tuple(messages), settings=settings, stream=stream, dialect=NAME)
 
 
 def wants_usage(request: ModelRequest) -> bool:
-    """Whether a streamed answer ends with a usage chunk."""
+    """Return whether a streamed answer ends with a usage chunk."""
     options = request.extra.get(NAME, {}).get("stream_options")
     return type(options) is dict and options.get("include_usage") is True
 
 
 def uses_legacy_functions(request: ModelRequest) -> bool:
-    """Whether the client speaks of functions as it did before there were tools."""
+    """Return whether the client sends `functions`, the predecessor of `tools`."""
     return request.dialect == NAME and _LEGACY in request.extra.get(NAME, {})
 
 
@@ -103,7 +103,7 @@ def _messages(fields: Fields) -> tuple[Message, ...]:
 
 
 def _plain_message(value: Any) -> Message | None:
-    """The commonest kind of message, a role and a text; any other is read field by field."""
+    """Decode the most common kind of message, a role and a text; None for any other."""
     if type(value) is not dict or len(value) != 2:
         return None
     role, content = value.get("role"), value.get("content")
@@ -186,8 +186,11 @@ def _file(fields: Fields) -> Media:
 
 
 def _assistant(fields: Fields, before: list[Message]) -> Message:
-    thoughts = _reasoning(fields)
-    blocks = decode_details(fields.rest.get("reasoning_details"), "".join([part.text for part in thoughts]))
+    reasoning: list[Reasoning] = []
+    for field in ("reasoning_content", "reasoning"):
+        if type(fields.rest.get(field)) is str and (text := fields.text(field)):
+            reasoning.append(Reasoning(text, ReasoningSignature(NAME, {"field": field})))
+    blocks = decode_details(fields.rest.get("reasoning_details"), "".join([part.text for part in reasoning]))
     if blocks:
         fields.raw("reasoning_details")
     content = [part for part in _content(fields) if part != Text("")]
@@ -199,18 +202,10 @@ def _assistant(fields: Fields, before: list[Message]) -> Message:
     ]
     legacy = fields.object("function_call")
     if legacy is not None:
-        name, arguments = legacy.required_text("name"), as_text(legacy.raw("arguments"))
+        name, arguments = legacy.required_text("name"), arguments_text(legacy.raw("arguments"))
         calls.append(ToolCall(f"call_legacy{len(before):04d}{'0' * 8}", name, arguments or "{}"))
-    parts = place_blocks(blocks, content, calls) if blocks else [*thoughts, *content, *calls]
+    parts = place_blocks(blocks, content, calls) if blocks else [*reasoning, *content, *calls]
     return Message("assistant", tuple(parts), _extra(fields.rest))
-
-
-def _reasoning(fields: Fields) -> list[Reasoning]:
-    parts: list[Reasoning] = []
-    for field in ("reasoning_content", "reasoning"):
-        if type(fields.rest.get(field)) is str and (text := fields.text(field)):
-            parts.append(Reasoning(text, Seal(NAME, {"field": field})))
-    return parts
 
 
 def _call(fields: Fields) -> ToolCall:
@@ -222,7 +217,7 @@ def _call(fields: Fields) -> ToolCall:
             id, custom.required_text("name"), custom.text("input") or "", freeform=True, extra=_extra(fields.rest)
         )
     function = fields.object("function") or Fields({}, fields.at("function"))
-    name, arguments = function.required_text("name"), as_text(function.raw("arguments"))
+    name, arguments = function.required_text("name"), arguments_text(function.raw("arguments"))
     return ToolCall(id, name, arguments.strip() or "{}", extra=_extra(fields.rest))
 
 
@@ -246,8 +241,7 @@ def _function_result(fields: Fields, before: list[Message]) -> Message:
 
 def _result_content(fields: Fields) -> tuple[Text | Media, ...]:
     parts = _content(fields)
-    strange = [part for part in parts if not isinstance(part, (Text, Media))]
-    if strange:
+    if not all(isinstance(part, (Text, Media)) for part in parts):
         raise InvalidRequest(f"{fields.at('content')} may hold text and images only.", param=fields.at("content"))
     return parts  # type: ignore[return-value]  # narrowed by the check above
 
@@ -265,7 +259,7 @@ def _tools(fields: Fields) -> tuple[ToolDef, ...]:
 
 
 def _plain_tool(value: Any) -> ToolDef | None:
-    """The commonest kind of tool, a function with a name, a description and a schema; any other is read field by field."""
+    """Decode the most common kind of tool, a function with a description and a schema; None for any other."""
     function = value.get("function") if type(value) is dict and len(value) == 2 else None
     if type(function) is not dict or len(function) != 3 or value.get("type") != "function":
         return None
@@ -291,18 +285,18 @@ def _tool_def(fields: Fields) -> ToolDef:
     )
 
 
-def _function(fields: Fields, beside: dict[str, Any]) -> ToolDef:
+def _function(fields: Fields, other_fields: dict[str, Any]) -> ToolDef:
     name = fields.required_text("name")
     description, schema, strict = fields.text("description"), fields.mapping("parameters"), fields.flag("strict")
-    own = {**({"function": fields.rest} if fields.rest else {}), **beside}
+    own = {**({"function": fields.rest} if fields.rest else {}), **other_fields}
     return ToolDef(name, description, schema, strict, extra=_extra(own))
 
 
-_SAID_OF_CHOICE = frozenset({"tool_choice", "parallel_tool_calls", "function_call"})
+_CHOICE_FIELDS = frozenset({"tool_choice", "parallel_tool_calls", "function_call"})
 
 
 def _tool_choice(fields: Fields) -> ToolChoice | None:
-    if _SAID_OF_CHOICE.isdisjoint(fields.rest):
+    if _CHOICE_FIELDS.isdisjoint(fields.rest):
         return None
     parallel = fields.flag("parallel_tool_calls")
     value = fields.raw("tool_choice")
@@ -338,7 +332,7 @@ def _allowed_tools(fields: Fields, parallel: bool | None) -> ToolChoice:
 
 _NUMBERS = ("temperature", "top_p", "frequency_penalty", "presence_penalty")
 _INTEGERS = ("top_k", "seed")
-_KEPT: Mapping[str, tuple[str, type]] = {
+_SHARED_FIELDS: Mapping[str, tuple[str, type]] = {
     "verbosity": ("verbosity", str),
     "service_tier": ("service_tier", str),
     "prompt_cache_key": ("cache_key", str),
@@ -348,12 +342,12 @@ _KEPT: Mapping[str, tuple[str, type]] = {
     "logprobs": ("logprobs", bool),
     "top_logprobs": ("top_logprobs", int),
 }
-"""Wishes that are read for other dialects and kept as they are for this one."""
-_SAID_IN_SETTINGS = frozenset(
+"""Fields that are decoded into settings for other dialects, and kept in `extra` for this one."""
+_SETTING_FIELDS = frozenset(
     {
         *_NUMBERS,
         *_INTEGERS,
-        *_KEPT,
+        *_SHARED_FIELDS,
         "max_tokens",
         "max_completion_tokens",
         "stop",
@@ -365,53 +359,53 @@ _SAID_IN_SETTINGS = frozenset(
 )
 
 
-def _settings(fields: Fields) -> Settings:
-    """What the request says of sampling and limits; most say little, so only what is there is read."""
-    if _SAID_IN_SETTINGS.isdisjoint(fields.rest):
+def _settings(fields: Fields) -> RequestSettings:
+    """Decode sampling, limits and options; most requests specify few, so only given fields are read."""
+    if _SETTING_FIELDS.isdisjoint(fields.rest):
         return NO_SETTINGS
-    said: dict[str, Any] = {}
-    for name in [name for name in fields.rest if name in _SAID_IN_SETTINGS]:
-        _read_setting(fields, name, said)
-    return Settings(**said)
+    settings: dict[str, Any] = {}
+    for name in [name for name in fields.rest if name in _SETTING_FIELDS]:
+        _read_setting(fields, name, settings)
+    return RequestSettings(**settings)
 
 
-def _read_setting(fields: Fields, name: str, said: dict[str, Any]) -> None:
+def _read_setting(fields: Fields, name: str, settings: dict[str, Any]) -> None:
     if name in _NUMBERS:
-        said[name] = fields.number(name)
+        settings[name] = fields.number(name)
     elif name in _INTEGERS:
-        said[name] = fields.integer(name)
-    elif name in _KEPT:
-        setting, kind = _KEPT[name]
+        settings[name] = fields.integer(name)
+    elif name in _SHARED_FIELDS:
+        setting, kind = _SHARED_FIELDS[name]
         if type(fields.rest[name]) is kind:
-            said[setting] = fields.rest[name]
+            settings[setting] = fields.rest[name]
     elif name == "max_tokens":
-        said.setdefault("max_tokens", fields.integer(name, least=1))
+        settings.setdefault("max_tokens", fields.integer(name, least=1))
     elif name == "max_completion_tokens":
         if (newer := fields.integer(name, least=1)) is not None:
-            said["max_tokens"] = fields.rest[name] = newer  # the client's own spelling goes back to its own dialect
+            settings["max_tokens"] = fields.rest[name] = newer  # stays in `extra`, too: this dialect sends that field
     elif name == "stop":
-        said["stop"] = _stop(fields)
+        settings["stop"] = _stop(fields)
     elif name == "response_format":
-        said["output"] = _output(fields)
+        settings["output"] = _output(fields)
     elif name == "reasoning_effort":
         effort = fields.text(name)
-        said["thinking"] = Thinking(effort != "none", effort) if effort else None
+        settings["thinking"] = ThinkingConfig(effort != "none", effort) if effort else None
     elif name == "user":
-        said["user"] = fields.text(name)
+        settings["user"] = fields.text(name)
     else:
-        said["choices"] = fields.integer("n", least=1, most=128) or 1
+        settings["choices"] = fields.integer("n", least=1, most=128) or 1
 
 
 def _stop(fields: Fields) -> tuple[str, ...]:
     value = fields.raw("stop")
     if value is None:
         return ()
-    words = [value] if type(value) is str else value
-    if type(words) is not list or not all(type(word) is str for word in words):
+    sequences = [value] if type(value) is str else value
+    if type(sequences) is not list or not all(type(one) is str for one in sequences):
         raise fields.wrong("stop", "a string or a list of strings")
-    if len(words) > MAX_STOPS:
+    if len(sequences) > MAX_STOPS:
         raise InvalidRequest(f"stop may hold at most {MAX_STOPS} strings.", param="stop")
-    return tuple(words)
+    return tuple(sequences)
 
 
 def _output(fields: Fields) -> OutputFormat | None:
@@ -422,9 +416,9 @@ def _output(fields: Fields) -> OutputFormat | None:
         case "json_object":
             return OutputFormat()
         case "json_schema":
-            wanted = form.object("json_schema") or Fields({}, form.at("json_schema"))
-            schema = wanted.mapping("schema")
-            name, description = wanted.text("name") or "answer", wanted.text("description")
-            return OutputFormat(schema if schema is not None else {}, name, description, wanted.flag("strict"))
+            inner = form.object("json_schema") or Fields({}, form.at("json_schema"))
+            schema = inner.mapping("schema")
+            name, description = inner.text("name") or "answer", inner.text("description")
+            return OutputFormat(schema if schema is not None else {}, name, description, inner.flag("strict"))
         case _:
             return None

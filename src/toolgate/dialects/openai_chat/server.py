@@ -1,11 +1,9 @@
-"""The side of Chat Completions that faces a client: its answers, whole and streamed, and its errors.
+"""Encode answers and errors for Chat clients, whole and streamed. Requests are decoded in `requests.py`."""
 
-Reading requests has a file of its own, `requests.py`.
-"""
-
-from typing import Any, TypeGuard
+from typing import Any
 
 from toolgate.conversation import ids
+from toolgate.conversation.data_urls import data_url
 from toolgate.conversation.errors import ToolgateError
 from toolgate.conversation.events import (
     Delta,
@@ -17,14 +15,13 @@ from toolgate.conversation.events import (
     StepStart,
     Usage,
 )
-from toolgate.conversation.media import data_url
 from toolgate.conversation.message import Media, Part, Reasoning, Refusal, Text, ToolCall
 from toolgate.conversation.request import ModelRequest
-from toolgate.dialects.dialect import Encoder, Reply, tool_event, tool_events
+from toolgate.dialects.dialect import AnswerMetadata, StreamEncoder, tool_event, tool_events
 from toolgate.dialects.dialect import warning_comment as encode_warning
-from toolgate.dialects.openai_chat.reasoning_details import DetailEncoder
+from toolgate.dialects.openai_chat.reasoning_details import ReasoningDetailEncoder
 from toolgate.dialects.openai_chat.requests import decode_request, uses_legacy_functions, wants_usage
-from toolgate.dialects.openai_chat.words import NAME, write_reason, write_usage
+from toolgate.dialects.openai_chat.shared_codec import NAME, write_reason, write_usage
 from toolgate.wire.jsontext import encode
 
 __all__ = ["decode_request", "encode_error", "encode_response", "encode_warning", "encoder", "reply_id"]
@@ -34,35 +31,41 @@ _ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_
 
 
 def reply_id() -> str:
-    """A fresh id for an answer."""
-    return "chatcmpl-" + ids.mint(29)
+    """Return a new completion id."""
+    return "chatcmpl-" + ids.random_suffix(29)
 
 
-def encoder(request: ModelRequest, reply: Reply) -> Encoder:
-    """An encoder for the answer to this request."""
-    return ChatEncoder(reply, wants_usage(request), uses_legacy_functions(request))
+def encoder(request: ModelRequest, metadata: AnswerMetadata) -> StreamEncoder:
+    """Return an encoder for the streamed answer to this request."""
+    return ChatEncoder(metadata, wants_usage(request), uses_legacy_functions(request))
 
 
 class ChatEncoder:
-    """Tells a run as chat completion chunks; the fixed parts of a chunk are written once."""
+    """Encodes the events of a run as chat completion chunks; the constant bytes of a chunk are encoded once."""
 
-    def __init__(self, reply: Reply, usage: bool, legacy: bool) -> None:
-        head = {"id": reply.id, "object": "chat.completion.chunk", "created": reply.created, "model": reply.model}
+    def __init__(self, metadata: AnswerMetadata, usage: bool, legacy: bool) -> None:
+        head = {
+            "id": metadata.id,
+            "object": "chat.completion.chunk",
+            "created": metadata.created,
+            "model": metadata.model,
+        }
         self._head = b"data: " + encode(head)[:-1] + b',"choices":['
         self._delta = self._head + b'{"index":0,"delta":'
-        # Whoever asked for usage finds it null in every chunk but the last, as the published types have it.
+        # A client that requested usage gets null in every chunk but the last, as in the published types.
         self._tail = b'],"usage":null}\n\n' if usage else b"]}\n\n"
         self._delta_tail = b',"logprobs":null,"finish_reason":null}' + self._tail
         self._usage = usage
         self._legacy = legacy
-        self._tool_events = reply.tool_events
+        self._tool_events = metadata.tool_events
+        self._metadata = metadata
         self._calls = -1
-        self._details = DetailEncoder()
-        self._open_delta = (b"", b"")  # what stands around the text of a delta of the open part
+        self._details = ReasoningDetailEncoder()
+        self._open_delta = (b"", b"")  # the bytes around the text of a delta of the open part
         self._began = False
 
     def encode(self, event: RunEvent) -> bytes:
-        """The chunks for this event."""
+        """Encode the chunks of this event."""
         match event:
             case Delta(text):
                 before, after = self._open_delta
@@ -79,13 +82,13 @@ class ChatEncoder:
                 return self._tool_event(event)
 
     def error(self, error: ToolgateError) -> bytes:
-        """The error as an event, then the terminator."""
-        return encode_stream_error(error)
+        """Encode the error as an event, then the terminator."""
+        return end_before_error(self._metadata, self._calls >= 0) + encode_stream_error(error)
 
     def _tool_event(self, event: RunEvent) -> bytes:
-        """Our own field in a chunk without choices, which clients pass over."""
-        told = tool_event(event) if self._tool_events else None
-        return self._head + b'],"toolgate":' + encode(told) + b"}\n\n" if told else b""
+        """Encode a tool event in a field of our own, in a chunk without choices, which clients ignore."""
+        value = tool_event(event) if self._tool_events else None
+        return self._head + b'],"toolgate":' + encode(value) + b"}\n\n" if value else b""
 
     def _begin(self) -> bytes:
         if self._began:
@@ -109,7 +112,7 @@ class ChatEncoder:
             case Refusal():
                 self._open_delta = self._around(b'{"refusal":"?"}')
             case ToolCall(executor="client"):
-                return self._start_call(part)
+                return self._begin_call(part)
             case Media():
                 self._open_delta = (b"", b"")
                 return self._chunk({"images": [_image(part)]})
@@ -117,7 +120,7 @@ class ChatEncoder:
                 self._open_delta = (b"", b"")
         return b""
 
-    def _start_call(self, call: ToolCall) -> bytes:
+    def _begin_call(self, call: ToolCall) -> bytes:
         self._calls += 1
         if self._legacy:
             self._open_delta = self._around(b'{"function_call":{"arguments":"?"}}') if self._calls == 0 else (b"", b"")
@@ -130,9 +133,8 @@ class ChatEncoder:
 
     def _end(self, part: Part) -> bytes:
         if type(part) is Text and part.logprobs:
-            return (
-                self._head + encode({"index": 0, "delta": {}, **_likely((part,)), "finish_reason": None}) + self._tail
-            )
+            choice = {"index": 0, "delta": {}, **_logprobs((part,)), "finish_reason": None}
+            return self._head + encode(choice) + self._tail
         entry = self._details.encode(part)
         return self._chunk({"reasoning_details": [entry]}) if entry else b""
 
@@ -141,52 +143,48 @@ class ChatEncoder:
         if self._legacy and reason == "tool_calls":
             reason = "function_call"
         last = b'{"index":0,"delta":{},"logprobs":null,"finish_reason":"' + reason.encode() + b'"}'
-        return self._head + last + self._tail + self._usage_chunk(finish.usage) + _DONE
-
-    def _usage_chunk(self, usage: Usage) -> bytes:
-        if not self._usage:
-            return b""
-        return self._head + b'],"usage":' + encode(write_usage(usage)) + b"}\n\n"
+        usage = self._head + b'],"usage":' + encode(write_usage(finish.usage)) + b"}\n\n" if self._usage else b""
+        return self._head + last + self._tail + usage + _DONE
 
 
-def encode_response(response: ModelResponse, request: ModelRequest, reply: Reply) -> bytes:
-    """A whole answer."""
+def encode_response(response: ModelResponse, request: ModelRequest, metadata: AnswerMetadata) -> bytes:
+    """Encode a whole answer."""
     legacy = uses_legacy_functions(request)
     message = write_message(response.parts, legacy)
     reason = write_reason(response.reason)
     if legacy and reason == "tool_calls":
         reason = "function_call"
     body = {
-        "id": reply.id,
+        "id": metadata.id,
         "object": "chat.completion",
-        "created": reply.created,
-        "model": reply.model,
-        "choices": [{"index": 0, "message": message, **_likely(response.parts), "finish_reason": reason}],
+        "created": metadata.created,
+        "model": metadata.model,
+        "choices": [{"index": 0, "message": message, **_logprobs(response.parts), "finish_reason": reason}],
         "usage": write_usage(response.usage or Usage()),
-        **tool_events(response, reply),
+        **tool_events(response, metadata),
     }
     return encode(body)
 
 
-def _likely(parts: tuple[Part, ...]) -> dict[str, Any]:
-    """The log probabilities of an answer, if its upstream gave any."""
+def _logprobs(parts: tuple[Part, ...]) -> dict[str, Any]:
+    """Return the log probabilities of an answer, if its upstream sent any."""
     entries = [entry for part in parts if type(part) is Text for entry in part.logprobs]
     return {"logprobs": {"content": entries, "refusal": None} if entries else None}
 
 
 def write_message(parts: tuple[Part, ...], legacy: bool = False) -> dict[str, Any]:
-    """The assistant's message that these parts make; content is null when there is none."""
+    """Return the assistant's message of these parts; content is null when there is none."""
     text = "".join([part.text for part in parts if type(part) is Text])
     refusal = "".join([part.text for part in parts if type(part) is Refusal])
-    calls = [write_call(part, part.arguments) for part in parts if _is_shown(part)]
+    calls = [write_call(part, part.arguments) for part in parts if type(part) is ToolCall and part.executor == "client"]
     message: dict[str, Any] = {"role": "assistant", "content": text or None, "refusal": refusal or None}
     if not (text or refusal or calls):
         message["content"] = ""
-    thoughts = [part for part in parts if type(part) is Reasoning]
-    if reasoning := "".join([part.text for part in thoughts]):
-        message["reasoning_content"] = reasoning
-    if any(part.seal and part.seal.dialect != NAME for part in thoughts):
-        details = DetailEncoder()
+    reasoning = [part for part in parts if type(part) is Reasoning]
+    if thoughts := "".join([part.text for part in reasoning]):
+        message["reasoning_content"] = thoughts
+    if any(part.signature and part.signature.dialect != NAME for part in reasoning):
+        details = ReasoningDetailEncoder()
         message["reasoning_details"] = [entry for part in parts if (entry := details.encode(part))]
     images = [_image(part) for part in parts if type(part) is Media]
     if images:
@@ -198,13 +196,8 @@ def write_message(parts: tuple[Part, ...], legacy: bool = False) -> dict[str, An
     return message
 
 
-def _is_shown(part: Part) -> TypeGuard[ToolCall]:
-    """Whether a part is a call that is the client's to run; Chat has no words for any other."""
-    return type(part) is ToolCall and part.executor == "client"
-
-
 def write_call(call: ToolCall, arguments: str = "") -> dict[str, Any]:
-    """A call as an entry of `tool_calls`."""
+    """Return a call as an entry of `tool_calls`."""
     if call.freeform:
         return {"id": call.id, "type": "custom", "custom": {"name": call.name, "input": arguments}}
     own = dict(call.extra.get(NAME, {}))
@@ -216,12 +209,24 @@ def _image(part: Media) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": url}}
 
 
+def end_before_error(metadata: AnswerMetadata, has_calls: bool) -> bytes:
+    """Encode the end of an answer that an error follows, for a client that reads no error while an answer is open.
+
+    Such a client runs calls that are ended with `stop` or `tool_calls`, and drops those that are ended with `length`.
+    """
+    if not metadata.loses_errors:
+        return b""
+    choice = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": "length" if has_calls else "stop"}
+    head = {"id": metadata.id, "object": "chat.completion.chunk", "created": metadata.created, "model": metadata.model}
+    return b"data: " + encode({**head, "choices": [choice]}) + b"\n\n"
+
+
 def encode_stream_error(error: ToolgateError) -> bytes:
-    """An error in the middle of a stream, and the terminator."""
+    """Encode an error in the middle of a stream, and the terminator."""
     return b"data: " + encode_error(error) + b"\n\n" + _DONE
 
 
 def encode_error(error: ToolgateError, request_id: str = "") -> bytes:
-    """The body of an error response."""
+    """Encode the body of an error response."""
     kind = _ERROR_TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "server_error")
     return encode({"error": {"message": error.message, "type": kind, "param": error.param, "code": error.code}})

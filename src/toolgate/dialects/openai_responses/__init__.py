@@ -1,20 +1,20 @@
-"""OpenAI Responses, and the Open Responses specification that grew out of it."""
+"""Translate the OpenAI Responses dialect, and the Open Responses specification derived from it."""
 
 from functools import partial
 
 from toolgate.dialects.dialect import Dialect
 from toolgate.dialects.openai_responses import server, upstream
-from toolgate.dialects.openai_responses.tools import take_servers
-from toolgate.dialects.openai_responses.words import NAME
-from toolgate.dialects.refusals import without_refused_wishes
+from toolgate.dialects.openai_responses.shared_codec import NAME
+from toolgate.dialects.openai_responses.tools import extract_servers
+from toolgate.dialects.upstream_errors import without_rejected_settings
 
 DIALECT = Dialect(
     NAME,
     server,
     upstream,
-    one_event_a_write=True,
-    native=True,
-    asking=True,
-    take_servers=take_servers,
-    mend_refused=partial(without_refused_wishes, NAME),
+    one_event_per_write=True,
+    native_tools=True,
+    native_approvals=True,
+    extract_servers=extract_servers,
+    repair_rejected=partial(without_rejected_settings, NAME),
 )

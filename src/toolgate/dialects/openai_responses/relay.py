@@ -1,81 +1,89 @@
-"""Responses to Responses: events pass as they came, and only what breaks clients is mended.
+"""Relay Responses streams and whole answers to Responses clients, repairing only what breaks clients.
 
-Mended are the numbering of events and items, ids that change from event to event, the id of the response (ours, for the
-client comes back to us with it), missing `response.created`, `output_item.added` and deltas, calls that are named late,
-arguments that are not text or quoted twice, characters that are cut in two, and an empty or differing `output` in the last
-event. Unknown fields, items and events stay as they are.
+Repaired are the numbers of events and items, ids that change from event to event, the id of the response (it becomes
+ours, because the client continues it here), missing `response.created`, `output_item.added` and deltas, calls that are
+named late, arguments that are not text or quoted twice, characters that are cut in two, and an empty or differing `output`
+in the last event. Unknown fields, items and events stay unchanged.
 """
 
 from typing import Any
 
-from toolgate.conversation.arguments import as_text, is_object, paired, settled
-from toolgate.conversation.errors import Garbled, ToolgateError
+from toolgate.conversation.arguments import arguments_text, is_object, normalize_arguments
+from toolgate.conversation.errors import MalformedResponse, ToolgateError
 from toolgate.conversation.events import FinishReason, ModelResponse, Usage
 from toolgate.conversation.message import Part, Reasoning, Text, ToolCall
-from toolgate.conversation.names import CallNames
 from toolgate.conversation.request import ModelRequest
-from toolgate.conversation.stock import names_of
-from toolgate.dialects.dialect import Reply
-from toolgate.dialects.openai_responses.answer import DONE, UNFINISHED, Teller, bare, describe, opened
-from toolgate.dialects.openai_responses.correlate import CALLS, Correlator, Item, item_of
-from toolgate.dialects.openai_responses.stream import (
+from toolgate.conversation.surrogates import repair_json_surrogates
+from toolgate.conversation.tool_memoization import tool_names
+from toolgate.conversation.tool_name_matching import CallNameCorrector
+from toolgate.dialects.dialect import AnswerMetadata
+from toolgate.dialects.openai_responses.item_correlator import CALLS, ItemCorrelator, OutputItem, item_of
+from toolgate.dialects.openai_responses.response_object import (
+    DONE,
+    UNFINISHED,
+    ResponseEventWriter,
+    describe,
+    encode_members,
+    opening_item,
+)
+from toolgate.dialects.openai_responses.shared_codec import read_reason, write_reason, write_usage
+from toolgate.dialects.openai_responses.stream_decoder import (
     TERMINAL,
-    UNENDED,
+    is_cut,
     read_event,
     response_of,
     rest_of_arguments,
     usage_of,
 )
-from toolgate.dialects.openai_responses.words import read_reason, write_reason, write_usage
-from toolgate.wire.frames import Frame
 from toolgate.wire.jsontext import encode
+from toolgate.wire.stream_framing import Frame
 
-_OURS = ("id", "store", "background", "previous_response_id", "conversation")
+_OUR_FIELDS = ("id", "store", "background", "previous_response_id", "conversation")
 _EMPTY_TEXT = {"type": "output_text", "annotations": [], "logprobs": [], "text": ""}
 _EMPTY_REFUSAL = {"type": "refusal", "refusal": ""}
-_ARGUMENTS = {
+_ARGUMENT_EVENTS = {  # the name of the event and the field of the item that hold the arguments of a call
     "function_call": ("function_call_arguments", "arguments"),
     "custom_tool_call": ("custom_tool_call_input", "input"),
 }
 
 
 class ResponsesRelay:
-    """Passes a Responses stream on."""
+    """Relays a Responses stream."""
 
-    def __init__(self, request: ModelRequest, reply: Reply) -> None:
+    def __init__(self, request: ModelRequest, metadata: AnswerMetadata) -> None:
         self.done = False
         self.usage: Usage | None = None
         self.reason: FinishReason | None = None
-        self.names = CallNames(names_of(request.tools))
-        self._asked = describe(request, reply)
-        self._tell = Teller(self._asked)
-        self._items = Correlator()
+        self.names = CallNameCorrector(tool_names(request.tools))
+        self._response = describe(request, metadata)
+        self._writer = ResponseEventWriter(self._response)
+        self._items = ItemCorrelator()
         self._began = False
-        self._held: tuple[str, dict[str, Any], dict[str, Any]] | None = None  # the last event for want of usage
+        self._held: tuple[str, dict[str, Any], dict[str, Any]] | None = None  # the last event, which lacks usage
 
     @property
     def lacks_usage(self) -> bool:
-        """Whether the answer is complete without usage."""
+        """Whether the answer is complete and the upstream reported no usage."""
         return self._held is not None
 
     def received(self) -> list[Part]:
-        """The texts of all items so far."""
+        """Return the texts of all items so far."""
         parts: list[Part] = []
         for item in self._items.items:
-            text = "".join(item.fragments) or _text(item.value)
+            text = "".join(item.fragments) or _item_text(item.value)
             if item.kind in CALLS:
-                parts.append(ToolCall("", as_text(item.value.get("name")), text))
+                parts.append(ToolCall("", arguments_text(item.value.get("name")), text))
             else:
                 parts.append(Reasoning(text) if item.kind == "reasoning" else Text(text))
         return parts
 
     @property
     def calls(self) -> int:
-        """How many calls the answer holds so far."""
+        """The number of calls so far."""
         return self._items.calls()
 
     def feed(self, frame: Frame) -> bytes:
-        """The event as the client should see it."""
+        """Return the event as the client should receive it."""
         if self.done:
             return b""
         read = read_event(frame)
@@ -87,23 +95,23 @@ class ResponsesRelay:
         if kind == "[DONE]":
             return self.end()
         if not kind.isprintable():
-            raise Garbled("The upstream sent an event whose name would break the stream.")
+            raise MalformedResponse("The upstream sent an event whose name would break the stream.")
         if kind in TERMINAL:
             return self._finish(event)
         if kind == "response.created":
             return b"" if self._began else self._begin(event)
-        return self._begin({}) + self._pass(kind, event)
+        return self._begin({}) + self._relay(kind, event)
 
     def end(self) -> bytes:
-        """What is left to say."""
+        """Return nothing, or raise MalformedResponse if the stream was cut short."""
         if not self.done:
-            raise Garbled("The upstream's stream ended before the answer was complete.")
+            raise MalformedResponse("The upstream's stream ended before the answer was complete.")
         return b""
 
     def error(self, error: ToolgateError) -> bytes:
-        """The failure in the numbering of this stream, and the terminator."""
-        told = b",".join([encode(item.value) for item in self._items.items if item.over])
-        return self._tell.failed(error, told)
+        """Encode the error with the next numbers of this stream, and the terminator."""
+        output = b",".join([encode(item.value) for item in self._items.items if item.over])
+        return self._writer.failed(error, output)
 
     def _begin(self, event: dict[str, Any]) -> bytes:
         if self._began:
@@ -111,10 +119,10 @@ class ResponsesRelay:
         self._began = True
         response = event.get("response")
         if type(response) is not dict:
-            return self._tell.started()
-        return self._write("response.created", {**event, "response": present(response, self._asked)})
+            return self._writer.started()
+        return self._write("response.created", {**event, "response": repair_fields(response, self._response)})
 
-    def _pass(self, kind: str, event: dict[str, Any]) -> bytes:
+    def _relay(self, kind: str, event: dict[str, Any]) -> bytes:
         if kind == "response.output_item.added":
             return self._added(event)
         if kind == "response.output_item.done":
@@ -122,33 +130,33 @@ class ResponsesRelay:
         if self._items.is_within(kind, event):
             return self._within(kind, event)
         if type(event.get("response")) is dict:
-            event = {**event, "response": present(event["response"], self._asked)}
+            event = {**event, "response": repair_fields(event["response"], self._response)}
         return self._write(kind, event)
 
     def _write(self, kind: str, event: dict[str, Any]) -> bytes:
         event["type"] = kind
-        event["sequence_number"], self._tell.number = self._tell.number, self._tell.number + 1
+        event["sequence_number"], self._writer.number = self._writer.number, self._writer.number + 1
         return b"event: %b\ndata: %b\n\n" % (kind.encode(), encode(event))
 
     def _added(self, event: dict[str, Any]) -> bytes:
         item = self._items.added(event)
         if item.announced:
             return b""
-        item.value = self._mended(item_of(event), item)
+        item.value = self._repair(item_of(event), item)
         if item.kind in CALLS and not item.value.get("name"):
-            return b""  # all of it is told when the item is complete
+            return b""  # it is sent when it is complete
         return self._announce(item, event)
 
-    def _mended(self, value: dict[str, Any], item: Item) -> dict[str, Any]:
-        mended = mend_item(value, item)
-        if item.kind == "function_call" and type(name := mended.get("name")) is str:
-            mended["name"] = self.names.correct(name)
-        return mended
+    def _repair(self, value: dict[str, Any], item: OutputItem) -> dict[str, Any]:
+        repaired = repair_item(value, item)
+        if item.kind == "function_call" and type(name := repaired.get("name")) is str:
+            repaired["name"] = self.names.correct(name)
+        return repaired
 
-    def _announce(self, item: Item, event: dict[str, Any]) -> bytes:
+    def _announce(self, item: OutputItem, event: dict[str, Any]) -> bytes:
         item.announced = True
-        told = {**event, "output_index": item.number, "item": opened(item.value)}
-        return self._write("response.output_item.added", told)
+        added = {**event, "output_index": item.number, "item": opening_item(item.value)}
+        return self._write("response.output_item.added", added)
 
     def _within(self, kind: str, event: dict[str, Any]) -> bytes:
         item = self._items.within(kind, event)
@@ -163,7 +171,7 @@ class ResponsesRelay:
         if not item.announced:
             if item.kind in CALLS:
                 return b""  # its name is not known yet
-            item.value = mend_item({"type": item.kind}, item)
+            item.value = repair_item({"type": item.kind}, item)
             before = self._announce(item, {})
         if item.kind == "function_call" and kind.startswith("response.function_call_arguments."):
             return before + self._arguments(kind, event, item)
@@ -172,87 +180,87 @@ class ResponsesRelay:
             event.setdefault("content_index", 0)
             if kind.startswith("response.output_text.d"):
                 event.setdefault("logprobs", [])
-        before += self._content(kind, event, item)
+        before += self._missing_events(kind, event, item)
         if type(delta) is str and kind.endswith(".delta"):
             item.last_delta = kind, event
-            event["delta"] = item.pairs.feed(delta)
+            event["delta"] = item.surrogates.feed(delta)
             return before + self._write(kind, event) if event["delta"] else before
         if kind.endswith(".done"):
             before += self._rest_of_text(item)
         return before + self._write(kind, event)
 
-    def _rest_of_text(self, item: Item) -> bytes:
-        """Half a character that nothing completed."""
-        rest = item.pairs.end()
+    def _rest_of_text(self, item: OutputItem) -> bytes:
+        """Encode a delta for a lone surrogate that nothing completed."""
+        rest = item.surrogates.end()
         if not rest or item.last_delta is None:
             return b""
         kind, event = item.last_delta
         return self._write(kind, {**event, "delta": rest})
 
-    def _arguments(self, kind: str, event: dict[str, Any], item: Item) -> bytes:
-        """Arguments as far as they are certain; they are done here once they are whole, else with their item."""
+    def _arguments(self, kind: str, event: dict[str, Any], item: OutputItem) -> bytes:
+        """Relay arguments as far as they are certain; they end here if they are complete, else with their item."""
         event["item_id"], event["output_index"] = item.id, item.number
         if kind.endswith(".delta"):
-            event["delta"] = item.arguments.feed(as_text(event.get("delta")))
+            event["delta"] = item.arguments.feed(arguments_text(event.get("delta")))
             return self._write(kind, event) if event["delta"] else b""
         rest = rest_of_arguments(item, event)
         item.fragments.append(rest)
-        told = item.arguments.feed(rest)
-        whole = settled("".join(item.arguments.pieces) or "?")
-        if 0 in item.told or not is_object(whole):
-            return self._argument_delta(item, told)
-        item.told.add(0)
+        certain = item.arguments.feed(rest)
+        whole = normalize_arguments("".join(item.arguments.fragments) or "?")
+        if 0 in item.with_text or not is_object(whole):
+            return self._argument_delta(item, certain)
+        item.with_text.add(0)
         event["arguments"] = whole
         if type(name := event.get("name")) is str:
             event["name"] = self.names.correct(name)
-        return self._argument_delta(item, told + item.arguments.end()) + self._write(kind, event)
+        return self._argument_delta(item, certain + item.arguments.end()) + self._write(kind, event)
 
-    def _argument_delta(self, item: Item, text: str) -> bytes:
+    def _argument_delta(self, item: OutputItem, text: str) -> bytes:
         if not text:
             return b""
-        return self._tell.event(f"response.{_ARGUMENTS[item.kind][0]}.delta", _place(item, delta=text))
+        return self._writer.event(f"response.{_ARGUMENT_EVENTS[item.kind][0]}.delta", _members(item, delta=text))
 
-    def _content(self, kind: str, event: dict[str, Any], item: Item) -> bytes:
-        """What must be told before this event: the content part it speaks of, the text that no delta told."""
+    def _missing_events(self, kind: str, event: dict[str, Any], item: OutputItem) -> bytes:
+        """Encode what the upstream left out before this event: the start of its content part, the delta of its text."""
         index = event.get("content_index") or event.get("summary_index") or 0
         if kind == "response.content_part.added":
-            item.parts.add(index)
+            item.announced_parts.add(index)
             return b""
         if kind.endswith(".delta"):
             before = self._open_part(item, index, refusal="refusal" in kind) if item.kind == "message" else b""
-            item.told.add(index)
+            item.with_text.add(index)
             return before
         match kind:
             case "response.custom_tool_call_input.done":
-                return self._untold(item, index, as_text(event.get("input")))
+                return self._missing_delta(item, index, arguments_text(event.get("input")))
             case "response.output_text.done" | "response.refusal.done":
                 refusal = kind == "response.refusal.done"
                 before = self._open_part(item, index, refusal)
-                return before + self._untold(item, index, event.get("refusal" if refusal else "text"), refusal)
+                return before + self._missing_delta(item, index, event.get("refusal" if refusal else "text"), refusal)
             case _:
                 return b""
 
-    def _open_part(self, item: Item, index: int, refusal: bool) -> bytes:
-        if index in item.parts:
+    def _open_part(self, item: OutputItem, index: int, refusal: bool) -> bytes:
+        if index in item.announced_parts:
             return b""
-        item.parts.add(index)
+        item.announced_parts.add(index)
         part = _EMPTY_REFUSAL if refusal else _EMPTY_TEXT
-        return self._tell.event("response.content_part.added", _place(item, content_index=index, part=part))
+        return self._writer.event("response.content_part.added", _members(item, content_index=index, part=part))
 
-    def _untold(self, item: Item, index: int, text: Any, refusal: bool = False) -> bytes:
-        """The text in one delta, if no delta told any of it: some clients read nothing else."""
-        if index in item.told or type(text) is not str or not text:
+    def _missing_delta(self, item: OutputItem, index: int, text: Any, refusal: bool = False) -> bytes:
+        """Encode the text in one delta, if there was none: some clients read nothing else."""
+        if index in item.with_text or type(text) is not str or not text:
             return b""
-        item.told.add(index)
+        item.with_text.add(index)
         match item.kind:
             case "message" if refusal:
-                return self._tell.event("response.refusal.delta", _place(item, content_index=index, delta=text))
+                return self._writer.event("response.refusal.delta", _members(item, content_index=index, delta=text))
             case "message":
-                fields = _place(item, content_index=index, delta=text, logprobs=[])
-                return self._tell.event("response.output_text.delta", fields)
+                fields = _members(item, content_index=index, delta=text, logprobs=[])
+                return self._writer.event("response.output_text.delta", fields)
             case _:
                 item.fragments.append(text)
-                return self._tell.event(f"response.{_ARGUMENTS[item.kind][0]}.delta", _place(item, delta=text))
+                return self._argument_delta(item, text)
 
     def _done(self, event: dict[str, Any]) -> bytes:
         item = self._items.done(event)
@@ -260,169 +268,184 @@ class ResponsesRelay:
             return b""
         value, before = item_of(event), b""
         if item.kind in CALLS and not (value.get("name") or item.value.get("name")):
-            raise Garbled("The upstream sent a tool call without a name.")
-        untold = ""
+            raise MalformedResponse("The upstream sent a tool call without a name.")
+        unsent = ""
         if item.kind == "function_call":
-            untold = self._take_arguments(item, value)
-        item.value = self._mended(value, item)
+            unread = [] if item.announced else item.fragments  # deltas of a call that had no name yet
+            unsent = "".join([item.arguments.feed(fragment) for fragment in unread])
+            rest = rest_of_arguments(item, value)
+            item.fragments.append(rest)
+            unsent += item.arguments.feed(rest)
+        item.value = self._repair(value, item)
         if not item.announced:
             before = self._announce(item, {})
-        before += self._argument_delta(item, untold)
+        before += self._argument_delta(item, unsent)
         before += self._rest_of_text(item)
         if item.kind == "message":
-            before += self._catch_up(item)
+            before += self._end_content(item)
         elif item.kind == "function_call":
             before += self._end_arguments(item)
         elif item.kind in CALLS:
-            before += self._catch_up_input(item)
+            before += self._end_input(item)
         item.over = True
         return before + self._write(
             "response.output_item.done", {**event, "output_index": item.number, "item": item.value}
         )
 
-    def _take_arguments(self, item: Item, value: dict[str, Any]) -> str:
-        """Take in all that is known of the arguments of a call that is complete; what is certain and untold of them."""
-        unread = [] if item.announced else item.fragments
-        told = "".join([item.arguments.feed(fragment) for fragment in unread])
-        rest = rest_of_arguments(item, value)
-        item.fragments.append(rest)
-        return told + item.arguments.feed(rest)
-
-    def _catch_up(self, item: Item) -> bytes:
-        """The content of a message that no event told before the message was complete."""
-        told = b""
+    def _end_content(self, item: OutputItem) -> bytes:
+        """Encode the events of content parts that the upstream sent only with the complete message."""
+        events = b""
         for index, part in enumerate(item.value["content"]):
-            if index in item.told or type(part) is not dict:
+            if index in item.with_text or type(part) is not dict:
                 continue
             refusal = part.get("type") == "refusal"
             field, kind = ("refusal", "response.refusal.done") if refusal else ("text", "response.output_text.done")
             text = part.get(field) or ""
-            told += self._open_part(item, index, refusal) + self._untold(item, index, text, refusal)
+            events += self._open_part(item, index, refusal) + self._missing_delta(item, index, text, refusal)
             logprobs: dict[str, Any] = {} if refusal else {"logprobs": []}
-            told += self._tell.event(kind, _place(item, content_index=index, **{field: text}, **logprobs))
-            told += self._tell.event("response.content_part.done", _place(item, content_index=index, part=part))
-        return told
+            events += self._writer.event(kind, _members(item, content_index=index, **{field: text}, **logprobs))
+            events += self._writer.event("response.content_part.done", _members(item, content_index=index, part=part))
+        return events
 
-    def _end_arguments(self, item: Item) -> bytes:
-        """What is left of the arguments of a call, now that it is complete."""
-        cut = item.value.get("status") == "incomplete"
-        told = self._argument_delta(item, item.arguments.end(cut)) if 0 not in item.told else b""
-        if cut or 0 in item.told:
-            return told
-        done = _place(item, arguments=item.value["arguments"])
-        return told + self._tell.event("response.function_call_arguments.done", done)
+    def _end_arguments(self, item: OutputItem) -> bytes:
+        """Encode the rest of the arguments of a complete call, and their end."""
+        cut = _is_incomplete(item.value)
+        events = self._argument_delta(item, item.arguments.end(cut)) if 0 not in item.with_text else b""
+        if cut or 0 in item.with_text:
+            return events
+        done = _members(item, arguments=item.value["arguments"])
+        return events + self._writer.event("response.function_call_arguments.done", done)
 
-    def _catch_up_input(self, item: Item) -> bytes:
-        """The input of a freeform call that no delta told before the call was complete."""
+    def _end_input(self, item: OutputItem) -> bytes:
+        """Encode the input of a freeform call that the upstream sent only with the complete call."""
         rest = rest_of_arguments(item, item.value)
         if not rest:
             return b""
-        told = self._argument_delta(item, rest)
-        if item.value.get("status") == "incomplete":
-            return told
-        return told + self._tell.event("response.custom_tool_call_input.done", _place(item, input=item.value["input"]))
+        events = self._argument_delta(item, rest)
+        if _is_incomplete(item.value):
+            return events
+        return events + self._writer.event(
+            "response.custom_tool_call_input.done", _members(item, input=item.value["input"])
+        )
 
     def _finish(self, event: dict[str, Any]) -> bytes:
         response = response_of(event)
-        told = self._begin({}) + self._complete(response)
+        events = self._begin({}) + self._complete(response)
         self.reason = read_reason(response)
+        if self.reason == "stop" and any(
+            item.kind in CALLS and _is_incomplete(item.value) for item in self._items.items
+        ):
+            self.reason = "length"
         cause = write_reason(self.reason)
         if self.reason == "stop" and self.calls:
             self.reason = "tool_calls"
         kind = "completed" if cause is None else "incomplete"
         output = self._output(response.get("output"))
         details = {"incomplete_details": response.get("incomplete_details") or {"reason": cause} if cause else None}
-        last = {**present(response, self._asked), "status": kind, **details, "output": output}
+        last = {**repair_fields(response, self._response), "status": kind, **details, "output": output}
         self.done = True
         if self.usage is None:
             self._held = kind, event, last
-            return told
+            return events
         last["usage"] = {**write_usage(self.usage), **(response.get("usage") or {})}
-        return told + self._write(f"response.{kind}", {**event, "response": last}) + DONE
+        return events + self._write(f"response.{kind}", {**event, "response": last}) + DONE
 
     def end_with(self, usage: Usage) -> bytes:
-        """The last event, with this usage, and the terminator."""
-        assert self._held is not None  # nobody asks otherwise
+        """Return the last event, with this usage, and the terminator."""
+        assert self._held is not None  # called only if `lacks_usage`
         (kind, event, last), self.usage, self._held = self._held, usage, None
         last = {**last, "usage": write_usage(usage)}
         return self._write(f"response.{kind}", {**event, "response": last}) + DONE
 
     def _complete(self, response: dict[str, Any]) -> bytes:
-        """Tell of the items that only the last event tells of, and end those that nothing else ended."""
-        told, output, untold = b"", response.get("output"), not self._items.items
+        """Encode the items that only the last event has, and the end of items that nothing else ended."""
+        events, output, no_items = b"", response.get("output"), not self._items.items
         for index, value in enumerate(output if type(output) is list else ()):
-            known = None if untold else self._items.unfinished(value)
-            if untold or known is not None:
-                told += self._done({"output_index": known.index if known else index, "item": value})
+            known = None if no_items else self._items.unfinished(value)
+            if no_items or known is not None:
+                events += self._done({"output_index": known.index if known else index, "item": value})
         for item in self._items.items:
             if not item.over:
-                told += self._done({"output_index": item.index, "item": _as_told(item, response)})
-        return told
+                events += self._done({"output_index": item.index, "item": _item_from_deltas(item, response)})
+        return events
 
     def _output(self, given: Any) -> list[dict[str, Any]]:
-        """The items as they were told, with whatever the last event alone says of them."""
+        """Return the items as they were sent, with other fields that only the last event has."""
         values = [item.value for item in self._items.items if item.over]
-        if type(given) is not list or [_type(value) for value in given] != [value["type"] for value in values]:
+        types = [value.get("type") if type(value) is dict else None for value in given] if type(given) is list else None
+        if types != [value["type"] for value in values]:
             return values
         identity = ("id", "call_id", "name", "content", "arguments", "input", "status")
         return [
-            {**last, **{name: told[name] for name in identity if name in told}}
-            for told, last in zip(values, given, strict=True)
+            {**last, **{name: sent[name] for name in identity if name in sent}}
+            for sent, last in zip(values, given, strict=True)
         ]
 
 
-def present(response: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
-    """A Response as the client should see it: the upstream's word, every required field present, our own id."""
-    said = {name: value for name, value in response.items() if value is not None or name not in asked}
-    return {**asked, **UNFINISHED, **said, **{name: asked[name] for name in _OURS if name in asked}}
+def repair_fields(response: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """Return the upstream's Response with all required fields and with those that are ours, such as the id."""
+    sent = {name: value for name, value in response.items() if value is not None or name not in own}
+    return {**own, **UNFINISHED, **sent, **{name: own[name] for name in _OUR_FIELDS if name in own}}
 
 
-def mend_item(value: dict[str, Any], item: Item) -> dict[str, Any]:
-    """An item with one id from beginning to end and the fields that clients rely on."""
-    mended = {**value, "id": item.id}
+def repair_item(value: dict[str, Any], item: OutputItem) -> dict[str, Any]:
+    """Return an item with the same id in all events and the fields that clients rely on."""
+    repaired = {**value, "id": item.id}
     match item.kind:
         case "message":
             content = value.get("content")
-            mended |= {"role": "assistant", "status": value.get("status") or "completed"}
-            mended["content"] = [_mend_part(part) for part in content] if type(content) is list else []
+            repaired |= {"role": "assistant", "status": value.get("status") or "completed"}
+            repaired["content"] = [
+                {"annotations": [], **part} if type(part) is dict and part.get("type") == "output_text" else part
+                for part in (content if type(content) is list else ())
+            ]
         case "reasoning":
-            mended["summary"] = value.get("summary") or []
+            repaired["summary"] = value.get("summary") or []
         case "function_call":
-            given = "".join(item.fragments) or as_text(value.get("arguments"))
-            whole = settled(given)
-            cut = value.get("status") in UNENDED and not (given and is_object(whole))
+            given = "".join(item.fragments) or arguments_text(value.get("arguments"))
+            whole = normalize_arguments(given)
+            cut = is_cut(value, given)
             status = "incomplete" if cut else "completed"
-            mended |= {"call_id": item.call_id, "status": status, "arguments": paired(given) if cut else whole}
+            repaired |= {
+                "call_id": item.call_id,
+                "status": status,
+                "arguments": repair_json_surrogates(given) if cut else whole,
+            }
         case "custom_tool_call":
-            mended["call_id"] = item.call_id
-            mended["input"] = as_text(value.get("input")) or "".join(item.fragments)
-    return mended
+            repaired["call_id"] = item.call_id
+            repaired["input"] = arguments_text(value.get("input")) or "".join(item.fragments)
+    return repaired
 
 
-def mend_response(body: dict[str, Any], response: ModelResponse, request: ModelRequest, reply: Reply) -> dict[str, Any]:
-    """A whole answer as it came, with its items mended."""
-    items, output = Correlator(), []
+def repair_response(
+    body: dict[str, Any], response: ModelResponse, request: ModelRequest, metadata: AnswerMetadata
+) -> dict[str, Any]:
+    """Return a whole answer with its items repaired."""
+    items, output = ItemCorrelator(), []
     for index, value in enumerate(body["output"]):
         item = items.done({"output_index": index, "item": value})
         item.over = True
-        output.append(mend_item(value, item))
+        output.append(repair_item(value, item))
     usage = {**write_usage(response.usage or Usage()), **(body.get("usage") or {})}
-    status = body.get("status") or "completed"
-    return {**present(body, describe(request, reply)), "status": status, "output": output, "usage": usage}
+    repaired = {**repair_fields(body, describe(request, metadata)), "output": output, "usage": usage}
+    cause = write_reason(response.reason)
+    if cause is None:
+        return {**repaired, "status": body.get("status") or "completed"}
+    return {
+        **repaired,
+        "status": "incomplete",
+        "incomplete_details": body.get("incomplete_details") or {"reason": cause},
+    }
 
 
-def _mend_part(part: Any) -> Any:
-    if type(part) is dict and part.get("type") == "output_text":
-        return {"annotations": [], **part}
-    return part
-
-
-def _as_told(item: Item, response: dict[str, Any]) -> dict[str, Any]:
-    """An item that was never completed, as far as its deltas told it."""
+def _item_from_deltas(item: OutputItem, response: dict[str, Any]) -> dict[str, Any]:
+    """Make the value of an item that the upstream did not complete from its deltas."""
     text, status = "".join(item.fragments), "completed" if read_reason(response) == "stop" else "incomplete"
     value = {**item.value, "type": item.kind, "status": status}
+    if item.kind == "function_call" and not is_object(normalize_arguments(text)):
+        value["status"] = "incomplete"
     if item.kind in CALLS:
-        value[_ARGUMENTS[item.kind][1]] = text
+        value[_ARGUMENT_EVENTS[item.kind][1]] = text
     if item.kind == "message" and text:
         value["content"] = [{**_EMPTY_TEXT, "text": text}]
     if item.kind == "reasoning" and text:
@@ -430,16 +453,16 @@ def _as_told(item: Item, response: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
-def _text(value: dict[str, Any]) -> str:
-    """The text of an item that came without deltas."""
-    pieces = [*(value.get("content") or ()), *(value.get("summary") or ())]
-    said = [piece.get("text") or piece.get("refusal") for piece in pieces if type(piece) is dict]
-    return "".join(map(as_text, [*said, value.get("arguments"), value.get("input")]))
+def _is_incomplete(value: dict[str, Any]) -> bool:
+    return value.get("status") == "incomplete"
 
 
-def _type(value: Any) -> Any:
-    return value.get("type") if type(value) is dict else None
+def _item_text(value: dict[str, Any]) -> str:
+    """Return the text of an item that came without deltas."""
+    parts = [*(value.get("content") or ()), *(value.get("summary") or ())]
+    texts = [part.get("text") or part.get("refusal") for part in parts if type(part) is dict]
+    return "".join(map(arguments_text, [*texts, value.get("arguments"), value.get("input")]))
 
 
-def _place(item: Item, **fields: Any) -> bytes:
-    return bare({"item_id": item.id, "output_index": item.number, **fields})
+def _members(item: OutputItem, **fields: Any) -> bytes:
+    return encode_members({"item_id": item.id, "output_index": item.number, **fields})

@@ -1,7 +1,7 @@
-"""Responses requests, read into the conversation's values.
+"""Decode Responses requests.
 
-Input items have a file of their own, `items.py`, and tools another, `tools.py`. What only the keeping of state needs
-(`store`, `previous_response_id`, `conversation`, `background`) stays in `extra`; the accessors here read it.
+Input items are decoded in `input_items.py` and tools in `tools.py`. Fields that only stored responses need (`store`,
+`previous_response_id`, `conversation`, `background`) stay in `extra`; the accessors here read them.
 """
 
 from collections.abc import Mapping
@@ -9,14 +9,14 @@ from typing import Any
 
 from toolgate.conversation.errors import InvalidRequest
 from toolgate.conversation.message import Message, Text, plain_text
-from toolgate.conversation.request import ModelRequest, OutputFormat, Settings, Thinking
-from toolgate.dialects.openai_responses.items import InputReader
+from toolgate.conversation.request import ModelRequest, OutputFormat, RequestSettings, ThinkingConfig
+from toolgate.dialects.openai_responses.input_items import InputItemDecoder
+from toolgate.dialects.openai_responses.shared_codec import LOGPROBS, NAME, own_extra
 from toolgate.dialects.openai_responses.tools import read_choice, read_tools
-from toolgate.dialects.openai_responses.words import LOGPROBS, NAME, own_extra
 from toolgate.wire.fields import Fields
 
 _INSTRUCTIONS = {NAME: {"instructions": True}}
-_KEPT = frozenset(
+_SHARED_FIELDS = frozenset(  # decoded into settings for other dialects, and kept in `extra` for this one
     {
         "include",
         "metadata",
@@ -31,46 +31,46 @@ _KEPT = frozenset(
 
 
 def decode_request(body: Any) -> ModelRequest:
-    """The request that the body makes."""
+    """Decode the body of a request."""
     fields = Fields(body)
     model = fields.required_text("model")
     instructions = fields.text("instructions")
-    reader = _input(fields)
-    messages = reader.messages()
+    decoder = _decode_input(fields)
+    messages = decoder.messages()
     if instructions:
         messages = (Message("system", (Text(instructions),), _INSTRUCTIONS), *messages)
-    tools = [*read_tools(fields.items("tools") or (), "tools"), *reader.tools]
+    tools = [*read_tools(fields.items("tools") or (), "tools"), *decoder.tools]
     parallel, chosen = fields.flag("parallel_tool_calls"), fields.raw("tool_choice")
     choice = read_choice(chosen, parallel)
     if type(chosen) is dict:
-        fields.rest["tool_choice"] = chosen  # a hosted tool can be chosen in the client's own words only
+        fields.rest["tool_choice"] = chosen  # the choice of a hosted tool is sent on as the client wrote it
     settings = _settings(fields)
     stream = bool(fields.flag("stream"))
     extra = own_extra(fields.rest)
     return ModelRequest(
-        model, messages, tuple(tools), choice, settings, stream, NAME, extra, decisions=reader.decisions
+        model, messages, tuple(tools), choice, settings, stream, NAME, extra, decisions=decoder.decisions
     )
 
 
 def is_stored(request: ModelRequest) -> bool:
-    """Whether the client may ask for this response again; it may unless it said otherwise."""
-    return _own(request, "store") is not False
+    """Return whether the response is stored, so that the client can retrieve it; this is the default."""
+    return _own_field(request, "store") is not False
 
 
 def is_background(request: ModelRequest) -> bool:
-    """Whether the client wants an answer at once and the response later."""
-    return _own(request, "background") is True
+    """Return whether the response is made in the background."""
+    return _own_field(request, "background") is True
 
 
 def previous_response_id(request: ModelRequest) -> str | None:
-    """The response that this request continues."""
-    id = _own(request, "previous_response_id")
+    """Return the id of the response that this request continues."""
+    id = _own_field(request, "previous_response_id")
     return id if type(id) is str and id else None
 
 
 def conversation_id(request: ModelRequest) -> str | None:
-    """The conversation that this request belongs to."""
-    match _own(request, "conversation"):
+    """Return the id of the conversation that this request belongs to."""
+    match _own_field(request, "conversation"):
         case str(id) | {"id": str(id)} if id:
             return id
         case _:
@@ -78,40 +78,40 @@ def conversation_id(request: ModelRequest) -> str | None:
 
 
 def instructions(request: ModelRequest) -> str | None:
-    """The instructions that the client gave apart from the input."""
+    """Return the instructions that the client sent apart from the input."""
     first = request.messages[0] if request.messages else None
     return plain_text(first.parts) if first is not None and is_instructions(first) else None
 
 
 def is_instructions(message: Message) -> bool:
-    """Whether a message was given as `instructions`."""
+    """Return whether a message was sent as `instructions`."""
     return message.role == "system" and message.extra.get(NAME, {}).get("instructions") is True
 
 
-def _own(request: ModelRequest, name: str) -> Any:
+def _own_field(request: ModelRequest, name: str) -> Any:
     return request.extra.get(NAME, {}).get(name)
 
 
-def _input(fields: Fields) -> InputReader:
+def _decode_input(fields: Fields) -> InputItemDecoder:
     value = fields.raw("input")
-    reader = InputReader()
+    decoder = InputItemDecoder()
     match value:
         case str():
-            reader.read(Fields({"role": "user", "content": value}, "input"))
+            decoder.decode(Fields({"role": "user", "content": value}, "input"))
         case list():
             for number, item in enumerate(value):
-                reader.read(Fields(item, f"input[{number}]"))
+                decoder.decode(Fields(item, f"input[{number}]"))
         case None if any(fields.rest.get(name) for name in ("previous_response_id", "conversation", "prompt")):
             pass
         case None:
             raise InvalidRequest("input is required.", param="input", code="missing_required_parameter")
         case _:
             raise fields.wrong("input", "a string or a list of items")
-    return reader
+    return decoder
 
 
-def _settings(fields: Fields) -> Settings:
-    return Settings(
+def _settings(fields: Fields) -> RequestSettings:
+    return RequestSettings(
         max_tokens=fields.integer("max_output_tokens", least=1),
         temperature=fields.number("temperature"),
         top_p=fields.number("top_p"),
@@ -120,40 +120,39 @@ def _settings(fields: Fields) -> Settings:
         output=_output(fields),
         thinking=_thinking(fields),
         user=fields.text("user"),
-        **_kept(fields.rest),
+        **_shared_settings(fields.rest),
     )
 
 
-def _kept(rest: Mapping[str, Any]) -> dict[str, Any]:
-    """Wishes that are read for other dialects; for this one they stay as they are."""
-    if _KEPT.isdisjoint(rest):
+def _shared_settings(rest: Mapping[str, Any]) -> dict[str, Any]:
+    if _SHARED_FIELDS.isdisjoint(rest):
         return {}
     text, include, count = rest.get("text"), rest.get("include"), rest.get("top_logprobs")
-    said = {
+    strings = {
         "verbosity": text.get("verbosity") if type(text) is dict else None,
         "service_tier": rest.get("service_tier"),
         "cache_key": rest.get("prompt_cache_key"),
         "cache_retention": rest.get("prompt_cache_retention"),
         "safety_identifier": rest.get("safety_identifier"),
     }
-    kept: dict[str, Any] = {name: value for name, value in said.items() if type(value) is str}
+    settings: dict[str, Any] = {name: value for name, value in strings.items() if type(value) is str}
     if type(metadata := rest.get("metadata")) is dict and metadata:
-        kept["metadata"] = metadata
+        settings["metadata"] = metadata
     if type(include) is list and LOGPROBS in include:
-        kept["logprobs"] = True
+        settings["logprobs"] = True
     if type(count) is int:
-        kept["top_logprobs"] = count
-    return kept
+        settings["top_logprobs"] = count
+    return settings
 
 
-def _thinking(fields: Fields) -> Thinking | None:
+def _thinking(fields: Fields) -> ThinkingConfig | None:
     reasoning = fields.object("reasoning")
     if reasoning is None:
         return None
     effort, summary = reasoning.text("effort"), reasoning.text("summary")
     if reasoning.rest:
         fields.rest["reasoning"] = reasoning.rest
-    return Thinking(effort != "none", effort, summary=summary) if effort or summary else None
+    return ThinkingConfig(effort != "none", effort, summary=summary) if effort or summary else None
 
 
 def _output(fields: Fields) -> OutputFormat | None:

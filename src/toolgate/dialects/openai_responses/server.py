@@ -1,6 +1,6 @@
-"""The side of Responses that faces a client: its answers, whole and streamed, and its errors.
+"""Encode answers and errors for Responses clients, whole and streamed.
 
-Reading requests has files of its own (`requests.py`, `items.py`, `tools.py`), the shapes of answers are in `answer.py`.
+Requests are decoded in `requests.py`, `input_items.py` and `tools.py`; `response_object.py` has the forms of answers.
 """
 
 from typing import Any
@@ -18,63 +18,64 @@ from toolgate.conversation.events import (
     RunEvent,
     StepEnd,
     StepStart,
+    ToolProgress,
     Usage,
 )
 from toolgate.conversation.message import ApprovalRequest, Opaque, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
 from toolgate.conversation.request import ModelRequest
-from toolgate.dialects.dialect import Encoder, Reply
+from toolgate.dialects.dialect import AnswerMetadata, StreamEncoder
 from toolgate.dialects.dialect import warning_comment as encode_warning
-from toolgate.dialects.openai_responses.answer import (
+from toolgate.dialects.openai_responses.requests import decode_request
+from toolgate.dialects.openai_responses.response_object import (
     DONE,
-    Teller,
-    answered,
-    bare,
+    ResponseEventWriter,
     completed_at,
     describe,
+    encode_members,
     error_object,
     namespaces,
-    opened,
+    opening_item,
+    with_result,
+    write_content,
     write_item,
-    write_spoken,
 )
-from toolgate.dialects.openai_responses.requests import decode_request
-from toolgate.dialects.openai_responses.resumed import Told, ToldItem, emptied
-from toolgate.dialects.openai_responses.words import NAME, call_item_id, new_item_id, write_reason, write_usage
+from toolgate.dialects.openai_responses.sent_items import StreamedItem, StreamedItems, withdraw_item
+from toolgate.dialects.openai_responses.shared_codec import NAME, call_item_id, new_item_id, write_reason, write_usage
 from toolgate.wire.jsontext import encode
 
 __all__ = ["decode_request", "encode_error", "encode_response", "encode_warning", "encoder", "reply_id"]
 
-_SILENT = (b"", b"")
+_NO_DELTA = (b"", b"")
 
 
 def reply_id() -> str:
-    """A fresh id for an answer."""
-    return "resp_" + ids.mint(48)
+    """Return a new response id."""
+    return "resp_" + ids.random_suffix(48)
 
 
-def encoder(request: ModelRequest, reply: Reply) -> Encoder:
-    """An encoder for the answer to this request."""
-    return ResponsesEncoder(request, reply)
+def encoder(request: ModelRequest, metadata: AnswerMetadata) -> StreamEncoder:
+    """Return an encoder for the streamed answer to this request."""
+    return ResponsesEncoder(request, metadata)
 
 
-def encode_response(response: ModelResponse, request: ModelRequest, reply: Reply) -> bytes:
-    """A whole answer: what a stream of it would tell in its last event."""
+def encode_response(response: ModelResponse, request: ModelRequest, metadata: AnswerMetadata) -> bytes:
+    """Encode a whole answer: the Response object that the last event of a stream would hold."""
     cause, spaces = write_reason(response.reason), namespaces(request.tools)
-    shown = [part for part in response.parts if _is_shown(part)]
+    shown = [part for part in response.parts if _is_item(part)]
     results = {part.call_id: part for part in response.parts if isinstance(part, ToolResult)}
     output: list[dict[str, Any]] = []
     for part in shown:
         status = _status(part, cut=cause is not None and part is shown[-1])
         item = write_item(part, _item_id(part), status, spaces)
         if isinstance(part, ToolCall) and part.executor != "client":
-            item = answered(item, results.get(part.id))
+            item = with_result(item, results.get(part.id), images=metadata.tool_events)
         output.append(item)
     ended = "completed" if cause is None else "incomplete"
     return encode(
         {
-            **describe(request, reply),
+            **describe(request, metadata),
             "status": ended,
-            "completed_at": completed_at(reply, ended),
+            "completed_at": completed_at(metadata, ended),
             "error": None,
             "incomplete_details": None if cause is None else {"reason": cause},
             "output": output,
@@ -84,56 +85,58 @@ def encode_response(response: ModelResponse, request: ModelRequest, reply: Reply
 
 
 def encode_error(error: ToolgateError, request_id: str = "") -> bytes:
-    """The body of an error response."""
+    """Encode the body of an error response."""
     return encode({"error": error_object(error)})
 
 
 class _Item(Struct):
-    """The item that is being told."""
+    """An output item that is being sent."""
 
     part: Part
     id: str
     place: bytes  # its id and index as JSON fields, which every event within it repeats
     index: int
-    told: bool = False
+    sent: bool = False  # a delta of it was sent, or it was announced by an earlier process
 
 
 class ResponsesEncoder:
-    """Tells a run as the events of one response."""
+    """Encodes the events of a run as the events of one response."""
 
-    def __init__(self, request: ModelRequest, reply: Reply) -> None:
-        self._tell = Teller(describe(request, reply))
-        self._reply = reply
+    def __init__(self, request: ModelRequest, metadata: AnswerMetadata) -> None:
+        self._writer = ResponseEventWriter(describe(request, metadata))
+        self._metadata = metadata
         self._spaces = namespaces(request.tools)
         self._output: dict[int, bytes] = {}
         self._items = 0
         self._open: _Item | None = None
-        self._delta = _SILENT  # what stands around the text of a delta of the open item
-        self._ending: _Item | None = None  # told but not closed: how it ended is known only when the step has
+        self._delta = _NO_DELTA  # the bytes around the text of a delta of the open item
+        self._ending: _Item | None = None  # complete but not closed: its status is known only when the step ends
         self._running: dict[str, _Item] = {}  # calls that are being run here, by call id
-        self._places: dict[str, int] = {}  # of withdrawn items, by id: one that comes again takes its old place
+        self._withdrawn: dict[str, int] = {}  # indexes of withdrawn items by id: one that comes again takes its index
         self._began = False
 
-    def resume(self, told: Told) -> bytes:
-        """Go on behind what was told; the frames that withdraw what does not hold any more."""
-        self._began = told.count > 0
-        self._tell.number = told.count
-        self._items = max([item.index + 1 for item in (*told.kept, *told.withdrawn)], default=0)
-        for item in told.kept:
+    def resume(self, sent: StreamedItems) -> bytes:
+        """Continue behind what was sent, and return the frames that withdraw items which are not stored."""
+        self._began = sent.count > 0
+        self._writer.number = sent.count
+        self._items = max([item.index + 1 for item in (*sent.kept, *sent.withdrawn)], default=0)
+        for item in sent.kept:
             if item.done:
                 self._output[item.index] = encode(item.value)
-            elif item.id in told.calls:
-                self._running[told.calls[item.id].id] = _placed(told.calls[item.id], item)
-            elif told.spoken is not None:
-                self._ending = _placed(told.spoken, item)
-        self._places = {item.id: item.index for item in told.withdrawn}
-        return b"".join([self._close_item(_placed(Text(""), item), emptied(item.value)) for item in told.withdrawn])
+            elif item.id in sent.calls:
+                self._running[sent.calls[item.id].id] = _resumed_item(sent.calls[item.id], item)
+            elif sent.last_part is not None:
+                self._ending = _resumed_item(sent.last_part, item)
+        self._withdrawn = {item.id: item.index for item in sent.withdrawn}
+        return b"".join(
+            [self._close_item(_resumed_item(Text(""), item), withdraw_item(item.value)) for item in sent.withdrawn]
+        )
 
     def encode(self, event: RunEvent) -> bytes:
-        """The frames for this event."""
+        """Encode the frames of this event."""
         match event:
             case Delta(text):
-                return self._more(text)
+                return self._add_delta(text)
             case PartStart(part):
                 return self._begin() + self._close(cut=False) + self._start(part)
             case PartEnd(part):
@@ -144,132 +147,124 @@ class ResponsesEncoder:
                 return self._close(cut=write_reason(reason) is not None)
             case Finish():
                 return self._begin() + self._finish(event)
+            case ToolProgress() if self._metadata.tool_events:
+                return self._report_progress(event)
             case _:
                 return b""
 
     def error(self, error: ToolgateError) -> bytes:
-        """The error as an event, the response as failed, then the terminator."""
-        return self._close(cut=True) + self._tell.failed(error, self._told())
+        """Encode the error as an event, the failed response, then the terminator."""
+        return self._close(cut=True) + self._writer.failed(error, self._sent_output())
 
     def _begin(self) -> bytes:
         if self._began:
             return b""
         self._began = True
-        return self._tell.started()
+        return self._writer.started()
 
-    def _more(self, text: str) -> bytes:
+    def _add_delta(self, text: str) -> bytes:
         before, after = self._delta
         if not before:
             return b""
         opening = b""
-        if self._open is not None and not self._open.told:
-            self._open.told = True
-            opening = self._before_first_delta(self._open)
-        number, self._tell.number = self._tell.number, self._tell.number + 1
+        item = self._open
+        if item is not None and not item.sent:
+            item.sent = True
+            if isinstance(item.part, Reasoning):  # a summary has a part only if there is text in it
+                part = b',"summary_index":0,"part":{"type":"summary_text","text":""}'
+                opening = self._writer.event("response.reasoning_summary_part.added", item.place + part)
+        number, self._writer.number = self._writer.number, self._writer.number + 1
         return b"%b%b%b%b%d}\n\n" % (opening, before, encode(text), after, number)
 
-    def _before_first_delta(self, item: _Item) -> bytes:
-        """A summary has a part only if there is something in it; its number is taken before the delta's."""
-        if not isinstance(item.part, Reasoning):
-            return b""
-        part = b',"summary_index":0,"part":{"type":"summary_text","text":""}'
-        return self._tell.event("response.reasoning_summary_part.added", item.place + part)
-
     def _start(self, part: Part) -> bytes:
-        self._delta = _SILENT
-        if not _is_shown(part):
+        self._delta = _NO_DELTA
+        if not _is_item(part):
             return b""
         item = self._open = self._new_item(part)
-        if item.told:
-            return b""  # it was announced before
+        if item.sent:
+            return b""  # an earlier process announced it
         match part:
             case Text() | Refusal():
-                return self._announce(item) + self._start_spoken(item, part)
+                return self._announce(item) + self._start_content(item, part)
             case Reasoning():
-                self._delta = self._tell.around(
+                self._delta = self._writer.around(
                     "response.reasoning_summary_text.delta", item.place + b',"summary_index":0'
                 )
                 return self._announce(item)
             case ToolCall():
-                return self._announce(item) + self._start_call(item, part)
+                self._delta = self._writer.around(f"response.{_argument_event(part)}.delta", item.place)
+                announced = self._announce(item)
+                if part.executor == "client":
+                    return announced
+                return announced + self._writer.event("response.mcp_call.in_progress", item.place)
             case _:
                 return b""
 
     def _new_item(self, part: Part) -> _Item:
         id, index = _item_id(part), self._items
-        if id in self._places:
-            return _Item(part, id, bare({"item_id": id, "output_index": self._places[id]}), self._places.pop(id), True)
-        self._items += 1
-        return _Item(part, id, bare({"item_id": id, "output_index": index}), index)
+        resumed = id in self._withdrawn
+        if resumed:
+            index = self._withdrawn.pop(id)
+        else:
+            self._items += 1
+        return _Item(part, id, encode_members({"item_id": id, "output_index": index}), index, resumed)
 
     def _announce(self, item: _Item) -> bytes:
-        value = opened(write_item(item.part, item.id, "in_progress", self._spaces))
-        return self._tell.event("response.output_item.added", bare({"output_index": item.index, "item": value}))
+        value = opening_item(write_item(item.part, item.id, "in_progress", self._spaces))
+        return self._writer.event(
+            "response.output_item.added", encode_members({"output_index": item.index, "item": value})
+        )
 
-    def _start_spoken(self, item: _Item, part: Text | Refusal) -> bytes:
+    def _start_content(self, item: _Item, part: Text | Refusal) -> bytes:
         place = item.place + b',"content_index":0'
         if isinstance(part, Refusal):
-            self._delta = self._tell.around("response.refusal.delta", place)
+            self._delta = self._writer.around("response.refusal.delta", place)
         else:
-            self._delta = self._tell.around("response.output_text.delta", place, b',"logprobs":[]')
-        empty = write_spoken(Refusal("") if isinstance(part, Refusal) else Text(""))
-        return self._tell.event("response.content_part.added", place + b',"part":' + encode(empty))
-
-    def _start_call(self, item: _Item, call: ToolCall) -> bytes:
-        self._delta = self._tell.around(f"response.{_argument_words(call)}.delta", item.place)
-        if call.executor == "client":
-            return b""
-        return self._tell.event("response.mcp_call.in_progress", item.place)
+            self._delta = self._writer.around("response.output_text.delta", place, b',"logprobs":[]')
+        empty = write_content(Refusal("") if isinstance(part, Refusal) else Text(""))
+        return self._writer.event("response.content_part.added", place + b',"part":' + encode(empty))
 
     def _end(self, part: Part) -> bytes:
         if isinstance(part, ToolResult):
             return self._end_run(part)
-        if not _is_shown(part):
+        if not _is_item(part):
             return b""
-        item, self._open = self._open, None
+        item = self._open
         if item is None:
             raise ValueError("a part ends that never started")
-        item.part = part
-        untold = b"" if item.told else self._tell_whole(item, part)
-        self._delta = _SILENT
-        self._ending = item
+        item.part, unsent = part, b""
+        if not item.sent and isinstance(part, (Text, Refusal, Reasoning, ToolCall)):
+            # Some clients read nothing but deltas, so that a part that came without any is sent in one.
+            if text := part.arguments if isinstance(part, ToolCall) else part.text:
+                unsent = self._add_delta(text)
+        elif not item.sent:
+            unsent = self._announce(item)
+        self._open, self._delta, self._ending = None, _NO_DELTA, item
         if isinstance(part, ToolCall) and part.executor != "client":
             self._running[part.id] = item
             self._ending = None
-        return untold + self._end_content(item, part)
-
-    def _tell_whole(self, item: _Item, part: Part) -> bytes:
-        """Some clients read deltas alone, so a part that came without any is told in one."""
-        if not isinstance(part, (Text, Refusal, Reasoning, ToolCall)):
-            return self._announce(item)
-        text = part.arguments if isinstance(part, ToolCall) else part.text
-        if not text:
-            return b""
-        self._open = item
-        told = self._more(text)
-        self._open = None
-        return told
+        return unsent + self._end_content(item, part)
 
     def _end_content(self, item: _Item, part: Part) -> bytes:
-        tell = self._tell.event
+        event = self._writer.event
         match part:
             case Text() | Refusal():
                 place, text = item.place + b',"content_index":0', encode(part.text)
                 if isinstance(part, Refusal):
-                    done = tell("response.refusal.done", b'%b,"refusal":%b' % (place, text))
+                    done = event("response.refusal.done", b'%b,"refusal":%b' % (place, text))
                 else:
-                    likely = encode(part.logprobs)
-                    done = tell("response.output_text.done", b'%b,"text":%b,"logprobs":%b' % (place, text, likely))
-                return done + tell("response.content_part.done", place + b',"part":' + encode(write_spoken(part)))
-            case Reasoning() if item.told:
+                    logprobs = encode(part.logprobs)
+                    done = event("response.output_text.done", b'%b,"text":%b,"logprobs":%b' % (place, text, logprobs))
+                return done + event("response.content_part.done", place + b',"part":' + encode(write_content(part)))
+            case Reasoning() if item.sent:
                 place, text = item.place + b',"summary_index":0', encode(part.text)
-                done = tell("response.reasoning_summary_text.done", b'%b,"text":%b' % (place, text))
+                done = event("response.reasoning_summary_text.done", b'%b,"text":%b' % (place, text))
                 whole = b'"part":{"type":"summary_text","text":%b}' % text
-                return done + tell("response.reasoning_summary_part.done", place + b"," + whole)
+                return done + event("response.reasoning_summary_part.done", place + b"," + whole)
             case ToolCall(complete=True):
                 field = b"input" if part.freeform and part.executor == "client" else b"arguments"
                 fields = b'%b,"%b":%b' % (item.place, field, encode(part.arguments))
-                return tell(f"response.{_argument_words(part)}.done", fields)
+                return event(f"response.{_argument_event(part)}.done", fields)
             case _:
                 return b""
 
@@ -282,45 +277,53 @@ class ResponsesEncoder:
 
     def _close_item(self, item: _Item, value: dict[str, Any]) -> bytes:
         written = self._output[item.index] = encode(value)
-        return self._tell.event("response.output_item.done", b'"output_index":%d,"item":%b' % (item.index, written))
+        return self._writer.event("response.output_item.done", b'"output_index":%d,"item":%b' % (item.index, written))
 
     def _end_run(self, result: ToolResult) -> bytes:
         item = self._running.pop(result.call_id, None)
         if item is None:
             return b""
         kind = "response.mcp_call.failed" if result.is_error else "response.mcp_call.completed"
-        return self._tell.event(kind, item.place) + self._close_run(item, result)
+        return self._writer.event(kind, item.place) + self._close_run(item, result)
 
     def _close_run(self, item: _Item, result: ToolResult | None) -> bytes:
-        return self._close_item(item, answered(write_item(item.part, item.id, "in_progress", self._spaces), result))
+        value = write_item(item.part, item.id, "in_progress", self._spaces)
+        return self._close_item(item, with_result(value, result, images=self._metadata.tool_events))
+
+    def _report_progress(self, progress: ToolProgress) -> bytes:
+        """Repeat that a call is in progress, with its progress in a field of our own."""
+        item = self._running.get(progress.call_id)
+        if item is None:
+            return b""  # not shown before its approval
+        fields = {"message": progress.message, "done": progress.done, "total": progress.total}
+        return self._writer.event("response.mcp_call.in_progress", item.place + b',"toolgate":' + encode(fields))
 
     def _finish(self, finish: Finish) -> bytes:
         cause = write_reason(finish.reason)
         closing = [self._close(cut=cause is not None)]
         closing += [self._close_run(item, None) for item in self._running.values()]
         status = "completed" if cause is None else "incomplete"
-        at, details = encode(completed_at(self._reply, status)), encode({"reason": cause} if cause else None)
+        at, details = encode(completed_at(self._metadata, status)), encode({"reason": cause} if cause else None)
         changing = b'"status":"%b","completed_at":%b,"error":null,"incomplete_details":%b,"output":[%b],"usage":%b'
-        fields = (status.encode(), at, details, self._told(), encode(write_usage(finish.usage)))
-        response = b'"response":' + self._tell.response(changing % fields)
-        return b"".join(closing) + self._tell.event(f"response.{status}", response) + DONE
+        fields = (status.encode(), at, details, self._sent_output(), encode(write_usage(finish.usage)))
+        response = b'"response":' + self._writer.response(changing % fields)
+        return b"".join(closing) + self._writer.event(f"response.{status}", response) + DONE
 
-    def _told(self) -> bytes:
+    def _sent_output(self) -> bytes:
         return b",".join([self._output[index] for index in sorted(self._output)])
 
 
-def _placed(part: Part, item: ToldItem) -> _Item:
-    """A part in the place where it was begun."""
-    return _Item(part, item.id, bare({"item_id": item.id, "output_index": item.index}), item.index, True)
+def _resumed_item(part: Part, item: StreamedItem) -> _Item:
+    return _Item(part, item.id, encode_members({"item_id": item.id, "output_index": item.index}), item.index, True)
 
 
-def _is_shown(part: Part) -> bool:
-    """Whether a part is an item of its own: a result belongs to its call, and what another dialect keeps stays unsaid."""
+def _is_item(part: Part) -> bool:
+    """Return whether a part is an output item: a result belongs to its call, and other dialects' parts are left out."""
     return not isinstance(part, ToolResult) and not (isinstance(part, Opaque) and part.dialect != NAME)
 
 
 def _status(part: Part, cut: bool) -> str:
-    """How an item ended: one that the model was cut off in, or a half call, is incomplete."""
+    """Return the status of an ended item: one that the model was cut off in, or an incomplete call, is incomplete."""
     whole = part.complete if isinstance(part, ToolCall) else not cut
     return "completed" if whole else "incomplete"
 
@@ -339,7 +342,7 @@ def _item_id(part: Part) -> str:
             return new_item_id("message")
 
 
-def _argument_words(call: ToolCall) -> str:
+def _argument_event(call: ToolCall) -> str:
     if call.executor != "client":
         return "mcp_call_arguments"
     return "custom_tool_call_input" if call.freeform else "function_call_arguments"

@@ -1,6 +1,6 @@
-"""Tools and the choice among them, read and written: functions, freeform tools, namespaces of them, hosted tools.
+"""Decode and encode tools and tool choices: functions, freeform tools, namespaces, hosted tools and MCP servers.
 
-A hosted tool, and any tool of a kind we do not know, stays whole in `extra`: its own upstream understands it.
+A hosted tool, and any tool of an unknown kind, stays complete in `extra`, for an upstream of this dialect.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -11,22 +11,22 @@ from msgspec.structs import replace
 
 from toolgate.conversation.errors import InvalidRequest
 from toolgate.conversation.request import ModelRequest, ToolChoice, ToolDef, ToolServer
-from toolgate.dialects.openai_responses.words import NAME, own_extra
+from toolgate.dialects.openai_responses.shared_codec import NAME, own_extra
 from toolgate.wire.fields import Fields
 
 _EMPTY_SCHEMA: Mapping[str, Any] = {"type": "object", "properties": {}}
-_ABOUT = "namespace"  # what else a namespace says of itself, kept with each of its tools
-_ELSEWHERE = "in_input"  # the tool was offered by an input item, which says so itself
+_NAMESPACE_FIELDS = "namespace"  # the key under which each tool of a namespace keeps the namespace's other fields
+_IN_INPUT = "in_input"  # marks a tool that an input item brought: the item is sent back, so the tool is not listed
 
 
 def read_tools(values: Iterable[Any], path: str) -> list[ToolDef]:
-    """The tools of a list."""
+    """Decode a list of tools."""
     return [tool for number, value in enumerate(values) for tool in _read(Fields(value, f"{path}[{number}]"))]
 
 
 def offered_in_input(tools: Iterable[ToolDef]) -> list[ToolDef]:
-    """The tools marked as brought by an input item rather than by the request's own list."""
-    return [replace(tool, extra={NAME: {**tool.extra.get(NAME, {}), _ELSEWHERE: True}}) for tool in tools]
+    """Mark tools as brought by an input item rather than by the request's own list."""
+    return [replace(tool, extra={NAME: {**tool.extra.get(NAME, {}), _IN_INPUT: True}}) for tool in tools]
 
 
 def _read(fields: Fields) -> list[ToolDef]:
@@ -35,10 +35,15 @@ def _read(fields: Fields) -> list[ToolDef]:
         case "function":
             return [_function(fields)]
         case "custom":
-            name, description, format = _named(fields), fields.text("description"), fields.mapping("format")
+            name, description, format = _name(fields), fields.text("description"), fields.mapping("format")
             return [ToolDef(name, description, kind="freeform", format=format, extra=own_extra(fields.rest))]
         case "namespace":
-            return _namespace(fields) or [ToolDef("namespace", kind="hosted", extra={NAME: whole})]
+            space, tools = _name(fields), read_tools(fields.items("tools") or (), fields.at("tools"))
+            kept = {_NAMESPACE_FIELDS: fields.rest} if fields.rest else {}
+            members = [
+                replace(tool, namespace=space, extra=own_extra({**tool.extra.get(NAME, {}), **kept})) for tool in tools
+            ]
+            return members or [ToolDef("namespace", kind="hosted", extra={NAME: whole})]
         case None:
             raise InvalidRequest(f"{fields.at('type')} is required.", param=fields.at("type"), code="invalid_tool")
         case kind:
@@ -48,43 +53,38 @@ def _read(fields: Fields) -> list[ToolDef]:
 
 def _function(fields: Fields) -> ToolDef:
     if "name" not in fields.rest and type(fields.rest.get("function")) is dict:
-        fields = Fields(fields.rest["function"], fields.at("function"))  # the shape that Chat has
-    name = _named(fields)
+        fields = Fields(fields.rest["function"], fields.at("function"))  # the form of Chat Completions
+    name = _name(fields)
     description, schema, strict = fields.text("description"), fields.mapping("parameters"), fields.flag("strict")
     return ToolDef(name, description, schema, strict, extra=own_extra(fields.rest))
 
 
-def _named(fields: Fields) -> str:
+def _name(fields: Fields) -> str:
     name = fields.text("name")
     if not name:
         raise InvalidRequest(f"{fields.at('name')} is required.", param=fields.at("name"), code="invalid_tool")
     return name
 
 
-def _namespace(fields: Fields) -> list[ToolDef]:
-    name = _named(fields)
-    tools = read_tools(fields.items("tools") or (), fields.at("tools"))
-    about = {_ABOUT: fields.rest} if fields.rest else {}
-    return [replace(tool, namespace=name, extra=own_extra({**tool.extra.get(NAME, {}), **about})) for tool in tools]
-
-
 def write_tools(tools: Iterable[ToolDef], loose: bool, dropped: list[str]) -> list[dict[str, Any]]:
-    """The tools as a list; `loose` says that unsaid strictness means none, as it does in every other dialect."""
+    """Encode a list of tools; with `loose`, unspecified strictness means none, as in every other dialect."""
     written: list[dict[str, Any]] = []
-    listed = [tool for tool in tools if not tool.extra or not tool.extra.get(NAME, {}).get(_ELSEWHERE)]
+    listed = [tool for tool in tools if not tool.extra or not tool.extra.get(NAME, {}).get(_IN_INPUT)]
     for namespace, members in groupby(listed, lambda tool: tool.namespace):
         group = list(members)
         entries = [entry for tool in group if (entry := _write(tool, loose, dropped))]
         if namespace is None:
             written += entries
         elif entries:
-            about = {"description": namespace, **group[0].extra.get(NAME, {}).get(_ABOUT, {})}
-            written.append({"type": "namespace", "name": namespace, **about, "tools": entries})
+            kept = {"description": namespace, **group[0].extra.get(NAME, {}).get(_NAMESPACE_FIELDS, {})}
+            written.append({"type": "namespace", "name": namespace, **kept, "tools": entries})
     return written
 
 
 def _write(tool: ToolDef, loose: bool, dropped: list[str]) -> dict[str, Any] | None:
-    own = _own(tool) if tool.extra else {}
+    own: dict[str, Any] = {}
+    if tool.extra:
+        own = {name: value for name, value in tool.extra.get(NAME, {}).items() if name != _NAMESPACE_FIELDS}
     if tool.kind == "hosted":
         if not own:
             dropped.append(f"the hosted tool {tool.name!r} is known to its own API only")
@@ -100,12 +100,8 @@ def _write(tool: ToolDef, loose: bool, dropped: list[str]) -> dict[str, Any] | N
     return entry | own if own else entry
 
 
-def _own(tool: ToolDef) -> dict[str, Any]:
-    return {name: value for name, value in tool.extra.get(NAME, {}).items() if name != _ABOUT}
-
-
 def echo_tools(tools: Iterable[ToolDef]) -> list[dict[str, Any]]:
-    """The tools as a response repeats them, every field present."""
+    """Encode the tools as a response repeats them, with all fields."""
     entries = write_tools(tools, loose=False, dropped=[])
     for entry in entries:
         if entry["type"] == "function":
@@ -115,16 +111,21 @@ def echo_tools(tools: Iterable[ToolDef]) -> list[dict[str, Any]]:
 
 
 def read_choice(value: Any, parallel: bool | None) -> ToolChoice | None:
-    """The choice; one that forces a hosted tool means nothing to other dialects, so it reads as a free one."""
+    """Decode the choice; one that forces a hosted tool is decoded as `auto`, because other dialects do not know the tool."""
     match value:
         case None:
             return None if parallel is None else ToolChoice(parallel=parallel)
         case "auto" | "none" | "required":
             return ToolChoice(value, parallel=parallel)
         case {"type": "allowed_tools", "allowed_tools": dict(allowed)} | ({"type": "allowed_tools"} as allowed):
-            return _allowed(Fields(allowed, "tool_choice"), parallel)
+            fields = Fields(allowed, "tool_choice")
+            mode = fields.one_of("mode", "auto", "required", "none") or "auto"
+            names = [name for value in fields.items("tools") or () if (name := _chosen_name(value))]
+            if mode == "none":
+                return ToolChoice("none", parallel=parallel)
+            return ToolChoice("required" if mode == "required" else "auto", tuple(names), parallel)
         case {"type": str()}:
-            name = _chosen(value)
+            name = _chosen_name(value)
             return ToolChoice("required", (name,), parallel) if name else ToolChoice(parallel=parallel)
         case _:
             raise InvalidRequest(
@@ -132,7 +133,7 @@ def read_choice(value: Any, parallel: bool | None) -> ToolChoice | None:
             )
 
 
-def _chosen(value: Any) -> str | None:
+def _chosen_name(value: Any) -> str | None:
     match value:
         case {"type": "function" | "custom", "name": str(name)}:
             return name
@@ -142,16 +143,8 @@ def _chosen(value: Any) -> str | None:
             return None
 
 
-def _allowed(fields: Fields, parallel: bool | None) -> ToolChoice:
-    mode = fields.one_of("mode", "auto", "required", "none") or "auto"
-    names = [name for value in fields.items("tools") or () if (name := _chosen(value))]
-    if mode == "none":
-        return ToolChoice("none", parallel=parallel)
-    return ToolChoice("required" if mode == "required" else "auto", tuple(names), parallel)
-
-
 def write_choice(choice: ToolChoice, tools: Iterable[ToolDef]) -> str | dict[str, Any]:
-    """The choice in the flat form of this dialect."""
+    """Encode the choice in the flat form of this dialect."""
     freeform = {tool.name for tool in tools if tool.kind == "freeform"}
     named = [{"type": "custom" if name in freeform else "function", "name": name} for name in choice.names]
     match choice:
@@ -163,44 +156,39 @@ def write_choice(choice: ToolChoice, tools: Iterable[ToolDef]) -> str | dict[str
             return mode
 
 
-def take_servers(
+def extract_servers(
     request: ModelRequest, is_known: Callable[[ToolServer], bool]
 ) -> tuple[ModelRequest, tuple[ToolServer, ...]]:
-    """The MCP servers among the tools that are known here, and the request without them."""
-    found = {number: _tool_server(tool) for number, tool in enumerate(request.tools) if _is_mcp(tool)}
-    taken = {number: server for number, server in found.items() if is_known(server)}
-    if not taken:
+    """Split the request into one without the MCP servers that are known here, and those servers."""
+    servers: dict[int, ToolServer] = {}
+    for number, tool in enumerate(request.tools):
+        if tool.kind == "hosted" and tool.extra.get(NAME, {}).get("type") == "mcp":
+            server = _tool_server(tool)
+            if is_known(server):
+                servers[number] = server
+    if not servers:
         return request, ()
-    tools = tuple([tool for number, tool in enumerate(request.tools) if number not in taken])
-    return replace(request, tools=tools), tuple(taken.values())
-
-
-def _is_mcp(tool: ToolDef) -> bool:
-    return tool.kind == "hosted" and tool.extra.get(NAME, {}).get("type") == "mcp"
+    tools = tuple([tool for number, tool in enumerate(request.tools) if number not in servers])
+    return replace(request, tools=tools), tuple(servers.values())
 
 
 def _tool_server(tool: ToolDef) -> ToolServer:
-    """As the API has it, a person is asked about every call unless the client says otherwise."""
     own = tool.extra.get(NAME, {})
-    asking, unasked = _asking(own.get("require_approval"))
-    url = own.get("server_url")
-    return ToolServer(tool.name, url if type(url) is str else None, _names(own.get("allowed_tools")), asking, unasked)
-
-
-def _asking(said: Any) -> tuple[frozenset[str] | None, frozenset[str]]:
-    match said:
+    required: frozenset[str] | None = None  # the API's default: every call needs approval
+    exempt: frozenset[str] = frozenset()
+    match own.get("require_approval"):
         case "never":
-            return frozenset(), frozenset()
+            required = frozenset()
         case {"always": always}:
-            return frozenset(_names(always) or ()), frozenset()
+            required = frozenset(_names(always) or ())
         case {"never": never}:
-            return None, frozenset(_names(never) or ())
-        case _:
-            return None, frozenset()
+            exempt = frozenset(_names(never) or ())
+    url = own.get("server_url")
+    return ToolServer(tool.name, url if type(url) is str else None, _names(own.get("allowed_tools")), required, exempt)
 
 
 def _names(value: Any) -> tuple[str, ...] | None:
-    """Names in either form that the API has; None if there is no such list."""
+    """Decode a list of tool names in either form of the API; None if there is no list."""
     match value:
         case list(names) | {"tool_names": list(names)}:
             return tuple([name for name in names if type(name) is str])

@@ -1,24 +1,31 @@
-"""The side of Responses that faces a model: requests written, answers and errors read.
+"""Encode requests to Responses upstreams, and decode or relay their whole answers and errors.
 
-Messages are written in `history.py`, tools in `tools.py`; streams are read in `stream.py` and passed on in `relay.py`.
+Messages are encoded in `encode_messages.py`, tools in `tools.py`; streams are decoded in `stream_decoder.py` and relayed in
+`relay.py`.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-from toolgate.conversation.errors import Garbled, InvalidRequest, UpstreamFault
+from toolgate.conversation.errors import InvalidRequest, MalformedResponse, UpstreamFault
 from toolgate.conversation.events import ModelResponse
 from toolgate.conversation.fold import fold
 from toolgate.conversation.message import Reasoning
-from toolgate.conversation.request import ModelRequest, OutputFormat, Settings, Thinking, effort_of, unspoken
-from toolgate.conversation.stock import names_of
-from toolgate.dialects.dialect import Decoder, Quirks, Relay, Reply
-from toolgate.dialects.openai_responses.history import InputWriter
-from toolgate.dialects.openai_responses.relay import ResponsesRelay, mend_response
-from toolgate.dialects.openai_responses.stream import ResponsesDecoder, usage_of
+from toolgate.conversation.request import (
+    NO_SETTINGS,
+    ModelRequest,
+    OptionalFieldGroup,
+    OutputFormat,
+    effort_of,
+)
+from toolgate.conversation.tool_memoization import tool_names
+from toolgate.dialects.dialect import AnswerMetadata, Quirks, StreamRelay, UpstreamStreamDecoder
+from toolgate.dialects.openai_responses.encode_messages import InputItemEncoder
+from toolgate.dialects.openai_responses.relay import ResponsesRelay, repair_response
+from toolgate.dialects.openai_responses.shared_codec import LOGPROBS, NAME
+from toolgate.dialects.openai_responses.stream_decoder import ResponsesDecoder, usage_of
 from toolgate.dialects.openai_responses.tools import read_choice, write_choice, write_tools
-from toolgate.dialects.openai_responses.words import LOGPROBS, NAME
-from toolgate.dialects.refusals import read_refusal
+from toolgate.dialects.upstream_errors import decode_error_response
 
 __all__ = [
     "decode_error",
@@ -32,70 +39,83 @@ __all__ = [
     "usage_of",
 ]
 
-LEAST_OUTPUT = 16
-_SEALED = "reasoning.encrypted_content"
-_OURS = frozenset(
+MIN_OUTPUT_TOKENS = 16
+_ENCRYPTED_REASONING = "reasoning.encrypted_content"
+_NOT_COPIED = frozenset(  # fields of the client's request that are encoded separately, or that concern our own storage
     {"store", "previous_response_id", "conversation", "background", "include", "tool_choice", "text", "reasoning"}
 )
-_UNSPOKEN = ("top_k", "stop", "seed")
+_RARE = OptionalFieldGroup(
+    user="user",
+    service_tier="service_tier",
+    prompt_cache_key="cache_key",
+    prompt_cache_retention="cache_retention",
+    safety_identifier="safety_identifier",
+    metadata="metadata",
+    top_logprobs="top_logprobs",
+)
+_UNSUPPORTED = OptionalFieldGroup(top_k="top_k", stop="stop", seed="seed")
+_PENALTIES = OptionalFieldGroup(frequency_penalty="frequency_penalty", presence_penalty="presence_penalty")
+"""Penalties are in the open specification but not in OpenAI's, so they are sent for clients of this dialect only."""
 
 
 def path(request: ModelRequest) -> str:
-    """Where to post."""
+    """Return the path to post to."""
     return "/responses"
 
 
 def headers(api_key: str | None) -> dict[str, str]:
-    """The credentials of this dialect."""
+    """Return the headers with the credentials."""
     return {"authorization": f"Bearer {api_key}"} if api_key else {}
 
 
-def decoder(request: ModelRequest) -> Decoder:
-    """A decoder for the streamed answer to this request."""
-    return ResponsesDecoder(names_of(request.tools))
+def decoder(request: ModelRequest) -> UpstreamStreamDecoder:
+    """Return a decoder for the streamed answer to this request."""
+    return ResponsesDecoder(tool_names(request.tools))
 
 
-def relay(request: ModelRequest, reply: Reply) -> Relay:
-    """A relay for the streamed answer to this request."""
-    return ResponsesRelay(request, reply)
+def relay(request: ModelRequest, metadata: AnswerMetadata) -> StreamRelay:
+    """Return a relay for the streamed answer to this request."""
+    return ResponsesRelay(request, metadata)
 
 
 def decode_response(body: Any, request: ModelRequest) -> ModelResponse:
-    """A whole answer: it is read as a stream that tells nothing before its last event."""
+    """Decode a whole answer, like a stream that has nothing but its last event."""
     if type(body) is not dict:
-        raise Garbled("The upstream's answer is not an object.")
-    decoder = ResponsesDecoder(names_of(request.tools))
+        raise MalformedResponse("The upstream's answer is not an object.")
+    decoder = ResponsesDecoder(tool_names(request.tools))
     return fold(decoder.read_whole(body))
 
 
-def relay_response(body: Any, response: ModelResponse, request: ModelRequest, reply: Reply) -> dict[str, Any]:
-    """A whole answer as a Responses client should see it."""
-    return mend_response(body, response, request, reply)
+def relay_response(
+    body: Any, response: ModelResponse, request: ModelRequest, metadata: AnswerMetadata
+) -> dict[str, Any]:
+    """Return a whole answer with the repairs that clients need."""
+    return repair_response(body, response, request, metadata)
 
 
 def decode_error(status: int, headers: Mapping[str, str], body: bytes) -> UpstreamFault:
-    """The failure that an answer with a bad status tells of."""
-    return read_refusal(status, headers, body)
+    """Decode an error response."""
+    return decode_error_response(status, headers, body)
 
 
 def encode_request(request: ModelRequest, quirks: Quirks) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The body to post, and what could not be said in this dialect."""
+    """Encode the body to post, and list what this dialect cannot express."""
     if request.settings.choices > 1:
         raise InvalidRequest("n must be 1: the API behind this model gives one answer at a time.", param="n")
     dropped: list[str] = []
     own = request.extra.get(NAME, {})
-    # We keep responses ourselves, so an upstream keeps one only for a client that asks for it in so many words.
+    # Responses are stored here, so an upstream stores one only if the client explicitly asks for it.
     stores = own.get("store") is True
-    writer = InputWriter(request, quirks, dropped)
-    items = writer.items(request.messages)
+    encoder = InputItemEncoder(request, quirks, dropped)
+    items = encoder.items(request.messages)
     body: dict[str, Any] = {"model": request.model}
-    if writer.instructions is not None:
-        body["instructions"] = writer.instructions
+    if encoder.instructions is not None:
+        body["instructions"] = encoder.instructions
     body |= {"input": items, "store": stores, **_include(request, own), **_tools(request, own, dropped)}
     body |= _settings(request, own, quirks, dropped)
     if request.stream:
         body["stream"] = True
-    body |= {name: value for name, value in own.items() if name not in _OURS}
+    body |= {name: value for name, value in own.items() if name not in _NOT_COPIED}
     if not request.stream:
         body.pop("stream_options", None)
     for field in quirks.unsupported:
@@ -105,28 +125,25 @@ def encode_request(request: ModelRequest, quirks: Quirks) -> tuple[dict[str, Any
 
 
 def _include(request: ModelRequest, own: Mapping[str, Any]) -> dict[str, Any]:
-    """What the client wants included, and the proof of reasoning where the model seems to reason.
+    """Encode what the client wants included, and encrypted reasoning where the model seems to reason.
 
-    It is not asked for in every request, because models that do not reason refuse a request that asks for it.
+    It is not requested every time, because models that do not reason reject a request with it.
     """
-    asked = own.get("include")
-    wanted = [name for name in asked if name != _SEALED] if type(asked) is list else []
-    if (type(asked) is list and _SEALED in asked) or _reasons(request):
-        wanted.append(_SEALED)
-    if request.settings.logprobs and LOGPROBS not in wanted:
-        wanted.append(LOGPROBS)
-    return {"include": wanted} if wanted else {}
-
-
-def _reasons(request: ModelRequest) -> bool:
-    thinking = request.settings.thinking
+    sent, thinking = own.get("include"), request.settings.thinking
+    include = [name for name in sent if name != _ENCRYPTED_REASONING] if type(sent) is list else []
     if thinking is not None:
-        return thinking.enabled
-    return any(
-        isinstance(part, Reasoning) and part.seal is not None and part.seal.dialect == NAME
-        for message in request.messages
-        for part in message.parts
-    )
+        reasons = thinking.enabled
+    else:
+        reasons = any(
+            isinstance(part, Reasoning) and part.signature is not None and part.signature.dialect == NAME
+            for message in request.messages
+            for part in message.parts
+        )
+    if reasons or (type(sent) is list and _ENCRYPTED_REASONING in sent):
+        include.append(_ENCRYPTED_REASONING)
+    if request.settings.logprobs and LOGPROBS not in include:
+        include.append(LOGPROBS)
+    return {"include": include} if include else {}
 
 
 def _tools(request: ModelRequest, own: Mapping[str, Any], dropped: list[str]) -> dict[str, Any]:
@@ -136,9 +153,9 @@ def _tools(request: ModelRequest, own: Mapping[str, Any], dropped: list[str]) ->
     fields: dict[str, Any] = {"tools": tools}
     if choice is None:
         return fields
-    said = own.get("tool_choice")
-    unchanged = said is not None and read_choice(said, choice.parallel) == choice
-    fields["tool_choice"] = said if unchanged else write_choice(choice, request.tools)
+    sent = own.get("tool_choice")
+    unchanged = sent is not None and read_choice(sent, choice.parallel) == choice
+    fields["tool_choice"] = sent if unchanged else write_choice(choice, request.tools)
     if choice.parallel is not None and choice.mode != "none":
         fields["parallel_tool_calls"] = choice.parallel
     return fields
@@ -146,53 +163,34 @@ def _tools(request: ModelRequest, own: Mapping[str, Any], dropped: list[str]) ->
 
 def _settings(request: ModelRequest, own: Mapping[str, Any], quirks: Quirks, dropped: list[str]) -> dict[str, Any]:
     settings = request.settings
-    fields = {
-        "max_output_tokens": _limit(settings, dropped),
-        "temperature": settings.temperature,
-        "top_p": settings.top_p,
-        "text": {**_text(settings, quirks, dropped), **own.get("text", {})} or None,
-        "reasoning": {**_reasoning(settings.thinking), **own.get("reasoning", {})} or None,
-        "user": settings.user,
-        "service_tier": settings.service_tier,
-        "prompt_cache_key": settings.cache_key,
-        "prompt_cache_retention": settings.cache_retention,
-        "safety_identifier": settings.safety_identifier,
-        "metadata": settings.metadata,
-        "top_logprobs": settings.top_logprobs,
-        **_penalties(request, dropped),
-    }
-    dropped += unspoken(settings, _UNSPOKEN)
-    return {name: value for name, value in fields.items() if value is not None}
-
-
-def _limit(settings: Settings, dropped: list[str]) -> int | None:
-    limit = settings.max_tokens
-    if limit is None or limit >= LEAST_OUTPUT:
-        return limit
-    dropped.append(f"the limit of {limit} tokens was raised to {LEAST_OUTPUT}, the least that the Responses API takes")
-    return LEAST_OUTPUT
-
-
-def _penalties(request: ModelRequest, dropped: list[str]) -> dict[str, Any]:
-    """Penalties are in the open specification but not in OpenAI's, so only this dialect's clients pass them on."""
-    settings = request.settings
-    penalties = {"frequency_penalty": settings.frequency_penalty, "presence_penalty": settings.presence_penalty}
-    if request.dialect == NAME:
-        return penalties
-    dropped += unspoken(settings, tuple(penalties))
-    return {}
-
-
-def _reasoning(thinking: Thinking | None) -> dict[str, Any]:
-    if thinking is None:
+    if settings is NO_SETTINGS and not own:
         return {}
-    fields = {"effort": effort_of(thinking), "summary": thinking.summary}
-    return {name: value for name, value in fields.items() if value is not None}
-
-
-def _text(settings: Settings, quirks: Quirks, dropped: list[str]) -> dict[str, Any]:
-    form = _format(settings.output, quirks, dropped)
-    return form if settings.verbosity is None else {**form, "verbosity": settings.verbosity}
+    fields = _RARE.fields(settings)
+    if (limit := settings.max_tokens) is not None:
+        fields["max_output_tokens"] = max(limit, MIN_OUTPUT_TOKENS)
+        if limit < MIN_OUTPUT_TOKENS:
+            dropped.append(
+                f"the limit of {limit} tokens was raised to {MIN_OUTPUT_TOKENS}, the least that the Responses API takes"
+            )
+    if settings.temperature is not None:
+        fields["temperature"] = settings.temperature
+    if settings.top_p is not None:
+        fields["top_p"] = settings.top_p
+    verbosity = {} if settings.verbosity is None else {"verbosity": settings.verbosity}
+    if text := {**_format(settings.output, quirks, dropped), **verbosity, **own.get("text", {})}:
+        fields["text"] = text
+    reasoning = dict(own.get("reasoning", {}))
+    if thinking := settings.thinking:
+        given = {"effort": effort_of(thinking), "summary": thinking.summary}
+        reasoning = {**{name: value for name, value in given.items() if value is not None}, **reasoning}
+    if reasoning:
+        fields["reasoning"] = reasoning
+    if request.dialect == NAME:
+        fields |= _PENALTIES.fields(settings)
+    else:
+        dropped += _PENALTIES.warnings(settings)
+    dropped += _UNSUPPORTED.warnings(settings)
+    return fields
 
 
 def _format(output: OutputFormat | None, quirks: Quirks, dropped: list[str]) -> dict[str, Any]:

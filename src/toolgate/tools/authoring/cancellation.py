@@ -1,6 +1,6 @@
-"""Cancellation as the editor's API has it: a source says stop, its token is asked and listened to.
+"""Cancellation as in the editor's API: a source cancels, and tools watch its token.
 
-Safe between threads, since a worker hears of a cancellation on another thread than the tool's. Knows nothing of tools.
+Safe between threads, since a worker receives a cancellation on another thread than the tool's. Knows nothing of tools.
 """
 
 import threading
@@ -13,13 +13,13 @@ Listener: TypeAlias = Callable[[], object]
 
 
 class Disposable:
-    """Something to undo, once; leaving it as a context manager undoes it too."""
+    """Undoes something, once; it is also a context manager that does so at its end."""
 
     def __init__(self, undo: Callable[[], object]) -> None:
         self._undo: Callable[[], object] | None = undo
 
     def dispose(self) -> None:
-        """Undo it, unless that was done before."""
+        """Undo it, unless that was done already."""
         undo, self._undo = self._undo, None
         if undo is not None:
             undo()
@@ -34,7 +34,7 @@ class Disposable:
 
 
 class CancellationToken:
-    """Tells a tool that nobody waits for its result any more."""
+    """Lets a tool find out that its call was cancelled."""
 
     def __init__(self) -> None:
         self._requested = threading.Event()
@@ -47,7 +47,7 @@ class CancellationToken:
         return self._requested.is_set()
 
     def on_cancellation_requested(self, listener: Listener) -> Disposable:
-        """Have it called once at the cancellation, at once if that was before; it may be called on another thread."""
+        """Call the listener once when the call is cancelled, or now if it was; it may be called on another thread."""
         with self._lock:
             late = self._requested.is_set()
             key = object()
@@ -58,7 +58,7 @@ class CancellationToken:
         return Disposable(lambda: self._listeners.pop(key, None))
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Sleep so long or until the cancellation, in a function that is not async; whether it was cancelled."""
+        """Sleep that long or until the cancellation, in a function that is not async; returns whether it was cancelled."""
         return self._requested.wait(seconds)
 
     def _request(self) -> None:
@@ -66,21 +66,17 @@ class CancellationToken:
             self._requested.set()
             listeners, self._listeners = list(self._listeners.values()), {}
         for listener in listeners:
-            _call(listener)
+            with suppress(Exception):  # the tool's own code: one bad listener must not affect the others
+                listener()
 
 
 class CancellationTokenSource:
-    """Whoever holds it can cancel; whoever holds its token learns of it."""
+    """Makes a token and cancels it."""
 
     def __init__(self) -> None:
         self.token = CancellationToken()
 
     def cancel(self) -> None:
-        """Cancel; again does nothing."""
+        """Cancel the token; a second time does nothing."""
         if not self.token.is_cancellation_requested:
             self.token._request()
-
-
-def _call(listener: Listener) -> None:
-    with suppress(Exception):  # the tool's own code: one bad listener must not keep the news from the others
-        listener()

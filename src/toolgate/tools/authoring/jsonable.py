@@ -1,4 +1,4 @@
-"""Whatever a tool returned, as plain JSON of bounded depth. Knows nothing of tools' shapes."""
+"""Convert what a tool returned to JSON of bounded depth. Knows nothing of tools."""
 
 import math
 from typing import Any
@@ -11,9 +11,9 @@ MAX_DEPTH = 64
 
 
 def jsonable(value: Any) -> Any:
-    """The value as JSON has it; ToolFailure says what in it cannot be JSON.
+    """Convert a value to JSON's types; ToolFailure says what in it cannot be JSON.
 
-    Numbers that JSON lacks become the words `NaN`, `Infinity` and `-Infinity`: a silent null would be a lie.
+    Numbers that JSON lacks become the strings `NaN`, `Infinity` and `-Infinity`: a silent null would be wrong.
     """
     try:
         plain = msgspec.to_builtins(value, str_keys=True)
@@ -25,25 +25,25 @@ def jsonable(value: Any) -> Any:
 
 
 def json_text(value: Any) -> str:
-    """The value as JSON text, or ToolFailure."""
+    """Encode a value as JSON text; ToolFailure if it cannot be JSON."""
     return msgspec.json.encode(jsonable(value)).decode()
 
 
 def whole_characters(text: str) -> str:
-    """The text without halves of characters, which no encoding can carry."""
+    """Replace halves of surrogate pairs, which no encoding can carry."""
     if text.isascii():
         return text
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def _clean(value: Any, room: int) -> Any:
-    if room < 0:
+def _clean(value: Any, levels: int) -> Any:
+    if levels < 0:
         raise ToolFailure(f"The tool returned a value that is nested deeper than {MAX_DEPTH} levels.")
     match value:
         case dict():
-            return {whole_characters(str(name)): _clean(item, room - 1) for name, item in value.items()}
+            return {whole_characters(str(name)): _clean(item, levels - 1) for name, item in value.items()}
         case list() | tuple():
-            return [_clean(item, room - 1) for item in value]
+            return [_clean(item, levels - 1) for item in value]
         case float() if not math.isfinite(value):
             return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
         case str():

@@ -1,7 +1,7 @@
-"""Tools by name, as code sees them: register, list, invoke.
+"""The registry behind `toolgate.lm`: register tools, list them, invoke them by name.
 
-The functions of `toolgate.lm` act on the registry of the current context, so that a file of tools can simply say
-`register_tool(...)` and yet land in the registry that is loading it, not in one for the whole process.
+The functions of `toolgate.lm` act on the registry of the current context, so that a file of tools can simply call
+`register_tool(...)` and adds to the registry that is loading it, not to one for the whole process.
 """
 
 import asyncio
@@ -14,10 +14,16 @@ from typing import Any, TypeVar, Unpack, overload
 import msgspec
 
 from toolgate.conversation.message import Media, Text
-from toolgate.tools.authoring.authored import Authored
 from toolgate.tools.authoring.cancellation import CancellationToken, Disposable
-from toolgate.tools.authoring.definition import Definition, Fields, LanguageModelTool, of_function, of_object
-from toolgate.tools.authoring.parts import (
+from toolgate.tools.authoring.definition import (
+    Definition,
+    LanguageModelTool,
+    ToolDecoratorOptions,
+    of_function,
+    of_object,
+)
+from toolgate.tools.authoring.in_process_tool import InProcessTool
+from toolgate.tools.authoring.result_parts import (
     LanguageModelDataPart,
     LanguageModelTextPart,
     LanguageModelToolInformation,
@@ -26,7 +32,7 @@ from toolgate.tools.authoring.parts import (
     ResultPart,
 )
 from toolgate.tools.authoring.signature import BadTool
-from toolgate.tools.tool import Invocation, Output, Tool, ToolFailure
+from toolgate.tools.tool import Invocation, Tool, ToolFailure, ToolOutput
 
 F = TypeVar("F", bound=Callable[..., Any])
 MARK = "__toolgate_tool__"
@@ -38,16 +44,16 @@ class Registry:
     def __init__(self) -> None:
         self._tools: dict[str, Tool] = {}
 
-    def register_tool(self, name: str, tool: LanguageModelTool, **fields: Unpack[Fields]) -> Disposable:
-        """Add a tool in class form; dispose of what is returned to take it away again."""
+    def register_tool(self, name: str, tool: LanguageModelTool, **fields: Unpack[ToolDecoratorOptions]) -> Disposable:
+        """Add a tool in class form; dispose of the returned object to remove it."""
         return self.define(of_object(tool, name, fields))
 
     def define(self, definition: Definition) -> Disposable:
-        """Add what an author defined; the same code defined again takes the place of its older self."""
+        """Add an author's tool; if the same code is defined again, it replaces the earlier one."""
         name = definition.spec.name
-        tool = Authored(definition, scope=lambda: _CURRENT.set(self))
+        tool = InProcessTool(definition, scope=lambda: _CURRENT.set(self))
         present = self._tools.get(name)
-        if isinstance(present, Authored) and present.definition.place == definition.place:
+        if isinstance(present, InProcessTool) and present.definition.place == definition.place:
             self._tools[name] = tool
             return self._removal(tool)
         return self.add(tool)
@@ -65,17 +71,17 @@ class Registry:
         return Disposable(lambda: self._tools.pop(name) if self._tools.get(name) is tool else None)
 
     def clear(self) -> None:
-        """Forget every tool."""
+        """Remove all tools."""
         self._tools.clear()
 
     @property
     def definitions(self) -> list[Definition]:
-        """What authors defined here, in order."""
-        return [tool.definition for tool in self._tools.values() if isinstance(tool, Authored)]
+        """The definitions of authors, in order."""
+        return [tool.definition for tool in self._tools.values() if isinstance(tool, InProcessTool)]
 
     @property
     def tools(self) -> list[LanguageModelToolInformation]:
-        """What may be known of the tools that are not private."""
+        """The public information about all tools that are not private."""
         specs = [tool.spec for tool in self._tools.values()]
         return [
             LanguageModelToolInformation(spec.name, spec.description, spec.input_schema, spec.tags)
@@ -84,26 +90,36 @@ class Registry:
         ]
 
     def find(self, name: str) -> Tool | None:
-        """The tool of this name, private ones too."""
+        """Find a tool by name, private ones included."""
         return self._tools.get(name)
 
     async def invoke_tool(
         self, name: str, options: LanguageModelToolInvocationOptions[Any], token: CancellationToken | None = None
     ) -> LanguageModelToolResult:
-        """Run a tool by its name with checked input; ToolFailure says why it could not run."""
+        """Check the input and run a tool by its name; ToolFailure says why it failed."""
         tool = self._tools.get(name)
         if tool is None:
             raise ToolFailure(f"There is no tool `{name}`.")
         arguments = msgspec.to_builtins(options.input)
         _check(tool.spec.input_schema, arguments)
-        task = asyncio.ensure_future(tool.invoke(_invocation(options, arguments)))
+        call, progress = options.tool_invocation_token, options.progress
+        invocation = Invocation(
+            call_id=call.call_id,
+            arguments=arguments,
+            text=msgspec.json.encode(arguments).decode(),
+            caller=call.caller,
+            session=call.session,
+            key=call.key,
+            report=lambda one: progress.report(one.message, one.done, one.total),
+        )
+        task = asyncio.ensure_future(tool.invoke(invocation))
         stop = asyncio.get_running_loop().call_soon_threadsafe
         with (token or CancellationToken()).on_cancellation_requested(lambda: stop(task.cancel)):
             return result_of(await task)
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """What is defined inside lands here."""
+        """Make this the current registry inside the context."""
         reset = _CURRENT.set(self)
         try:
             yield
@@ -111,21 +127,21 @@ class Registry:
             _CURRENT.reset(reset)
 
 
-# The default serves an author's own tests and scripts, where nobody is loading anything.
+# The default serves an author's own tests and scripts, where no registry loads the code.
 _CURRENT: contextvars.ContextVar[Registry] = contextvars.ContextVar("registry", default=Registry())  # noqa: B039
 
 
 def current_registry() -> Registry:
-    """The registry that is loading or running the code that asks."""
+    """Return the registry that is loading or running the calling code."""
     return _CURRENT.get()
 
 
 @overload
 def tool(function: F) -> F: ...
 @overload
-def tool(*, name: str | None = None, **fields: Unpack[Fields]) -> Callable[[F], F]: ...
-def tool(function: F | None = None, *, name: str | None = None, **fields: Unpack[Fields]) -> Any:
-    """Make a tool of a function, or of a class with `invoke`; it stays what it was and can be called as before."""
+def tool(*, name: str | None = None, **fields: Unpack[ToolDecoratorOptions]) -> Callable[[F], F]: ...
+def tool(function: F | None = None, *, name: str | None = None, **fields: Unpack[ToolDecoratorOptions]) -> Any:
+    """Register a function, or a class with `invoke`, as a tool; it can still be called as before."""
 
     def make(code: F) -> F:
         if isinstance(code, type):
@@ -139,8 +155,8 @@ def tool(function: F | None = None, *, name: str | None = None, **fields: Unpack
     return make if function is None else make(function)
 
 
-def result_of(output: Output) -> LanguageModelToolResult:
-    """An output as code that invokes tools sees it; one that is an error is raised."""
+def result_of(output: ToolOutput) -> LanguageModelToolResult:
+    """Convert an output to the result of `invoke_tool`; an output that is an error is raised."""
     parts: list[ResultPart] = []
     for part in output.content:
         match part:
@@ -153,19 +169,6 @@ def result_of(output: Output) -> LanguageModelToolResult:
     if output.is_error:
         raise ToolFailure("".join(part.value for part in parts if isinstance(part, LanguageModelTextPart)))
     return LanguageModelToolResult(tuple(parts))
-
-
-def _invocation(options: LanguageModelToolInvocationOptions[Any], arguments: Mapping[str, Any]) -> Invocation:
-    token, progress = options.tool_invocation_token, options.progress
-    return Invocation(
-        call_id=token.call_id,
-        arguments=arguments,
-        text=msgspec.json.encode(arguments).decode(),
-        caller=token.caller,
-        session=token.session,
-        key=token.key,
-        tell=lambda report: progress.report(report.message, report.done, report.total),
-    )
 
 
 def _check(schema: Mapping[str, Any], arguments: Any) -> None:
@@ -181,4 +184,4 @@ def _check(schema: Mapping[str, Any], arguments: Any) -> None:
 
 
 def _place(tool: Tool) -> str:
-    return tool.definition.place if isinstance(tool, Authored) else tool.spec.source
+    return tool.definition.place if isinstance(tool, InProcessTool) else tool.spec.source

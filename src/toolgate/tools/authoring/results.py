@@ -1,19 +1,16 @@
-"""What a tool returned or raised, as an Output or the words of a failure: always bounded, never an exception of ours."""
+"""Convert what a tool returned to a bounded ToolOutput, and what it raised to a message."""
 
 import base64
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
 from toolgate.conversation.message import Media, MediaKind, Text
 from toolgate.tools.authoring.jsonable import jsonable, whole_characters
-from toolgate.tools.authoring.parts import (
-    LanguageModelDataPart,
-    LanguageModelTextPart,
-    LanguageModelToolResult,
-)
-from toolgate.tools.tool import Output, ToolFailure
+from toolgate.tools.authoring.result_parts import LanguageModelDataPart, LanguageModelTextPart, LanguageModelToolResult
+from toolgate.tools.tool import ToolFailure, ToolOutput
 
 MAX_OUTPUT = 8 * 1024 * 1024
 NO_OUTPUT = "Done; the tool has no output."
@@ -26,24 +23,27 @@ _MARKS: tuple[tuple[bytes, str], ...] = (
 )
 
 
-def output_of(value: Any, limit: int = MAX_OUTPUT) -> Output:
-    """The output that a returned value stands for; ToolFailure when it stands for none."""
+def output_of(value: Any, limit: int = MAX_OUTPUT) -> ToolOutput:
+    """Convert a returned value to an output; ToolFailure if that is impossible."""
     match value:
         case None:
-            return Output((Text(NO_OUTPUT),))
+            return ToolOutput((Text(NO_OUTPUT),))
         case str():
-            return Output((_text(value, limit),))
+            return ToolOutput((_text(value, limit),))
         case bytes() | bytearray() | memoryview():
-            return Output((_unnamed(bytes(value), limit),))
+            return ToolOutput((_bytes(bytes(value), limit),))
         case LanguageModelTextPart() | LanguageModelDataPart():
             return _of_parts([value], limit)
         case LanguageModelToolResult():
             return _of_parts(value.content, limit)
-    return _of_json(value, limit)
+    plain = jsonable(value)
+    text = msgspec.json.encode(plain).decode()
+    # Decoding large data would block the server's loop, and the text says the same.
+    return ToolOutput((_text(text, limit),), structured=plain if len(text) <= _MAX_STRUCTURED else None)
 
 
-def told(error: BaseException) -> str:
-    """The failure in words for the model: its kind and its message, never where it happened."""
+def error_text(error: BaseException) -> str:
+    """Describe an exception to the model: its type and its message, without the traceback."""
     if isinstance(error, SystemExit):
         return f"The tool called exit with status {error.code!r}."[:_MAX_MESSAGE]
     try:
@@ -59,7 +59,7 @@ def told(error: BaseException) -> str:
     return f"{kind}: {message}" if message else kind
 
 
-def _of_parts(parts: Any, limit: int) -> Output:
+def _of_parts(parts: Any, limit: int) -> ToolOutput:
     if isinstance(parts, (str, bytes)) or not isinstance(parts, Iterable):
         raise ToolFailure("The tool returned a result whose content is not a list of parts.")
     content: list[Text | Media] = []
@@ -71,33 +71,20 @@ def _of_parts(parts: Any, limit: int) -> Output:
                 content.append(_text(text, room))
             case LanguageModelDataPart(data=bytes() as data, mime_type=str() as mime):
                 content.append(_data(data, mime, room))
-                structured = _json_of(data) if structured is None and mime == "application/json" else structured
+                if structured is None and mime == "application/json" and len(data) <= _MAX_STRUCTURED:
+                    with suppress(msgspec.DecodeError, RecursionError):
+                        structured = msgspec.json.decode(data)
             case _:
                 raise ToolFailure(
                     f"The tool returned a part of type {type(part).__name__}; text and data parts are known."
                 )
-        room = max(room - _size(content[-1]), 0)
-    return Output(tuple(content) or (Text(NO_OUTPUT),), structured=structured)
-
-
-def _of_json(value: Any, limit: int) -> Output:
-    plain = jsonable(value)
-    text = msgspec.json.encode(plain).decode()
-    # Decoding much structure would hold up the server; the words tell the same.
-    return Output((_text(text, limit),), structured=plain if len(text) <= _MAX_STRUCTURED else None)
-
-
-def _json_of(data: bytes) -> Any:
-    if len(data) > _MAX_STRUCTURED:
-        return None
-    try:
-        return msgspec.json.decode(data)
-    except (msgspec.DecodeError, RecursionError):
-        return None
+        last = content[-1]
+        room = max(room - len(last.text if isinstance(last, Text) else last.data or ""), 0)
+    return ToolOutput(tuple(content) or (Text(NO_OUTPUT),), structured=structured)
 
 
 def _text(text: str, limit: int) -> Text:
-    """The text, its end replaced by a visible mark where it is longer than may be."""
+    """Cut a text that is too long, with a note at its end."""
     kept = whole_characters(text[:limit])
     size = len(kept.encode())
     if size <= limit and len(text) <= limit:
@@ -110,7 +97,7 @@ def _data(data: bytes, mime: str, limit: int) -> Text | Media:
     if mime.startswith("text/") or mime == "application/json":
         return _text(data.decode("utf-8", "replace"), limit)
     if len(data) * 4 // 3 > limit:
-        raise ToolFailure(f"The tool returned {len(data):,} bytes of {mime}, which is more than is taken.")
+        raise ToolFailure(f"The tool returned {len(data):,} bytes of {mime}, which is too much.")
     kind: MediaKind = "file"
     match mime.partition("/")[0]:
         case "image" | "audio" | "video" as known:
@@ -118,8 +105,8 @@ def _data(data: bytes, mime: str, limit: int) -> Text | Media:
     return Media(kind, mime, base64.b64encode(data).decode())
 
 
-def _unnamed(data: bytes, limit: int) -> Text | Media:
-    """Bytes whose kind nobody named: a picture by its first bytes, words if they are UTF-8, otherwise told of."""
+def _bytes(data: bytes, limit: int) -> Text | Media:
+    """Convert bytes of unknown type: to an image by their beginning, to text if they are UTF-8, else to a note."""
     for mark, mime in _MARKS:
         if data.startswith(mark):
             return _data(data, mime, limit)
@@ -129,7 +116,3 @@ def _unnamed(data: bytes, limit: int) -> Text | Media:
         return _text(data.decode(), limit)
     except UnicodeDecodeError:
         return Text(f"[The tool returned {len(data):,} bytes that are neither text nor a picture.]")
-
-
-def _size(part: Text | Media) -> int:
-    return len(part.text) if isinstance(part, Text) else len(part.data or "")

@@ -1,20 +1,20 @@
-"""The tools that every server brings: the time, arithmetic, the web, and, where granted, files and commands.
+"""The built-in tools: the time, arithmetic, the web, and, where granted, files and commands.
 
-They are also the samples to read before writing one: each is a `ToolSpec` and a class with `prepare` and `invoke`.
+They are also examples for authors: each is a `ToolSpec` and a class with `prepare` and `invoke`.
 """
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from toolgate.tools.builtin.calculator import Calculator
-from toolgate.tools.builtin.clock import Clock
-from toolgate.tools.builtin.command import RunCommand
-from toolgate.tools.builtin.fetch import Fetch
-from toolgate.tools.builtin.files import ListFiles, ReadFile
-from toolgate.tools.builtin.roots import Roots
-from toolgate.tools.builtin.search import SearchFiles
-from toolgate.tools.builtin.write import WriteFile
-from toolgate.tools.egress import Http
+from toolgate.tools.builtin.calculator import CalculatorTool
+from toolgate.tools.builtin.clock import ClockTool
+from toolgate.tools.builtin.command import CommandTool
+from toolgate.tools.builtin.fetch import FetchTool
+from toolgate.tools.builtin.granted_folders import GrantedFolders
+from toolgate.tools.builtin.read_files import ListFilesTool, ReadFileTool
+from toolgate.tools.builtin.search_files import SearchFilesTool
+from toolgate.tools.builtin.write_file import WriteFileTool
+from toolgate.tools.egress import HttpClient
 from toolgate.tools.tool import OnChange, Tool
 
 NAMES = frozenset(
@@ -26,13 +26,13 @@ class BuiltinSource:
     """Brings the built-in tools; files only from `roots`, commands only if allowed, and only in a root."""
 
     name = "builtin"
-    trouble: str | None = None
+    problem: str | None = None
 
     def __init__(
         self,
         roots: Sequence[Path] = (),
         *,
-        http: Http | None = None,
+        http: HttpClient | None = None,
         allow_commands: bool = False,
         disabled: frozenset[str] = frozenset(),
         protected: Sequence[Path] = (),
@@ -43,20 +43,17 @@ class BuiltinSource:
         """
         if disabled - NAMES:
             raise ValueError(f"there is no built-in tool called {', '.join(sorted(disabled - NAMES))}")
-        tools: list[Tool] = [Clock(), Calculator()]
+        tools: list[Tool] = [ClockTool(), CalculatorTool()]
         if http is not None:
-            tools.append(Fetch(http))
+            tools.append(FetchTool(http))
         if roots:
-            tools += _on_files(Roots(roots, protected), allow_commands)
+            folders = GrantedFolders(roots, protected)
+            tools += [ListFilesTool(folders), ReadFileTool(folders), SearchFilesTool(folders), WriteFileTool(folders)]
+            tools += [CommandTool(folders)] if allow_commands else []
         self.tools: Sequence[Tool] = tuple(tool for tool in tools if tool.spec.name not in disabled)
 
     async def open(self, on_change: OnChange) -> None:
-        """Nothing has to be opened, and nothing ever changes."""
+        """Open nothing; the tools never change."""
 
     async def aclose(self) -> None:
-        """Nothing was opened."""
-
-
-def _on_files(roots: Roots, allow_commands: bool) -> list[Tool]:
-    tools: list[Tool] = [ListFiles(roots), ReadFile(roots), SearchFiles(roots), WriteFile(roots)]
-    return [*tools, RunCommand(roots)] if allow_commands else tools
+        """Close nothing."""

@@ -1,4 +1,4 @@
-"""Arithmetic, worked out by a parser of our own: nothing that is written here can become code.
+"""The tool `calculator`: evaluate arithmetic with a parser of its own, so that no expression can become code.
 
     sum     := product (("+" | "-") product)*
     product := sign (("*" | "/" | "//" | "%") sign)*
@@ -17,8 +17,8 @@ from fractions import Fraction
 
 from toolgate.conversation.message import Text
 from toolgate.tools.builtin import numbers
-from toolgate.tools.builtin.numbers import CONSTANTS, FUNCTIONS, Number, bounded, written
-from toolgate.tools.tool import Annotations, Invocation, Output, Preparation, ToolFailure, ToolSpec
+from toolgate.tools.builtin.numbers import CONSTANTS, FUNCTIONS, Number, bounded, decimal_text
+from toolgate.tools.tool import Annotations, CallPreview, Invocation, ToolFailure, ToolOutput, ToolSpec
 
 MAX_LENGTH = 2000
 MAX_DEPTH = 50
@@ -56,7 +56,7 @@ _TOKEN = re.compile(
     r"|(?P<name>[A-Za-z_][A-Za-z_0-9]*)|(?P<sign>\*\*|//|[-+*/%^(),×÷−·]))",
     re.ASCII,
 )
-_SPELLED = {"^": "**", "×": "*", "·": "*", "÷": "/", "−": "-"}
+_SYNONYMS = {"^": "**", "×": "*", "·": "*", "÷": "/", "−": "-"}
 _SUMS: Mapping[str, Callable[[Number, Number], Number]] = {"+": lambda a, b: a + b, "-": lambda a, b: a - b}
 _PRODUCTS: Mapping[str, Callable[[Number, Number], Number]] = {
     "*": lambda a, b: a * b,
@@ -66,44 +66,44 @@ _PRODUCTS: Mapping[str, Callable[[Number, Number], Number]] = {
 }
 
 
-class Calculator:
-    """Works out expressions."""
+class CalculatorTool:
+    """Evaluates expressions."""
 
     spec = SPEC
 
-    async def prepare(self, invocation: Invocation) -> Preparation:
-        """The expression."""
-        return Preparation(message=f"Calculate {invocation.arguments.get('expression', '')}"[:200])
+    async def prepare(self, invocation: Invocation) -> CallPreview:
+        """Name the expression."""
+        return CallPreview(message=f"Calculate {invocation.arguments.get('expression', '')}"[:200])
 
-    async def invoke(self, invocation: Invocation) -> Output:
-        """The result; its digits are exact unless it says `about`."""
+    async def invoke(self, invocation: Invocation) -> ToolOutput:
+        """Evaluate the expression; the result is exact unless it begins with `about`."""
         expression = str(invocation.arguments["expression"])
         value = await asyncio.to_thread(evaluate, expression)
-        text, exact = written(value), numbers.is_exact(value)
+        text, exact = decimal_text(value), numbers.is_exact(value)
         about = "" if exact else "about "
-        return Output((Text(f"{about}{text}"),), structured={"result": text, "exact": exact})
+        return ToolOutput((Text(f"{about}{text}"),), structured={"result": text, "exact": exact})
 
 
 def evaluate(expression: str) -> Number:
-    """What the expression comes to; ToolFailure says what is wrong and where."""
+    """Evaluate an expression; ToolFailure says what is wrong and where."""
     if len(expression) > MAX_LENGTH:
         raise ToolFailure(f"the expression is longer than {MAX_LENGTH} characters")
     try:
-        return _Reader(expression).whole()
-    except (OverflowError, ZeroDivisionError, ValueError):  # of floats; exact numbers have their own words
+        return _Evaluator(expression).evaluate()
+    except (OverflowError, ZeroDivisionError, ValueError):  # of floats; exact numbers have messages of their own
         raise ToolFailure("the result is too large, or is no real number") from None
 
 
-class _Reader:
-    """One expression, read from left to right and worked out on the way."""
+class _Evaluator:
+    """Parses one expression from left to right and evaluates it on the way."""
 
     def __init__(self, expression: str) -> None:
         self._tokens = _tokens(expression)
         self._next = 0
         self._depth = 0
 
-    def whole(self) -> Number:
-        """The value of all that is there."""
+    def evaluate(self) -> Number:
+        """Return the value of the whole expression."""
         value = self._sum()
         if self._next < len(self._tokens):
             _, text, place = self._tokens[self._next]
@@ -111,29 +111,27 @@ class _Reader:
         return value
 
     def _sum(self) -> Number:
-        return self._row(self._product, _SUMS)
+        return self._chain(lambda: self._chain(self._sign, _PRODUCTS), _SUMS)
 
-    def _product(self) -> Number:
-        return self._row(self._sign, _PRODUCTS)
-
-    def _row(self, part: Callable[[], Number], steps: Mapping[str, Callable[[Number, Number], Number]]) -> Number:
+    def _chain(self, part: Callable[[], Number], steps: Mapping[str, Callable[[Number, Number], Number]]) -> Number:
+        """Evaluate parts with operators of one precedence between them."""
         value = part()
         while (sign := self._take(*steps)) is not None:
-            value = bounded(_both(steps[sign], value, part()))
+            other = part()
+            if isinstance(value, float) or isinstance(other, float):
+                # Both become floats here, so that a number too large for one gets a message of its own.
+                value, other = numbers.floating(value), numbers.floating(other)
+            value = bounded(steps[sign](value, other))
         return value
 
     def _sign(self) -> Number:
         negative = False
         while (sign := self._take("+", "-")) is not None:
             negative ^= sign == "-"
-        value = self._power()
+        value = self._atom()
+        if self._take("**") is not None:
+            value = bounded(numbers.power(value, self._deeper(self._sign)))
         return -value if negative else value
-
-    def _power(self) -> Number:
-        base = self._atom()
-        if self._take("**") is None:
-            return base
-        return bounded(numbers.power(base, self._deeper(self._sign)))
 
     def _atom(self) -> Number:
         if self._next >= len(self._tokens):
@@ -141,24 +139,25 @@ class _Reader:
         kind, text, place = self._tokens[self._next]
         self._next += 1
         if kind == "number":
-            return _number(text)
+            digits, _, exponent = text.lower().replace("_", "").partition("e")
+            if abs(int(exponent or 0)) > 3900:
+                raise ToolFailure("a number with such an exponent is too large or too small")
+            return bounded(Fraction(digits) * Fraction(10) ** int(exponent or 0))
         if kind == "name":
-            return self._named(text)
+            return self._named(text.lower())
         if text != "(":
             raise ToolFailure(f"unexpected {text!r} at character {place}")
         return self._closed(self._deeper(self._sum))
 
     def _named(self, name: str) -> Number:
-        name = name.lower()
-        if self._take("(") is None:
-            if name not in CONSTANTS:
-                raise ToolFailure(_unknown(name))
+        """Evaluate a constant, or a function with its arguments."""
+        is_call = self._take("(") is not None
+        if name not in (FUNCTIONS if is_call else CONSTANTS):
+            near = get_close_matches(name, (*FUNCTIONS, *CONSTANTS), 1)
+            hint = f"did you mean {near[0]}?" if near else "variables cannot be used"
+            raise ToolFailure(f"{name[:40]!r} is not a function or constant; {hint}")
+        if not is_call:
             return CONSTANTS[name]
-        if name not in FUNCTIONS:
-            raise ToolFailure(_unknown(name))
-        return self._call(name)
-
-    def _call(self, name: str) -> Number:
         values = [self._deeper(self._sum)]
         while self._take(",") is not None:
             values.append(self._deeper(self._sum))
@@ -198,26 +197,6 @@ def _tokens(expression: str) -> list[tuple[str, str, int]]:
             rest = text[place:].lstrip()
             raise ToolFailure(f"{rest[:1]!r} at character {len(text) - len(rest) + 1} is not part of arithmetic")
         word = token[token.lastgroup]
-        tokens.append((token.lastgroup, _SPELLED.get(word, word), token.start(token.lastgroup) + 1))
+        tokens.append((token.lastgroup, _SYNONYMS.get(word, word), token.start(token.lastgroup) + 1))
         place = token.end()
     return tokens
-
-
-def _number(text: str) -> Number:
-    digits, _, exponent = text.lower().replace("_", "").partition("e")
-    if abs(int(exponent or 0)) > 3900:
-        raise ToolFailure("a number with such an exponent is too large or too small")
-    return bounded(Fraction(digits) * Fraction(10) ** int(exponent or 0))
-
-
-def _both(step: Callable[[Number, Number], Number], left: Number, right: Number) -> Number:
-    """One step; where one side is a float, both become one, so that a number too large for it is told in words."""
-    if isinstance(left, float) or isinstance(right, float):
-        return step(numbers.floating(left), numbers.floating(right))
-    return step(left, right)
-
-
-def _unknown(name: str) -> str:
-    near = get_close_matches(name, (*FUNCTIONS, *CONSTANTS), 1)
-    hint = f"did you mean {near[0]}?" if near else "variables cannot be used"
-    return f"{name[:40]!r} is not a function or constant; {hint}"

@@ -1,4 +1,4 @@
-"""Bytes of a page or file as text. Guesses nothing that is not written down in them."""
+"""Decode the bytes of a page or file by the charset that they declare, else as UTF-8."""
 
 import re
 
@@ -16,26 +16,21 @@ _PYTHONS = {"macintosh": "mac_roman", "windows-874": "cp874"}
 
 
 def decoded(raw: bytes, content_type: str = "", *, html: bool = False) -> str:
-    """The text; bytes that mean nothing in its charset become the replacement character."""
+    """Decode bytes; those that are invalid in the charset become the replacement character."""
     for mark, name in _BOMS:
         if raw.startswith(mark):
             return raw[len(mark) :].decode(name, "replace")
-    return raw.decode(_charset(raw, content_type, html), "replace")
-
-
-def _charset(raw: bytes, content_type: str, html: bool) -> str:
-    said = _IN_TYPE.search(content_type)
-    name = said[1] if said else ""
+    declared = _IN_TYPE.search(content_type)
+    name = declared[1] if declared else ""
     if not name and html and (meta := _IN_PAGE.search(raw[:4096])):
         name = meta[1].decode("ascii")
-        if name.lower().startswith("utf-16"):  # it could not have been read so far if it were
+        if name.lower().startswith("utf-16"):  # then this declaration could not have been found
             name = "utf-8"
     name = name.lower()
-    if not _KNOWN.fullmatch(name):
-        return "utf-8"
-    return _WIDER.get(name) or _PYTHONS.get(name) or name
+    codec = (_WIDER.get(name) or _PYTHONS.get(name) or name) if _KNOWN.fullmatch(name) else "utf-8"
+    return raw.decode(codec, "replace")
 
 
 def is_binary(raw: bytes) -> bool:
-    """Whether the beginning of some bytes shows that they are no text."""
+    """Whether the beginning of the bytes shows that they are not text."""
     return b"\0" in raw[:8192] and not raw.startswith((b"\xff\xfe", b"\xfe\xff"))

@@ -1,4 +1,4 @@
-"""The date and time, anywhere. Knows time zones; knows nothing of the machine but its clock."""
+"""The tool `clock`: the date and time in any time zone."""
 
 import asyncio
 import re
@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from toolgate.conversation.message import Text
-from toolgate.tools.tool import Annotations, Invocation, Output, Preparation, ToolFailure, ToolSpec
+from toolgate.tools.tool import Annotations, CallPreview, Invocation, ToolFailure, ToolOutput, ToolSpec
 
 SPEC = ToolSpec(
     name="clock",
@@ -39,55 +39,55 @@ _OFFSET = re.compile(r"(?:UTC|GMT)?\s*([+-])(\d{1,2})(?::?(\d{2}))?", re.IGNOREC
 
 
 def system_time() -> datetime:
-    """Now."""
+    """Return the present time."""
     return datetime.now(UTC)
 
 
-class Clock:
-    """Tells the time."""
+class ClockTool:
+    """Returns the date and time."""
 
     spec = SPEC
 
     def __init__(self, now: Callable[[], datetime] = system_time) -> None:
         self._now = now
 
-    async def prepare(self, invocation: Invocation) -> Preparation:
-        """Nothing that a person must know."""
-        return Preparation(message="Look at the clock")
+    async def prepare(self, invocation: Invocation) -> CallPreview:
+        """Describe the call."""
+        return CallPreview(message="Look at the clock")
 
-    async def invoke(self, invocation: Invocation) -> Output:
-        """The time in the zone that was asked for."""
+    async def invoke(self, invocation: Invocation) -> ToolOutput:
+        """Return the time in the requested zone."""
         name = str(invocation.arguments.get("timezone") or "UTC").strip()
-        zone = _without_file(name) or await asyncio.to_thread(_from_file, name)
+        zone = _fixed_zone(name) or await asyncio.to_thread(_named_zone, name)
         there = self._now().astimezone(zone)
-        offset = _offset(there)
+        difference = there.utcoffset() or timedelta()
+        hours, minutes = divmod(abs(int(difference.total_seconds())) // 60, 60)
+        offset = f"{'-' if difference < timedelta() else '+'}{hours:02}:{minutes:02}"
         text = f"{there:%A}, {there.day} {there:%B %Y}, {there:%H:%M:%S} in {name} (UTC{offset})"
-        told = {
+        structured = {
             "iso": there.isoformat(timespec="seconds"),
             "timezone": name,
             "weekday": f"{there:%A}",
             "offset": offset,
         }
-        return Output((Text(f"{text}\nISO 8601: {told['iso']}"),), structured=told)
+        return ToolOutput((Text(f"{text}\nISO 8601: {structured['iso']}"),), structured=structured)
 
 
-def _without_file(name: str) -> tzinfo | None:
-    """The zone, if its name says all that there is to know."""
-    if name.upper() in ("UTC", "GMT", "Z"):
-        return UTC
-    offset = _OFFSET.fullmatch(name)
-    return _fixed(offset) if offset is not None else None
-
-
-def _from_file(name: str) -> tzinfo:
-    """The zone of that name; ToolFailure suggests the nearest ones."""
+def _named_zone(name: str) -> tzinfo:
+    """Load a zone of the time zone database; ToolFailure suggests similar names."""
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise ToolFailure(f"there is no time zone {name!r}; {_suggestion(name)}") from None
 
 
-def _fixed(offset: re.Match[str]) -> timezone:
+def _fixed_zone(name: str) -> tzinfo | None:
+    """Make a zone of a name such as `UTC+2`, which needs no database; None for any other name."""
+    if name.upper() in ("UTC", "GMT", "Z"):
+        return UTC
+    offset = _OFFSET.fullmatch(name)
+    if offset is None:
+        return None
     sign = -1 if offset[1] == "-" else 1
     away = timedelta(hours=int(offset[2]), minutes=int(offset[3] or 0))
     if away > timedelta(hours=14):
@@ -99,19 +99,12 @@ def _suggestion(name: str) -> str:
     known = available_timezones()
     if not known:
         return "this server has no time zone database, so only UTC and offsets such as UTC+2 can be used"
-    wanted = name.strip().replace(" ", "_").lower()
+    lowered = name.strip().replace(" ", "_").lower()
     places = {zone.rpartition("/")[2].lower(): zone for zone in sorted(known)}
     whole = {zone.lower(): zone for zone in known}
-    if wanted in whole or wanted in places:
-        return f"did you mean {whole.get(wanted) or places[wanted]}?"
-    near = get_close_matches(wanted, whole, 3, 0.7) or get_close_matches(wanted.rpartition("/")[2], places, 3, 0.7)
+    if lowered in whole or lowered in places:
+        return f"did you mean {whole.get(lowered) or places[lowered]}?"
+    near = get_close_matches(lowered, whole, 3, 0.7) or get_close_matches(lowered.rpartition("/")[2], places, 3, 0.7)
     if near:
         return f"did you mean {' or '.join(whole.get(one) or places[one] for one in near)}?"
     return "use an IANA name such as Europe/Berlin"
-
-
-def _offset(moment: datetime) -> str:
-    away = moment.utcoffset() or timedelta()
-    sign = "-" if away < timedelta() else "+"
-    hours, minutes = divmod(abs(int(away.total_seconds())) // 60, 60)
-    return f"{sign}{hours:02}:{minutes:02}"

@@ -1,6 +1,6 @@
-"""Running a program in a granted folder: a list of words, never a shell's line. Asks first; off unless it is turned on.
+"""The tool `run_command`: run a program in a granted folder, without a shell. It is off by default and needs approval.
 
-The program sees little of our environment and nothing of our files but what its user may see: it is not a sandbox.
+The program sees little of the server's environment, but all files that the server's user may see: this is no sandbox.
 """
 
 import asyncio
@@ -11,12 +11,12 @@ from subprocess import STDOUT
 
 from toolgate.conversation.message import Text
 from toolgate.processes.child import ChildProcess
-from toolgate.tools.builtin.roots import Roots
-from toolgate.tools.tool import Annotations, Invocation, Output, Preparation, ToolFailure, ToolSpec
+from toolgate.tools.builtin.granted_folders import GrantedFolders
+from toolgate.tools.tool import Annotations, CallPreview, Invocation, ToolFailure, ToolOutput, ToolSpec
 
 MAX_OUTPUT = 128 * 1024
-# Nothing that holds a key: what a program needs to find others and to write text.
-_KEPT = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
+# What a program needs to find others and to write text, and nothing that could be a key.
+_ENVIRONMENT = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
 
 SPEC = ToolSpec(
     name="run_command",
@@ -51,55 +51,52 @@ SPEC = ToolSpec(
 )
 
 
-class RunCommand:
+class CommandTool:
     """Runs programs."""
 
     spec = SPEC
 
-    def __init__(self, roots: Roots, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, roots: GrantedFolders, environment: Mapping[str, str] | None = None) -> None:
         self._roots = roots
         self._environment = os.environ if environment is None else environment
 
-    async def prepare(self, invocation: Invocation) -> Preparation:
-        """The command as a person would type it, and where it runs."""
-        words = _words(invocation)
+    async def prepare(self, invocation: Invocation) -> CallPreview:
+        """Describe the command as a person would type it, and its folder."""
+        command = _command(invocation)
         where = str(invocation.arguments.get("cwd", "."))
-        line = shlex.join(words)
-        return Preparation(message=f"Run {line}"[:2000], title=f"Run {words[0]}?", question=f"{line}\nin {where}")
+        line = shlex.join(command)
+        return CallPreview(message=f"Run {line}"[:2000], title=f"Run {command[0]}?", question=f"{line}\nin {where}")
 
-    async def invoke(self, invocation: Invocation) -> Output:
-        """What it printed; a code other than 0 makes it an error."""
-        words, where = _words(invocation), str(invocation.arguments.get("cwd", "."))
+    async def invoke(self, invocation: Invocation) -> ToolOutput:
+        """Run the program and return what it printed; an exit code other than 0 is an error."""
+        command, where = _command(invocation), str(invocation.arguments.get("cwd", "."))
         folder = await asyncio.to_thread(self._folder, where)
-        output = _Kept()
-        process = self._start(words, folder, output)
+        output = _BoundedOutput()
+        environment = {name: self._environment[name] for name in _ENVIRONMENT if name in self._environment}
+        try:
+            process = ChildProcess(command, stdout=output, stderr=STDOUT, env=environment, cwd=folder)
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or "the words cannot be used"
+            raise ToolFailure(f"{command[0]} could not be started: {why}") from None
         try:
             code = await process.wait()
             await output.complete  # which follows at once: the output ends with the program
         finally:
             await process.aclose()
-        assert code is not None  # it was waited for without a limit
+        assert code is not None  # there is no time limit here
         verdict = f"exit code {code}" if code >= 0 else f"ended by signal {-code}"
-        return Output((Text(f"{output.text()}[{verdict}]"),), is_error=code != 0, structured={"exit_code": code})
+        return ToolOutput((Text(f"{output.text()}[{verdict}]"),), is_error=code != 0, structured={"exit_code": code})
 
     def _folder(self, where: str) -> str:
         if where.strip() in ("", "."):
             return self._roots.top()[0].real
         place = self._roots.place(where)
-        with self._roots.folder(place):  # it is one, and no link
+        with self._roots.folder(place):  # raises unless it is a folder and no link
             return place.real
 
-    def _start(self, words: list[str], folder: str, output: asyncio.Protocol) -> ChildProcess:
-        environment = {name: self._environment[name] for name in _KEPT if name in self._environment}
-        try:
-            return ChildProcess(words, stdout=output, stderr=STDOUT, env=environment, cwd=folder)
-        except (OSError, ValueError) as error:
-            why = getattr(error, "strerror", None) or "the words cannot be used"
-            raise ToolFailure(f"{words[0]} could not be started: {why}") from None
 
-
-class _Kept(asyncio.Protocol):
-    """The beginning and the end of some output, which is `complete` when there will be no more."""
+class _BoundedOutput(asyncio.Protocol):
+    """Keeps the beginning and the end of a program's output; `complete` is done when the output has ended."""
 
     def __init__(self) -> None:
         self.complete: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -107,7 +104,7 @@ class _Kept(asyncio.Protocol):
         self._dropped = 0
 
     def data_received(self, piece: bytes) -> None:
-        """Keep it, or as much of it as there is room for."""
+        """Append a piece; the middle of the output is dropped when it is too long."""
         room = MAX_OUTPUT // 2 - len(self._head)
         self._head += piece[:room]
         self._tail += piece[room:]
@@ -117,20 +114,20 @@ class _Kept(asyncio.Protocol):
             self._dropped += surplus
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """There will be no more."""
+        """Mark the output as complete."""
         if not self.complete.done():
             self.complete.set_result(None)
 
     def text(self) -> str:
-        """What was kept, with a mark where something is missing."""
+        """Return the text, with a note where something is missing."""
         mark = f"\n[… {self._dropped} bytes left out …]\n" if self._dropped else ""
         parts = (self._head, self._tail) if self._dropped else (self._head + self._tail,)
         text = mark.join(part.decode("utf-8", "replace") for part in parts)
         return text if not text or text.endswith("\n") else f"{text}\n"
 
 
-def _words(invocation: Invocation) -> list[str]:
-    words = [str(word) for word in invocation.arguments["command"]]
-    if not words[0] or any("\0" in word for word in words):
-        raise ToolFailure("the command names no program, or holds a NUL character")
-    return words
+def _command(invocation: Invocation) -> list[str]:
+    command = [str(word) for word in invocation.arguments["command"]]
+    if not command[0] or any("\0" in word for word in command):
+        raise ToolFailure("the command names no program, or contains a NUL character")
+    return command

@@ -1,13 +1,13 @@
-"""A page of the web as text. Knows content types; where it may go is the guard's business."""
+"""The tool `fetch`: a web page or file as text. The HTTP client decides which hosts may be reached."""
 
 import asyncio
 
 from toolgate.conversation.message import Text
 from toolgate.tools.builtin.charset import decoded, is_binary
-from toolgate.tools.builtin.markup import readable
-from toolgate.tools.egress import Http, HttpAnswer, HttpRequest
+from toolgate.tools.builtin.html_text import readable
+from toolgate.tools.egress import EgressRequest, EgressResponse, HttpClient
 from toolgate.tools.egress.http import MIB, account_of
-from toolgate.tools.tool import Annotations, Invocation, Output, Preparation, ToolFailure, ToolSpec
+from toolgate.tools.tool import Annotations, CallPreview, Invocation, ToolFailure, ToolOutput, ToolSpec
 
 MAX_PAGE = 4 * MIB
 DEFAULT_LENGTH = 10_000
@@ -71,23 +71,23 @@ _HEADERS = {
 }
 
 
-class Fetch:
-    """Reads the web."""
+class FetchTool:
+    """Fetches pages."""
 
     spec = SPEC
 
-    def __init__(self, http: Http) -> None:
+    def __init__(self, http: HttpClient) -> None:
         self._http = http
 
-    async def prepare(self, invocation: Invocation) -> Preparation:
-        """Where the request goes."""
-        return Preparation(message=f"Fetch {invocation.arguments.get('url', '')}"[:2000])
+    async def prepare(self, invocation: Invocation) -> CallPreview:
+        """Name the URL."""
+        return CallPreview(message=f"Fetch {invocation.arguments.get('url', '')}"[:2000])
 
-    async def invoke(self, invocation: Invocation) -> Output:
-        """A portion of the page, with a word about what is left."""
+    async def invoke(self, invocation: Invocation) -> ToolOutput:
+        """Return a portion of the page, with a note about the rest."""
         arguments = invocation.arguments
-        answer = await self._http.send(
-            HttpRequest(
+        response = await self._http.send(
+            EgressRequest(
                 str(arguments["url"]),
                 headers=_HEADERS,
                 account=account_of(invocation),
@@ -95,34 +95,35 @@ class Fetch:
                 max_bytes=MAX_PAGE,
             )
         )
-        text = await asyncio.to_thread(text_of, answer)
+        text = await asyncio.to_thread(text_of, response)
         start, length = int(arguments.get("start_index", 0)), int(arguments.get("max_length", DEFAULT_LENGTH))
-        if answer.status >= 400:
-            return Output((Text(f"HTTP {answer.status} from {answer.url}\n{text[:2000]}"),), is_error=True)
-        return Output((Text(_portion(text, start, length, answer)),), meta={"url": answer.url, "status": answer.status})
+        if response.status >= 400:
+            return ToolOutput((Text(f"HTTP {response.status} from {response.url}\n{text[:2000]}"),), is_error=True)
+        return ToolOutput(
+            (Text(_portion(text, start, length, response)),), meta={"url": response.url, "status": response.status}
+        )
 
 
-def text_of(answer: HttpAnswer) -> str:
-    """The content as text; a type that is none is refused."""
-    kind, said = answer.media_type, answer.headers.get("content-type", "")
+def text_of(response: EgressResponse) -> str:
+    """Decode the content as text; ToolFailure if its type is not text."""
+    kind, content_type = response.media_type, response.headers.get("content-type", "")
     if kind in _HTML:
-        return readable(decoded(answer.body, said, html=True), answer.url)
+        return readable(decoded(response.body, content_type, html=True), response.url)
     textual = kind.startswith("text/") or kind in _TEXTUAL or kind.endswith(("+json", "+xml", "+yaml"))
-    foreign = bool(kind) and not textual
-    if answer.body and (foreign or is_binary(answer.body)):
-        raise ToolFailure(f"{answer.url} is {kind or 'binary'}, which cannot be read as text")
-    return decoded(answer.body, said)
+    if response.body and ((kind and not textual) or is_binary(response.body)):
+        raise ToolFailure(f"{response.url} is {kind or 'binary'}, which cannot be read as text")
+    return decoded(response.body, content_type)
 
 
-def _portion(text: str, start: int, length: int, answer: HttpAnswer) -> str:
+def _portion(text: str, start: int, length: int, response: EgressResponse) -> str:
     if not text.strip():
-        return f"{answer.url} has no text."
+        return f"{response.url} has no text."
     if start >= len(text):
         raise ToolFailure(f"the text has {len(text)} characters, so it has none from start_index {start} on")
     end = start + length
     portion = text[start:end]
     if end < len(text):
         portion += f"\n\n[{len(text) - end} more characters: call fetch again with start_index={end}]"
-    elif answer.truncated:
+    elif response.truncated:
         portion += f"\n\n[the page is larger than {MAX_PAGE // MIB} MiB; the rest is left out]"
     return portion

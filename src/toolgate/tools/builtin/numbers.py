@@ -1,7 +1,7 @@
-"""Numbers as a calculator has them: exact while they can be, floating where they cannot, bounded always.
+"""The arithmetic of the calculator: exact where possible, floating-point elsewhere, and always bounded.
 
-An exact number is an int or a Fraction of at most MAX_BITS bits above and below the line, so that no step takes long and
-every result can be written down. Knows no syntax.
+An exact number is an int or a Fraction whose numerator and denominator have at most MAX_BITS bits, so that no step takes
+long and every result can be printed. Knows no syntax.
 """
 
 import math
@@ -18,7 +18,7 @@ _LONGEST_DECIMAL = 60
 
 
 def bounded(value: Number) -> Number:
-    """The number, in its simplest form, if it is one that we can keep."""
+    """Return the number in its simplest form; ToolFailure if it is too large."""
     if isinstance(value, float):
         if not math.isfinite(value):
             raise ToolFailure("the result is too large for a floating-point number, or is no number at all")
@@ -29,7 +29,7 @@ def bounded(value: Number) -> Number:
 
 
 def floating(value: Number) -> float:
-    """The number as a float."""
+    """Convert a number to a float."""
     try:
         return float(value)
     except OverflowError:
@@ -53,14 +53,14 @@ def floor_divide(left: Number, right: Number) -> Number:
 
 
 def modulo(left: Number, right: Number) -> Number:
-    """What is left of a division, with the sign of the divisor."""
+    """The remainder of a division, with the sign of the divisor."""
     if not right:
         raise ToolFailure("modulo by zero")
     return left % right
 
 
 def power(base: Number, exponent: Number) -> Number:
-    """A power; how large an exact one would become is looked at before it is computed."""
+    """A power; the size of an exact one is checked before it is computed."""
     if not base and exponent < 0:
         raise ToolFailure("zero cannot be raised to a negative power")
     if isinstance(exponent, int) and not isinstance(base, float):
@@ -76,7 +76,7 @@ def power(base: Number, exponent: Number) -> Number:
 
 
 def square_root(value: Number) -> Number:
-    """The root, exact where it is rational."""
+    """The square root, exact where it is rational."""
     if value < 0:
         raise ToolFailure("a negative number has no real square root")
     if not isinstance(value, float):
@@ -95,12 +95,12 @@ def logarithm(value: Number, base: Number | None = None) -> Number:
 
 
 def _ln(value: Number) -> float:
-    # Of whole numbers too large for a float, math.log still knows the logarithm.
+    # math.log also accepts whole numbers that are too large for a float.
     return math.log(value) if isinstance(value, float) else math.log(value.numerator) - math.log(value.denominator)
 
 
 def rounded(value: Number, digits: Number = 0) -> Number:
-    """The number with so many digits after the point, halves away from zero, as people round."""
+    """Round to a number of digits after the point, halves away from zero, as people do."""
     places = whole(digits, "the number of digits")
     if abs(places) > 100:
         raise ToolFailure("a number can be rounded to at most 100 digits")
@@ -111,14 +111,14 @@ def rounded(value: Number, digits: Number = 0) -> Number:
 
 
 def whole(value: Number, what: str) -> int:
-    """The number as an int, if it is a whole one."""
+    """Convert a number to an int; ToolFailure if it is not whole."""
     if value != int(value):
         raise ToolFailure(f"{what} must be a whole number")
     return int(value)
 
 
-def counted(function: Callable[..., int], limit: int) -> Callable[..., Number]:
-    """A function of whole numbers that are not negative and not large."""
+def natural(function: Callable[..., int], limit: int) -> Callable[..., Number]:
+    """Wrap a function of whole numbers from 0 to a limit."""
 
     def call(*values: Number) -> Number:
         numbers = [whole(value, "the argument") for value in values]
@@ -129,13 +129,13 @@ def counted(function: Callable[..., int], limit: int) -> Callable[..., Number]:
     return call
 
 
-def shared(function: Callable[..., int]) -> Callable[..., Number]:
-    """A function of any whole numbers."""
+def integral(function: Callable[..., int]) -> Callable[..., Number]:
+    """Wrap a function of whole numbers."""
     return lambda *values: function(*[whole(value, "the argument") for value in values])
 
 
 def real(function: Callable[..., float]) -> Callable[..., Number]:
-    """A function of floating-point numbers."""
+    """Wrap a function of floating-point numbers."""
 
     def call(*values: Number) -> Number:
         try:
@@ -178,18 +178,18 @@ FUNCTIONS: Mapping[str, tuple[Callable[..., Number], int, int]] = {
     "max": (lambda *values: max(values), 1, 99),
     "sum": (lambda *values: sum(values), 1, 99),
     "mean": (lambda *values: divide(sum(values), len(values)), 1, 99),
-    "gcd": (shared(math.gcd), 1, 99),
-    "lcm": (shared(math.lcm), 1, 99),
-    "factorial": (counted(math.factorial, 1000), 1, 1),
-    "comb": (counted(math.comb, 5000), 2, 2),
-    "perm": (counted(math.perm, 5000), 2, 2),
+    "gcd": (integral(math.gcd), 1, 99),
+    "lcm": (integral(math.lcm), 1, 99),
+    "factorial": (natural(math.factorial, 1000), 1, 1),
+    "comb": (natural(math.comb, 5000), 2, 2),
+    "perm": (natural(math.perm, 5000), 2, 2),
     "pow": (power, 2, 2),
 }
-"""Each with the least and the greatest number of its arguments."""
+"""Each function with the smallest and the largest number of its arguments."""
 
 
-def written(value: Number) -> str:
-    """The number in decimal: exact where that ends, else with as many digits as a float has."""
+def decimal_text(value: Number) -> str:
+    """Write a number in decimal: exactly where its digits end, else with as many digits as a float has."""
     if isinstance(value, int):
         return str(value)
     if isinstance(value, float):
@@ -199,12 +199,12 @@ def written(value: Number) -> str:
 
 
 def is_exact(value: Number) -> bool:
-    """Whether what `written` writes is all there is."""
+    """Whether `decimal_text` writes the number exactly."""
     return isinstance(value, int) or (isinstance(value, Fraction) and _decimal(value) is not None)
 
 
 def _decimal(value: Fraction) -> str | None:
-    """The decimal form of a fraction whose digits end soon."""
+    """Write a fraction in decimal; None if its digits do not end soon."""
     rest, places = value.denominator, 0
     for prime in (2, 5):
         count = 0

@@ -1,29 +1,32 @@
-"""What tools may open on the network. Knows URLs, addresses and redirects; opens no socket itself.
+"""Send the HTTP requests of tools, to public hosts and to those that the operator allows.
 
-url.py       a URL taken apart, or refused
-address.py   which addresses are anybody's and which only the operator can open
-policy.py    the operator's list of exceptions, and names checked once for all their addresses
-budget.py    how much one account may send
-http.py      Http: what tools hold; one request in, one answer out
-guarded.py   Http as a chain of checked hops over a Carrier, which the server provides
+url.py                parse a URL, or refuse it
+address.py            which addresses are public
+policy.py             which hosts may be reached: public ones and the operator's exceptions
+account_allowance.py  how much one account may send
+http.py               HttpClient, which tools use: one request, one response
+guarded_http.py       GuardedHttp: an HttpClient that checks every hop of a request
+http_client.py        the exchange itself, over a connection to a checked address
+name_lookup.py        the addresses of hosts, looked up in threads
 """
 
-from toolgate.tools.egress.budget import Allowance, Budget
-from toolgate.tools.egress.guarded import Carrier, GuardedHttp, Hop
-from toolgate.tools.egress.http import Http, HttpAnswer, HttpRequest, Refused, Unanswered
-from toolgate.tools.egress.policy import Policy, Resolve
+from toolgate.tools.egress.account_allowance import EgressAllowance, EgressBudget, Unlimited
+from toolgate.tools.egress.guarded_http import GuardedHttp, HttpCarrier, HttpHop
+from toolgate.tools.egress.http import EgressNoResponse, EgressRefused, EgressRequest, EgressResponse, HttpClient
+from toolgate.tools.egress.policy import EgressPolicy, Resolve
 
 __all__ = [
-    "Allowance",
-    "Budget",
-    "Carrier",
+    "EgressAllowance",
+    "EgressBudget",
+    "EgressNoResponse",
+    "EgressPolicy",
+    "EgressRefused",
+    "EgressRequest",
+    "EgressResponse",
     "GuardedHttp",
-    "Hop",
-    "Http",
-    "HttpAnswer",
-    "HttpRequest",
-    "Policy",
-    "Refused",
+    "HttpCarrier",
+    "HttpClient",
+    "HttpHop",
     "Resolve",
-    "Unanswered",
+    "Unlimited",
 ]

@@ -1,4 +1,4 @@
-"""Which addresses belong to the public internet. Knows numbers; knows no name and no exception."""
+"""Tell public IP addresses from private and reserved ones. Knows no names and no exceptions."""
 
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import TypeAlias
@@ -36,17 +36,17 @@ _NOT_PUBLIC_V6 = tuple(
         (
             "2001::/23",  # protocol assignments, Teredo among them
             "2001:db8::/32",
-            "2002::/16",  # 6to4: an IPv4 address in disguise, through a relay nobody runs any more
+            "2002::/16",  # 6to4: an IPv4 address inside, reached through relays that no longer exist
             "3fff::/20",
         ),
     )
 )
-# Networks whose last 32 bits are an IPv4 address that is meant.
-_CARRYING_V4 = tuple(map(IPv6Network, ("::ffff:0:0/96", "::ffff:0:0:0/96", "64:ff9b::/96")))
+# Networks whose last 32 bits are the IPv4 address that is reached.
+_EMBEDDING_V4 = tuple(map(IPv6Network, ("::ffff:0:0/96", "::ffff:0:0:0/96", "64:ff9b::/96")))
 
 
 def read_address(text: str) -> Address | None:
-    """The address that a text spells, the IPv4 one where an IPv6 one only carries it; None for anything else."""
+    """Parse an address, the IPv4 one where an IPv6 one embeds it; None for any other text."""
     try:
         address = ip_address(text)
     except ValueError:
@@ -55,14 +55,14 @@ def read_address(text: str) -> Address | None:
 
 
 def bare(address: Address) -> Address:
-    """The IPv4 address inside an IPv6 one that means it."""
-    if isinstance(address, IPv6Address) and any(address in network for network in _CARRYING_V4):
+    """Return the IPv4 address that an IPv6 one embeds, else the address itself."""
+    if isinstance(address, IPv6Address) and any(address in network for network in _EMBEDDING_V4):
         return IPv4Address(int(address) & 0xFFFFFFFF)
     return address
 
 
 def read_network(text: str) -> Network | None:
-    """The network, or the single address, that a text spells."""
+    """Parse a network or a single address; None for any other text."""
     try:
         return ip_network(text, strict=False)
     except ValueError:
@@ -70,7 +70,7 @@ def read_network(text: str) -> Network | None:
 
 
 def is_public(address: Address) -> bool:
-    """Whether anybody may open it: what is in no list of public addresses is not."""
+    """Whether the address is public: every address that is not known to be is not."""
     if isinstance(address, IPv4Address):
         return not any(address in network for network in _NOT_PUBLIC_V4)
     return (

@@ -1,4 +1,4 @@
-"""What a tool knows of HTTP: one request, one answer, and two ways to get none. Knows no socket and no policy."""
+"""HTTP as tools see it: one request, one response, and two kinds of failure. Knows no socket and no policy."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -10,16 +10,16 @@ from toolgate.tools.tool import Invocation, ToolFailure, TransientFailure
 MIB = 1024 * 1024
 
 
-class Refused(ToolFailure):
-    """The request may not be made; nothing was sent to wherever it would have gone."""
+class EgressRefused(ToolFailure):
+    """The request may not be made; nothing was sent to its destination."""
 
 
-class Unanswered(TransientFailure):
-    """The request was made, as far as it went, and no answer came back."""
+class EgressNoResponse(TransientFailure):
+    """The request was made and there was no response."""
 
 
-class HttpRequest(Struct, frozen=True):
-    """A request; `account` is whose budget it is charged to, and an answer is cut after `max_bytes` of its body."""
+class EgressRequest(Struct, frozen=True):
+    """A request; its bytes are charged to the budget of `account`, and the response is cut after `max_bytes` of its body."""
 
     url: str
     method: str = "GET"
@@ -31,8 +31,8 @@ class HttpRequest(Struct, frozen=True):
     redirects: int = 5
 
 
-class HttpAnswer(Struct, frozen=True):
-    """An answer as it came from `url`, the last of the redirects; header names are in lower case."""
+class EgressResponse(Struct, frozen=True):
+    """A response from `url`, the last of the redirects; header names are in lower case."""
 
     url: str
     status: int
@@ -42,17 +42,17 @@ class HttpAnswer(Struct, frozen=True):
 
     @property
     def media_type(self) -> str:
-        """The type and subtype of its body, in lower case; empty when it does not say."""
+        """The type and subtype of the body, in lower case; empty if there is no content type."""
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-class Http(Protocol):
+class HttpClient(Protocol):
     """The only way in which tools reach the network."""
 
-    async def send(self, request: HttpRequest) -> HttpAnswer:
-        """The answer, whatever its status; Refused and Unanswered are told in words for the model."""
+    async def send(self, request: EgressRequest) -> EgressResponse:
+        """Send a request and return the response, whatever its status; raises EgressRefused and EgressNoResponse."""
 
 
 def account_of(invocation: Invocation) -> str:
-    """Whose budget a call's requests are charged to."""
-    return invocation.session or invocation.caller
+    """Name the account of a call: its session within its caller, because clients choose the names of sessions."""
+    return f"{invocation.caller}/{invocation.session}" if invocation.session else invocation.caller

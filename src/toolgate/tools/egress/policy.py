@@ -1,4 +1,4 @@
-"""Where requests may go: anywhere public, and wherever the operator says. Asks for names through a function it is given."""
+"""Decide where requests may go: to public addresses, and where the operator allows it. Names are looked up elsewhere."""
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -7,8 +7,8 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from toolgate.tools.egress.address import Address, Network, bare, is_public, read_address, read_network
-from toolgate.tools.egress.http import Refused, Unanswered
-from toolgate.tools.egress.url import Target
+from toolgate.tools.egress.http import EgressNoResponse, EgressRefused
+from toolgate.tools.egress.url import EgressTarget
 
 Resolve: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
 """The addresses of a host, as text; raises OSError when there are none."""
@@ -17,7 +17,7 @@ _PORTED = re.compile(r"(\[[^\]]+\]|[^:\]]+):([0-9]{1,5})")
 _NAME = re.compile(r"(?:\*\.)?[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?\.?")
 
 
-class Exemption(Struct, frozen=True):
+class EgressExemption(Struct, frozen=True):
     """One entry of the operator's list: a name, `*.` and a domain, or a network; for one port or for all."""
 
     host: str
@@ -25,8 +25,8 @@ class Exemption(Struct, frozen=True):
     port: int | None
 
     @classmethod
-    def of(cls, entry: str) -> "Exemption":
-        """Read `127.0.0.1`, `10.0.0.0/8`, `intranet.example`, `*.corp.example`, `localhost:8080` or `[::1]:8080`."""
+    def of(cls, entry: str) -> "EgressExemption":
+        """Parse `127.0.0.1`, `10.0.0.0/8`, `intranet.example`, `*.corp.example`, `localhost:8080` or `[::1]:8080`."""
         ported = _PORTED.fullmatch(entry)
         host, port = (ported[1], int(ported[2])) if ported else (entry, None)
         host = host.removeprefix("[").removesuffix("]")
@@ -35,7 +35,7 @@ class Exemption(Struct, frozen=True):
             raise ValueError(f"{entry!r} is not a host, an address or a network such as 10.0.0.0/8")
         return cls(host.lower().removesuffix("."), network, port)
 
-    def names(self, target: Target) -> bool:
+    def names(self, target: EgressTarget) -> bool:
         """Whether the operator named this very host, so that its addresses do not matter."""
         if self.network is not None or self.port not in (None, target.port):
             return False
@@ -44,53 +44,53 @@ class Exemption(Struct, frozen=True):
         return target.host == self.host
 
     def covers(self, address: Address, port: int) -> bool:
-        """Whether the address lies in its network."""
+        """Whether the address is in its network."""
         return self.network is not None and self.port in (None, port) and bare(address) in self.network
 
 
-class Policy:
-    """Decides about destinations; what it lets through is a list of addresses to connect to, not a name."""
+class EgressPolicy:
+    """Decides about destinations. The result is a list of checked addresses, because a name could change its addresses."""
 
     def __init__(self, resolve: Resolve, allow: Iterable[str] = ()) -> None:
-        """Raises ValueError for an entry that means nothing."""
+        """Raises ValueError for a malformed entry."""
         self._resolve = resolve
-        self._exemptions = tuple(map(Exemption.of, allow))
+        self._exemptions = tuple(map(EgressExemption.of, allow))
 
-    def trusting(self, *hosts: str) -> "Policy":
-        """The same policy with further exceptions, for a tool whose address the operator wrote down."""
-        wider = Policy(self._resolve)
-        wider._exemptions = (*self._exemptions, *map(Exemption.of, hosts))
+    def trusting(self, *hosts: str) -> "EgressPolicy":
+        """Return this policy with further exceptions, for a tool whose address the operator configured."""
+        wider = EgressPolicy(self._resolve)
+        wider._exemptions = (*self._exemptions, *map(EgressExemption.of, hosts))
         return wider
 
-    async def addresses(self, target: Target) -> tuple[str, ...]:
-        """The addresses to connect to: the name is asked for once, and one bad address spoils them all."""
+    async def addresses(self, target: EgressTarget) -> tuple[str, ...]:
+        """Look up and check the addresses to connect to; one private address refuses the host."""
         named = any(exemption.names(target) for exemption in self._exemptions)
-        found = [text.partition("%")[0] for text in await self._found(target)]
+        found = [text.partition("%")[0] for text in await self._look_up(target)]
         if not named:
             for text in found:
                 self._check(target, read_address(text))
         return tuple(dict.fromkeys(found))
 
-    async def _found(self, target: Target) -> Sequence[str]:
+    async def _look_up(self, target: EgressTarget) -> Sequence[str]:
         literal = read_address(target.host)
         if literal is not None:
             return (str(literal),)
         if ":" in target.host:
-            raise Refused("the URL's address is malformed")
+            raise EgressRefused("the URL's address is malformed")
         try:
             found = await self._resolve(target.host, target.port)
         except OSError:
             found = ()
         if not found:
-            raise Unanswered(f"the host {target.host} is not known; check its spelling")
+            raise EgressNoResponse(f"the host {target.host} is not known; check its spelling")
         return found
 
-    def _check(self, target: Target, address: Address | None) -> None:
+    def _check(self, target: EgressTarget, address: Address | None) -> None:
         if address is not None and any(one.covers(address, target.port) for one in self._exemptions):
             return
-        # The address itself stays unsaid: a model must not learn the inside of the network by asking.
+        # The message does not name the address: a model must not explore the network by trying names.
         if address is None or not is_public(address):
             why = "tools may not open it unless the operator allows it (tools.reach)"
-            raise Refused(f"{target.host} is a private or reserved address: {why}")
+            raise EgressRefused(f"{target.host} is a private or reserved address: {why}")
         if target.foreign_port:
-            raise Refused(f"port {target.port} of {target.host} is not for HTTP, and tools may not open it")
+            raise EgressRefused(f"port {target.port} of {target.host} is not for HTTP, and tools may not open it")

@@ -1,7 +1,7 @@
-"""A tool registered while we run, whose calls are posted to an address of its owner's.
+"""A tool that was registered at runtime: its calls are posted to the URL of its owner.
 
-The address goes through the guard at every call and no redirect is followed. A call is posted once: whether a failed one may
-be repeated is decided outside, by the tool's annotations, and `Idempotency-Key` tells the owner that it was.
+The HTTP client checks the URL at every call, and no redirect is followed. A call is posted once: the runner decides by the
+tool's annotations whether a failed one is repeated, and `Idempotency-Key` lets the owner recognise the repetition.
 """
 
 import hmac
@@ -14,11 +14,11 @@ from typing import Any
 import msgspec
 
 from toolgate.conversation.message import Media, MediaKind, Text
-from toolgate.tools.egress import Http, HttpAnswer, HttpRequest
+from toolgate.tools.egress import EgressRequest, EgressResponse, HttpClient
 from toolgate.tools.egress.http import account_of
 from toolgate.tools.egress.url import read_url
 from toolgate.tools.sources.http import is_json, merged, output_of
-from toolgate.tools.tool import Invocation, Output, Preparation, ToolSpec
+from toolgate.tools.tool import CallPreview, Invocation, ToolOutput, ToolSpec
 
 LONGEST_WAIT = 600.0
 _KINDS: Mapping[str, MediaKind] = {"image": "image", "audio": "audio", "video": "video", "file": "file"}
@@ -32,11 +32,11 @@ class CallbackTool:
         spec: ToolSpec,
         url: str,
         headers: Mapping[str, str],
-        http: Http,
+        http: HttpClient,
         secret: str | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """Raises Refused for a URL that could never be opened."""
+        """Raises EgressRefused for a URL that could never be reached."""
         self._url = read_url(url).url
         self._spec = spec
         self._headers = headers
@@ -46,15 +46,15 @@ class CallbackTool:
 
     @property
     def spec(self) -> ToolSpec:
-        """As it was registered."""
+        """The definition as it was registered."""
         return self._spec
 
-    async def prepare(self, invocation: Invocation) -> Preparation:
-        """Who will run it."""
-        return Preparation(message=f"Call {self._spec.display_name or self._spec.name} at {read_url(self._url).host}")
+    async def prepare(self, invocation: Invocation) -> CallPreview:
+        """Name the host that will run the call."""
+        return CallPreview(message=f"Call {self._spec.display_name or self._spec.name} at {read_url(self._url).host}")
 
-    async def invoke(self, invocation: Invocation) -> Output:
-        """The owner's answer; time limits are the caller's."""
+    async def invoke(self, invocation: Invocation) -> ToolOutput:
+        """Post the call and parse the owner's response."""
         body = msgspec.json.encode(
             {
                 "call_id": invocation.call_id,
@@ -63,18 +63,6 @@ class CallbackTool:
                 "caller": invocation.caller,
             }
         )
-        request = HttpRequest(
-            self._url,
-            "POST",
-            merged(self._headers, self._own_headers(invocation, body)),
-            body,
-            account_of(invocation),
-            seconds=self._spec.timeout or LONGEST_WAIT,
-            redirects=0,
-        )
-        return read_answer(await self._http.send(request))
-
-    def _own_headers(self, invocation: Invocation, body: bytes) -> dict[str, str]:
         headers = {
             "Content-Type": "application/json",
             "Accept": "application/json, text/plain;q=0.9",
@@ -82,29 +70,38 @@ class CallbackTool:
         }
         if self._secret is not None:
             headers["X-Toolgate-Signature"] = signature(self._secret, int(self._now()), body)
-        return headers
+        request = EgressRequest(
+            self._url,
+            "POST",
+            merged(self._headers, headers),
+            body,
+            account_of(invocation),
+            seconds=self._spec.timeout or LONGEST_WAIT,
+            redirects=0,
+        )
+        return parse_response(await self._http.send(request))
 
 
 def signature(secret: str, timestamp: int, body: bytes) -> str:
-    """The header by which an owner knows that we sent this body, and when: `t=…,v1=…`, HMAC-SHA256 of `t.body`."""
+    """Sign a body for its owner: `t=…,v1=…`, the HMAC-SHA256 of `t.body`."""
     digest = hmac.digest(secret.encode(), b"%d.%s" % (timestamp, body), "sha256").hex()
     return f"t={timestamp},v1={digest}"
 
 
-def read_answer(answer: HttpAnswer) -> Output:
-    """An owner's `{"content": …, "is_error": …}`, or anything else as it is."""
-    plain = output_of(answer)
+def parse_response(response: EgressResponse) -> ToolOutput:
+    """Parse an owner's `{"content": …, "is_error": …}`; any other response is passed on as it is."""
+    plain = output_of(response)
     match plain.structured:
-        case {"content": str() | list() as content, **rest} if is_json(answer.media_type):
+        case {"content": str() | list() as content, **rest} if is_json(response.media_type):
             parts = (Text(content),) if isinstance(content, str) else tuple(map(_part, content))
-            return Output(parts, rest.get("is_error") is True, rest.get("structured"), plain.meta)
+            return ToolOutput(parts, rest.get("is_error") is True, rest.get("structured"), plain.meta)
         case {"text": str(text), **rest} if rest.keys() <= {"is_error", "structured"}:
-            return Output((Text(text),), rest.get("is_error") is True, rest.get("structured"), plain.meta)
+            return ToolOutput((Text(text),), rest.get("is_error") is True, rest.get("structured"), plain.meta)
     return plain
 
 
 def _part(part: Any) -> Text | Media:
-    """A part of the content; one that is not understood is shown as the JSON that it is."""
+    """Parse a part of the content; an unknown one is passed on as JSON text."""
     match part:
         case str(text) | {"type": "text", "text": str(text)}:
             return Text(text)

@@ -1,1 +1,1 @@
-"""Tools in processes of their own: what hangs, crashes or eats memory there ends there."""
+"""Run Python tools in worker processes, so that code that hangs, crashes or uses up memory harms only its process."""

@@ -1,4 +1,4 @@
-"""What a worker and its server say to each other: JSON messages, each behind its length.
+"""Encode and decode the messages between a worker and its server: JSON, each with its length in front.
 
 Pure: bytes in, values out. Nothing here is ever executed, whatever a tool writes into its end of the pipe.
 """
@@ -10,52 +10,52 @@ import msgspec
 from msgspec import Struct
 
 from toolgate.conversation.message import Media, MediaKind, Text
-from toolgate.tools.authoring.loading import Place
-from toolgate.tools.authoring.parts import ToolInvocationToken
-from toolgate.tools.tool import Output, Preparation, ToolSpec
-from toolgate.wire.lengths import framed
+from toolgate.tools.authoring.loading import CodeLocation
+from toolgate.tools.authoring.result_parts import ToolInvocationToken
+from toolgate.tools.tool import CallPreview, ToolOutput, ToolSpec
+from toolgate.wire.length_prefix import encode_prefixed
 
 
-class Setup(Struct, frozen=True, tag="setup"):
-    """Said once, first: the memory a worker may use and the output it may give, in bytes, and a call's CPU seconds."""
+class SetupFrame(Struct, frozen=True, tag="setup"):
+    """The first message: the memory and the output that a worker may use, in bytes, and the CPU seconds of a call."""
 
     memory: int
     output: int
     cpu: int
 
 
-class Describe(Struct, frozen=True, tag="describe"):
-    """Which tools does this place have?"""
+class DescribeFrame(Struct, frozen=True, tag="describe"):
+    """Request: describe the tools of this code."""
 
-    place: Place
+    place: CodeLocation
 
 
-class Prepare(Struct, frozen=True, tag="prepare"):
-    """What should a person know before this call?"""
+class PrepareInvocationFrame(Struct, frozen=True, tag="prepare"):
+    """Request: describe this call to a person."""
 
-    place: Place
+    place: CodeLocation
     tool: str
     arguments: Mapping[str, Any]
 
 
-class Invoke(Struct, frozen=True, tag="invoke"):
-    """Run this tool."""
+class InvokeFrame(Struct, frozen=True, tag="invoke"):
+    """Request: run this tool."""
 
-    place: Place
+    place: CodeLocation
     tool: str
     arguments: Mapping[str, Any]
     call: ToolInvocationToken
 
 
-class Cancel(Struct, frozen=True, tag="cancel"):
-    """Nobody waits for the answer any more."""
+class CancelInvocationFrame(Struct, frozen=True, tag="cancel"):
+    """Cancel the request that is being answered."""
 
 
-Question: TypeAlias = Describe | Prepare | Invoke
+WorkerRequest: TypeAlias = DescribeFrame | PrepareInvocationFrame | InvokeFrame
 
 
-class Described(Struct, frozen=True):
-    """One tool of a place, told without its code; `worker` says where its author wants it to run."""
+class WorkerToolInfo(Struct, frozen=True):
+    """One tool without its code; `worker` says whether its author wants it to run in a worker."""
 
     spec: ToolSpec
     worker: bool
@@ -63,86 +63,92 @@ class Described(Struct, frozen=True):
     place: str
 
 
-class Tools(Struct, frozen=True, tag="tools"):
-    """The tools of a place."""
+class WorkerToolList(Struct, frozen=True, tag="tools"):
+    """Response: the tools of the code."""
 
-    tools: tuple[Described, ...]
-
-
-class Prepared(Struct, frozen=True, tag="prepared"):
-    """What a person should know."""
-
-    preparation: Preparation
+    tools: tuple[WorkerToolInfo, ...]
 
 
-class Piece(Struct, frozen=True, omit_defaults=True):
-    """A text, or a medium when it has a kind."""
+class InvocationPreviewFrame(Struct, frozen=True, tag="prepared"):
+    """Response: the description of a call."""
+
+    preparation: CallPreview
+
+
+class ResultPiece(Struct, frozen=True, omit_defaults=True):
+    """A text, or a medium if it has a kind."""
 
     text: str = ""
     kind: MediaKind | None = None
     mime: str | None = None
 
 
-class Gave(Struct, frozen=True, tag="gave"):
-    """What a call gave back."""
+class InvocationResultFrame(Struct, frozen=True, tag="result"):
+    """Response: the result of a call."""
 
-    content: tuple[Piece, ...]
+    content: tuple[ResultPiece, ...]
     structured: Any = None
 
 
-class Failed(Struct, frozen=True, tag="failed"):
-    """Why there is no other answer, in words for the model or the operator; after the `last` the process ends."""
+class InvocationFailedFrame(Struct, frozen=True, tag="failed"):
+    """Response: why a request failed, for the model or the operator; after the `last` one the process ends."""
 
     message: str
     last: bool = False
 
 
-class Told(Struct, frozen=True, tag="told"):
-    """How far the call has come; no answer yet."""
+class InvocationProgressFrame(Struct, frozen=True, tag="progress"):
+    """The progress of a call, sent before its response."""
 
     message: str | None
     done: float | None
     total: float | None
 
 
-Answer: TypeAlias = Tools | Prepared | Gave | Failed
+WorkerResponse: TypeAlias = WorkerToolList | InvocationPreviewFrame | InvocationResultFrame | InvocationFailedFrame
 
-_QUESTIONS: msgspec.json.Decoder[Setup | Question | Cancel] = msgspec.json.Decoder(
-    Setup | Describe | Prepare | Invoke | Cancel
+_REQUESTS: msgspec.json.Decoder[SetupFrame | WorkerRequest | CancelInvocationFrame] = msgspec.json.Decoder(
+    SetupFrame | DescribeFrame | PrepareInvocationFrame | InvokeFrame | CancelInvocationFrame
 )
-_ANSWERS: msgspec.json.Decoder[Answer | Told] = msgspec.json.Decoder(Tools | Prepared | Gave | Failed | Told)
+_RESPONSES: msgspec.json.Decoder[WorkerResponse | InvocationProgressFrame] = msgspec.json.Decoder(
+    WorkerToolList | InvocationPreviewFrame | InvocationResultFrame | InvocationFailedFrame | InvocationProgressFrame
+)
 
 
-def encode(message: Setup | Question | Cancel | Answer | Told) -> bytes:
-    """The message as it travels."""
-    return framed(msgspec.json.encode(message))
+def encode(
+    message: SetupFrame | WorkerRequest | CancelInvocationFrame | WorkerResponse | InvocationProgressFrame,
+) -> bytes:
+    """Encode a message with its length in front."""
+    return encode_prefixed(msgspec.json.encode(message))
 
 
-def longest(output: int) -> int:
-    """How long a message may be where so many bytes of output may be given; escapes make JSON longer than its words."""
+def max_length(output: int) -> int:
+    """Return how long a message with that many bytes of output may be; escapes make JSON longer than its text."""
     return 2 * output + 1024 * 1024
 
 
-def decode_question(body: bytes) -> Setup | Question | Cancel:
-    """What the server said."""
-    return _QUESTIONS.decode(body)
+def decode_request(body: bytes) -> SetupFrame | WorkerRequest | CancelInvocationFrame:
+    """Decode a message of the server."""
+    return _REQUESTS.decode(body)
 
 
-def decode_answer(body: bytes) -> Answer | Told:
-    """What a worker said; DecodeError or RecursionError if it does not speak as agreed."""
-    return _ANSWERS.decode(body)
+def decode_response(body: bytes) -> WorkerResponse | InvocationProgressFrame:
+    """Decode a message of a worker; DecodeError or RecursionError if it is malformed."""
+    return _RESPONSES.decode(body)
 
 
-def encode_output(output: Output) -> Gave:
-    """An output as it travels."""
-    return Gave(tuple(_piece(part) for part in output.content), output.structured)
+def encode_output(output: ToolOutput) -> InvocationResultFrame:
+    """Turn an output into a response."""
+    pieces = [
+        ResultPiece(part.text) if isinstance(part, Text) else ResultPiece(part.data or "", part.kind, part.mime)
+        for part in output.content
+    ]
+    return InvocationResultFrame(tuple(pieces), output.structured)
 
 
-def decode_output(gave: Gave) -> Output:
-    """The output that travelled."""
-    content = [Media(piece.kind, piece.mime, piece.text) if piece.kind else Text(piece.text) for piece in gave.content]
-    return Output(tuple(content), structured=gave.structured)
-
-
-def _piece(part: Text | Media) -> Piece:
-    return Piece(part.text) if isinstance(part, Text) else Piece(part.data or "", part.kind, part.mime)
+def decode_output(result: InvocationResultFrame) -> ToolOutput:
+    """Turn a response into an output."""
+    content = [
+        Media(piece.kind, piece.mime, piece.text) if piece.kind else Text(piece.text) for piece in result.content
+    ]
+    return ToolOutput(tuple(content), structured=result.structured)

@@ -1,6 +1,6 @@
-"""A few worker processes for many calls: one call each at a time, the others wait, and callers take turns.
+"""Share a few worker processes among many calls: one call each at a time, the others wait, and callers take turns.
 
-Processes are started when needed, kept while they behave and are asked, and ended when idle.
+Processes are started when needed, used again after a call that ended well, and ended when idle.
 """
 
 import asyncio
@@ -8,32 +8,38 @@ from collections.abc import Coroutine
 from typing import Any
 
 from toolgate.scheduling import FairSemaphore
-from toolgate.tools.tool import Clock, NoClock, Tell, ToolFailure, in_silence
+from toolgate.tools.tool import CallClock, NoCallClock, ReportProgress, ToolFailure, ignore_progress
 from toolgate.tools.workers import frames
-from toolgate.tools.workers.worker import Limits, Log, Worker
+from toolgate.tools.workers.process import ToolWorker, WorkerLimits, WorkerOutputTail
 
 
 class WorkerPool:
-    """Asks workers; a call that is cancelled gives its worker a moment to stop and then kills it."""
+    """Sends requests to workers; the worker of a cancelled call gets a moment to stop and is then killed."""
 
-    def __init__(self, limits: Limits | None = None) -> None:
-        self._limits = limits or Limits()
+    def __init__(self, limits: WorkerLimits | None = None) -> None:
+        self._limits = limits or WorkerLimits()
         self._slots = FairSemaphore(self._limits.workers)
-        self._idle: dict[Worker, asyncio.TimerHandle] = {}
-        self._busy: dict[Worker, str] = {}
+        self._idle: dict[ToolWorker, asyncio.TimerHandle] = {}
+        self._busy: dict[ToolWorker, str] = {}
         self._endings: set[asyncio.Task[None]] = set()
         self._closed = False
-        self.log = Log()
+        self.log = WorkerOutputTail()
 
-    async def ask(
+    async def request(
         self,
-        question: frames.Question,
-        tell: Tell = in_silence,
-        clock: Clock = NoClock(),  # noqa: B008  # it keeps nothing
+        request: frames.WorkerRequest,
+        report: ReportProgress = ignore_progress,
+        clock: CallClock = NoCallClock(),  # noqa: B008  # it keeps nothing
         caller: str = "",
-    ) -> frames.Answer:
-        """The answer of whichever worker is free; ToolFailure if its process came to an end, or none became free."""
-        await self._turn(clock, caller)
+    ) -> frames.WorkerResponse:
+        """Send a request to a free worker; ToolFailure if its process ended, or none became free."""
+        clock.stop()  # waiting in the queue is not the tool's own time
+        try:
+            async with asyncio.timeout(self._limits.queue_seconds):
+                await self._slots.acquire(caller)
+        except TimeoutError:
+            raise ToolFailure("All tool processes are busy; nothing was run. Try again later.") from None
+        clock.start()
         try:
             worker = self._free_worker()
         except ToolFailure:
@@ -41,28 +47,18 @@ class WorkerPool:
             raise
         self._busy[worker] = caller
         try:
-            answer = await worker.ask(question, tell)
+            response = await worker.request(request, report)
         except asyncio.CancelledError:
-            self._later(self._calm(worker))
+            self._in_background(self._cancel(worker))
             raise
         except BaseException:
-            self._later(self._end(worker))
+            self._in_background(self._end(worker))
             raise
-        if isinstance(answer, frames.Failed) and answer.last:
-            self._later(self._end(worker))
+        if isinstance(response, frames.InvocationFailedFrame) and response.last:
+            self._in_background(self._end(worker))
         else:
-            self._keep(worker)
-        return answer
-
-    async def _turn(self, clock: Clock, caller: str) -> None:
-        """Stand in line, at no cost of the call's own time."""
-        clock.stop()
-        try:
-            async with asyncio.timeout(self._limits.line):
-                await self._slots.acquire(caller)
-        except TimeoutError:
-            raise ToolFailure("All tool processes are busy; nothing was run. Try again later.") from None
-        clock.start()
+            self._release(worker)
+        return response
 
     async def aclose(self) -> None:
         """End every process; calls that still run fail."""
@@ -74,46 +70,47 @@ class WorkerPool:
         while self._busy or self._endings:
             await asyncio.wait(self._endings) if self._endings else await asyncio.sleep(0.01)
 
-    def _free_worker(self) -> Worker:
+    def _free_worker(self) -> ToolWorker:
         if self._closed:
             raise ToolFailure("The server is closing.")
         while self._idle:
             worker, timer = self._idle.popitem()
             timer.cancel()
-            if worker.lives:
+            if worker.is_alive:
                 return worker
-            self._later(worker.end())
-        return Worker(self._limits, self.log)
+            self._in_background(worker.end())
+        return ToolWorker(self._limits, self.log)
 
-    def _keep(self, worker: Worker) -> None:
+    def _release(self, worker: ToolWorker) -> None:
+        """Let other calls use the worker, until it has been idle for long."""
         timer = asyncio.get_running_loop().call_later(self._limits.idle, self._retire, worker)
         self._idle[worker] = timer
         self._slots.release(self._busy.pop(worker))
         if self._closed:
             self._retire(worker)
 
-    def _retire(self, worker: Worker) -> None:
-        """End a worker that nobody asks."""
+    def _retire(self, worker: ToolWorker) -> None:
+        """End an idle worker."""
         timer = self._idle.pop(worker, None)
         if timer is not None:
             timer.cancel()
-            self._later(worker.end())
+            self._in_background(worker.end())
 
-    async def _calm(self, worker: Worker) -> None:
-        if await worker.calm():
-            self._keep(worker)
+    async def _cancel(self, worker: ToolWorker) -> None:
+        if await worker.cancel():
+            self._release(worker)
         else:
             await self._end(worker)
 
-    async def _end(self, worker: Worker) -> None:
-        """End a worker that was asked; its slot is free only when its process is gone."""
+    async def _end(self, worker: ToolWorker) -> None:
+        """End a busy worker; its slot is free only when its process is gone."""
         try:
             await worker.end()
         finally:
             self._slots.release(self._busy.pop(worker))
 
-    def _later(self, ending: Coroutine[Any, Any, None]) -> None:
-        """Do it without the caller waiting for it; `aclose` does."""
+    def _in_background(self, ending: Coroutine[Any, Any, None]) -> None:
+        """Run this without delaying the call; `aclose` waits for it."""
         task = asyncio.create_task(ending)
         self._endings.add(task)
         task.add_done_callback(self._endings.discard)

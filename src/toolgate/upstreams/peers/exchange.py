@@ -1,4 +1,4 @@
-"""One question to a peer, from its frame to the last one of its answer: what has come and is not yet read, and until when.
+"""One request to a peer, from its frame to the last one of the answer: what is received and not yet read, and deadlines.
 
 One connection carries many exchanges, so a slow reader cannot make the peer wait: what he leaves unread is bounded, and
 beyond the bound his answer ends.
@@ -8,8 +8,20 @@ import asyncio
 from collections.abc import Callable
 from math import inf
 
-from toolgate.conversation.errors import Garbled, Rejected, TimedOut, Unavailable, UpstreamFault
-from toolgate.upstreams.peers.frames import ConversationCreated, Delta, Done, Failed, Heard
+from toolgate.conversation.errors import (
+    MalformedResponse,
+    UpstreamFault,
+    UpstreamRejected,
+    UpstreamTimeout,
+    UpstreamUnavailable,
+)
+from toolgate.upstreams.peers.frames import (
+    AnswerDoneFrame,
+    PeerConversationCreated,
+    PeerErrorFrame,
+    ReceivedFrame,
+    TextDeltaFrame,
+)
 from toolgate.upstreams.transport.limits import Timeouts, size
 
 MAX_RETRY_AFTER = 3600.0
@@ -17,14 +29,14 @@ _LONGEST_REASON = 1000
 _FRAGMENT_COST = 64  # what keeping a fragment takes beside its letters
 
 
-class Forgotten(Rejected):
-    """The peer does not know the conversation, or no longer."""
+class ConversationForgotten(UpstreamRejected):
+    """The peer does not know the conversation, or not any more."""
 
     code = "unknown_conversation"
 
 
-class Exchange:
-    """One id under way; it has one reader."""
+class PeerExchange:
+    """One exchange under its id; it has one reader."""
 
     def __init__(
         self,
@@ -33,18 +45,21 @@ class Exchange:
         timeouts: Timeouts,
         unread: int,
         most: int,
-        leave: Callable[["Exchange"], None],
+        on_cancel: Callable[["PeerExchange"], None],
     ) -> None:
-        """`unread` and `most` bound what may wait here and the whole answer, in letters; `leave` tells the peer."""
+        """`unread` and `most` bound what waits to be read and the whole answer, in characters.
+
+        `on_cancel` is called when the reader cancels.
+        """
         self.id = id
         self.conversation: str | None = None
-        self.ending: Done | None = None
+        self.ending: AnswerDoneFrame | None = None
         self.begun = False
         self._peer = peer
         self._timeouts = timeouts
         self._unread = unread
         self._most = most
-        self._leave = leave
+        self._on_cancel = on_cancel
         self._loop = asyncio.get_running_loop()
         self._total_at = self._loop.time() + timeouts.total
         self._fragments: list[str] = []
@@ -54,18 +69,18 @@ class Exchange:
 
     @property
     def over(self) -> bool:
-        """Whether nothing more can come."""
+        """Whether nothing more can be received."""
         return self.ending is not None or self._fault is not None
 
     async def begin(self) -> None:
-        """Wait for the first word of the answer, its end, or the conversation that was asked for."""
+        """Wait for the first text of the answer, its end, or the conversation that was requested."""
         while not (self._fragments or self.conversation or self.over):
             await self._arrival(self._timeouts.first_byte, "sent nothing for {:g} s (limit: first_byte)")
         if self._fault is not None and not self._fragments:
             raise self._fault
 
     async def more(self) -> list[str]:
-        """The next pieces of the answer; none once it is complete."""
+        """Return the next pieces of the answer; none once it is complete."""
         while not (self._fragments or self.over):
             await self._arrival(self._timeouts.idle, "fell silent for {:g} s in mid-answer (limit: idle)")
         fragments, self._fragments, self._waiting = self._fragments, [], 0
@@ -73,34 +88,34 @@ class Exchange:
             raise self._fault
         return fragments
 
-    def hear(self, frame: Heard) -> None:
-        """Take what the peer said under this id."""
+    def receive(self, frame: ReceivedFrame) -> None:
+        """Take a frame of this id."""
         match frame:
-            case Delta(text=text):
+            case TextDeltaFrame(text=text):
                 self._keep(text)
-            case ConversationCreated(conversation=conversation):
+            case PeerConversationCreated(conversation=conversation):
                 self.conversation = conversation
-            case Done():
+            case AnswerDoneFrame():
                 self.ending = frame
-            case Failed():
-                self._fault = told_fault(frame, self._peer)
+            case PeerErrorFrame():
+                self._fault = fault_of_frame(frame, self._peer)
         self._wake()
 
     def lose(self, how: str) -> None:
-        """The connection is gone."""
+        """Fail: the connection is lost."""
         if self.over:
             return
-        told = f"{self._peer} {how}"
+        text = f"{self._peer} {how}"
         if self.begun:
-            self._fault = Garbled(f"{told} in mid-answer")
+            self._fault = MalformedResponse(f"{text} in mid-answer")
         else:  # it may have answered, at somebody's cost, so nobody should simply ask again
-            self._fault = Unavailable(f"{told} without an answer", code="upstream_closed")
+            self._fault = UpstreamUnavailable(f"{text} without an answer", code="upstream_closed")
         self._wake()
 
     def cancel(self) -> None:
-        """Stop listening, and let the peer know."""
+        """Stop reading, and cancel at the peer."""
         if not self.over:
-            self._end(Garbled(f"the answer of {self._peer} was given up before its end"))
+            self._end(MalformedResponse(f"the answer of {self._peer} was given up before its end"))
 
     def _keep(self, text: str) -> None:
         if not text:
@@ -110,16 +125,20 @@ class Exchange:
         self._waiting += len(text) + _FRAGMENT_COST
         self._size += len(text)
         if self._size > self._most:
-            self._end(Garbled(f"{self._peer} said more than {size(self._most)} in one answer"))
+            self._end(MalformedResponse(f"{self._peer} sent more than {size(self._most)} in one answer"))
         elif self._waiting > self._unread:
-            self._end(Garbled(f"the answer of {self._peer} was given up: nobody read {size(self._unread)} of it"))
+            self._end(
+                MalformedResponse(
+                    f"the answer of {self._peer} was cancelled: the client did not read {size(self._unread)} of it"
+                )
+            )
 
     def _end(self, fault: UpstreamFault) -> None:
         self._fault = fault
-        self._leave(self)
+        self._on_cancel(self)
         self._wake()
 
-    async def _arrival(self, limit: float, words: str) -> None:
+    async def _arrival(self, limit: float, problem: str) -> None:
         stall_at = self._loop.time() + limit
         self._waiter = self._loop.create_future()
         until = min(stall_at, self._total_at)
@@ -128,8 +147,8 @@ class Exchange:
                 await self._waiter
         except TimeoutError:
             if stall_at > self._total_at:
-                words, limit = "did not finish within {:g} s (limit: total)", self._timeouts.total
-            self._end(TimedOut(f"{self._peer} {words.format(limit)}"))
+                problem, limit = "did not finish within {:g} s (limit: total)", self._timeouts.total
+            self._end(UpstreamTimeout(f"{self._peer} {problem.format(limit)}"))
         finally:
             self._waiter = None
 
@@ -138,20 +157,20 @@ class Exchange:
             self._waiter.set_result(None)
 
 
-def told_fault(frame: Failed, peer: str) -> UpstreamFault:
-    """The failure that an error frame tells of; a code we do not know means that the peer is unwell."""
-    said = frame.message[:_LONGEST_REASON] or f"{peer} gave no reason ({frame.code[:64]})."
+def fault_of_frame(frame: PeerErrorFrame, peer: str) -> UpstreamFault:
+    """Return the fault of an error frame; an unknown code means that the peer is unavailable."""
+    reason = frame.message[:_LONGEST_REASON] or f"{peer} gave no reason ({frame.code[:64]})."
     wait = frame.retry_after if frame.retry_after is not None and frame.retry_after >= 0 else None
     wait = min(wait, MAX_RETRY_AFTER) if wait is not None else None
     match frame.code:
         case "unknown_conversation":
-            return Forgotten(said)
+            return ConversationForgotten(reason)
         case "rejected" | "too_long" | "unknown_model":
-            return Rejected(said, code={"too_long": "context_length_exceeded"}.get(frame.code, frame.code))
+            return UpstreamRejected(reason, code={"too_long": "context_length_exceeded"}.get(frame.code, frame.code))
         case "rate_limited":
-            return Unavailable(said, code="rate_limit_exceeded", status=429, retry_after=wait)
+            return UpstreamUnavailable(reason, code="rate_limit_exceeded", status=429, retry_after=wait)
         case "busy":
-            return Unavailable(said, status=503, retry_after=wait)
+            return UpstreamUnavailable(reason, status=503, retry_after=wait)
         case "unauthorized":
-            return Unavailable(f"{peer} refused our credentials: {said}", code="upstream_auth")
-    return Unavailable(said, retry_after=wait)
+            return UpstreamUnavailable(f"{peer} refused our credentials: {reason}", code="upstream_auth")
+    return UpstreamUnavailable(reason, retry_after=wait)

@@ -1,4 +1,4 @@
-"""What is said on a line to a peer: JSON objects told apart by `type`. Knows no socket.
+"""Encode and decode the frames of a peer connection: JSON objects with a `type`. Knows no socket.
 
 A frame of a type that we do not know is nothing to us: peers may be newer than we are. A frame that is no JSON object, or
 one of a known type with a wrong field, means that whoever speaks is no peer.
@@ -9,7 +9,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta, Struct
 
-from toolgate.conversation.errors import Garbled
+from toolgate.conversation.errors import MalformedResponse
 from toolgate.wire.fields import MAX_TOKENS
 from toolgate.wire.jsontext import encode, excerpt
 
@@ -19,70 +19,70 @@ BAD_TOKEN = 4401
 
 
 class _Frame(Struct, frozen=True, tag_field="type", omit_defaults=True):
-    """Whatever is said."""
+    """Any frame."""
 
 
-class Hello(_Frame, frozen=True, tag="hello"):
-    """Our first word."""
+class HelloFrame(_Frame, frozen=True, tag="hello"):
+    """The first frame that we send."""
 
     protocol: int
     client: str
 
 
-class Welcome(_Frame, frozen=True, tag="welcome"):
-    """The peer's first word; `max_frame` is the longest frame that it takes, in bytes."""
+class WelcomeFrame(_Frame, frozen=True, tag="welcome"):
+    """The peer's first frame; `max_frame` is the longest frame that it accepts, in bytes."""
 
     protocol: int
     peer: str = ""
     max_frame: int | None = None
 
 
-class CreateConversation(_Frame, frozen=True, tag="create_conversation"):
-    """We want a new conversation, with that model where the peer has several."""
+class CreatePeerConversationFrame(_Frame, frozen=True, tag="create_conversation"):
+    """Request a new conversation, with that model where the peer has several."""
 
     id: str
     model: str
 
 
-class ConversationCreated(_Frame, frozen=True, tag="conversation_created"):
-    """It exists, under the peer's own name for it."""
+class PeerConversationCreated(_Frame, frozen=True, tag="conversation_created"):
+    """The peer created a conversation, under this id."""
 
     id: str
     conversation: Annotated[str, Meta(min_length=1, max_length=512)]
 
 
-class SendMessage(_Frame, frozen=True, tag="send_message"):
-    """What the user says next in a conversation."""
+class UserMessageFrame(_Frame, frozen=True, tag="send_message"):
+    """The user's next message in a conversation."""
 
     id: str
     conversation: str
     text: str
 
 
-class Delta(_Frame, frozen=True, tag="delta"):
-    """More of the answer."""
+class TextDeltaFrame(_Frame, frozen=True, tag="delta"):
+    """More text of the answer."""
 
     id: str
     text: str
 
 
-class Tokens(Struct, frozen=True):
-    """What an answer cost."""
+class PeerTokenUsage(Struct, frozen=True):
+    """The tokens of an answer."""
 
     input: Annotated[int, Meta(ge=0, le=MAX_TOKENS)]
     output: Annotated[int, Meta(ge=0, le=MAX_TOKENS)]
 
 
-class Done(_Frame, frozen=True, tag="done"):
+class AnswerDoneFrame(_Frame, frozen=True, tag="done"):
     """The answer is complete."""
 
     id: str
-    usage: Tokens | None = None
+    usage: PeerTokenUsage | None = None
     reason: Literal["stop", "length", "content_filter"] = "stop"
 
 
-class Failed(_Frame, frozen=True, tag="error"):
-    """Nothing more will come of it; without an id it speaks of the whole line."""
+class PeerErrorFrame(_Frame, frozen=True, tag="error"):
+    """A request failed; without an id the whole connection did."""
 
     code: str
     message: str = ""
@@ -90,22 +90,26 @@ class Failed(_Frame, frozen=True, tag="error"):
     retry_after: float | None = None
 
 
-class Cancel(_Frame, frozen=True, tag="cancel"):
-    """We no longer listen."""
+class CancelAnswerFrame(_Frame, frozen=True, tag="cancel"):
+    """The reader has left."""
 
     id: str
 
 
-class Ping(_Frame, frozen=True, tag="ping"):
-    """Are you there?"""
+class PingFrame(_Frame, frozen=True, tag="ping"):
+    """Check whether the other side is alive."""
 
 
-class Pong(_Frame, frozen=True, tag="pong"):
-    """Yes."""
+class PongFrame(_Frame, frozen=True, tag="pong"):
+    """Reply to a ping."""
 
 
-Told: TypeAlias = Hello | CreateConversation | SendMessage | Cancel | Ping | Pong
-Heard: TypeAlias = Welcome | ConversationCreated | Delta | Done | Failed | Ping | Pong
+SentFrame: TypeAlias = (
+    HelloFrame | CreatePeerConversationFrame | UserMessageFrame | CancelAnswerFrame | PingFrame | PongFrame
+)
+ReceivedFrame: TypeAlias = (
+    WelcomeFrame | PeerConversationCreated | TextDeltaFrame | AnswerDoneFrame | PeerErrorFrame | PingFrame | PongFrame
+)
 
 
 class _Kind(Struct, frozen=True):
@@ -113,19 +117,30 @@ class _Kind(Struct, frozen=True):
 
 
 _kind = msgspec.json.Decoder(_Kind)
-_heard = msgspec.json.Decoder(Heard)
-_KNOWN = {kind.__struct_config__.tag for kind in (Welcome, ConversationCreated, Delta, Done, Failed, Ping, Pong)}
+_decoder = msgspec.json.Decoder(ReceivedFrame)
+_KNOWN = {
+    kind.__struct_config__.tag
+    for kind in (
+        WelcomeFrame,
+        PeerConversationCreated,
+        TextDeltaFrame,
+        AnswerDoneFrame,
+        PeerErrorFrame,
+        PingFrame,
+        PongFrame,
+    )
+}
 
 
-def encode_frame(frame: Told) -> str:
-    """A frame as it travels."""
+def encode_frame(frame: SentFrame) -> str:
+    """Encode a frame."""
     return encode(frame).decode()
 
 
-def decode_frame(text: str) -> Heard | None:
-    """The frame, or None for one of a type we do not know; Garbled when it is none."""
+def decode_frame(text: str) -> ReceivedFrame | None:
+    """Decode a frame; None for an unknown type, MalformedResponse for anything else."""
     try:
-        return _heard.decode(text) if _kind.decode(text).type in _KNOWN else None
+        return _decoder.decode(text) if _kind.decode(text).type in _KNOWN else None
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         shown = excerpt(text[:200].encode("utf-8", "replace"))
-        raise Garbled(f"The peer sent something that is no frame ({error}): {shown}") from None
+        raise MalformedResponse(f"The peer sent something that is no frame ({error}): {shown}") from None

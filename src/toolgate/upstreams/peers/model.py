@@ -1,44 +1,45 @@
-"""A model behind a peer that keeps the conversation itself: a stateless history goes in, one message goes out.
+"""A model of a peer that stores the conversation itself: a stateless history comes in, one message is sent.
 
-A conversation of the peer is remembered under the digest of all that was said in it. A request whose history begins so
+A conversation of the peer is remembered under the digest of its content. A request whose history begins so
 takes it: from that moment it is nobody else's, and it comes back under its new digest when the answer is complete. An
 answer that breaks off or is left leaves it in a state that nobody knows, so it is not remembered again. Hence two requests
 never speak in one conversation at the same time, and a process that dies leaves nothing behind that could mislead.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Protocol
 
-from toolgate.conversation.assemble import Assembler
-from toolgate.conversation.errors import Garbled, Overloaded, UpstreamFault
+from toolgate.conversation.errors import MalformedResponse, Overloaded, UpstreamFault
 from toolgate.conversation.events import StepEvent, Usage
-from toolgate.conversation.request import NO_SETTINGS, ModelRequest, Settings
+from toolgate.conversation.fragment_assembler import FragmentAssembler
+from toolgate.conversation.request import NO_SETTINGS, ModelRequest, RequestSettings
+from toolgate.conversation.result_delimiters import new_secret
 from toolgate.dialects.dialect import Quirks
-from toolgate.engine.ports import Answer
-from toolgate.upstreams.adapt import adapt
-from toolgate.upstreams.peers.exchange import Exchange, Forgotten
-from toolgate.upstreams.peers.frames import CreateConversation, Done, SendMessage
-from toolgate.upstreams.peers.line import Line
-from toolgate.upstreams.peers.peer import Peer
-from toolgate.upstreams.peers.turns import Reading, Retell, read
+from toolgate.engine.ports import ModelStream
+from toolgate.upstreams.peers.connection import PeerConnection
+from toolgate.upstreams.peers.exchange import ConversationForgotten, PeerExchange
+from toolgate.upstreams.peers.frames import AnswerDoneFrame, CreatePeerConversationFrame, UserMessageFrame
+from toolgate.upstreams.peers.history_turns import PeerHistory, Replay, read_history
+from toolgate.upstreams.peers.reconnect import ReconnectingPeer
+from toolgate.upstreams.tool_translation import adapt
 
 DIALECT = "peer"
 _NO_QUIRKS = Quirks()
 _NOT_SAMPLING = {"user", "choices"}
 
 
-class Conversations(Protocol):
-    """Remembers conversations by what was said in them; it must be safe for many processes at once."""
+class PeerConversations(Protocol):
+    """Stores conversations by the digest of their content; it must be safe for many processes at once."""
 
     async def take(self, peer: str, owner: str, digest: str) -> str | None:
-        """A conversation of this digest, which is forgotten by this: nobody else gets it."""
+        """Remove and return a conversation of this digest, so that no other request gets it."""
 
     async def keep(self, peer: str, owner: str, digest: str, conversation: str) -> None:
-        """Remember a conversation under this digest."""
+        """Store a conversation under this digest."""
 
 
 def user_of(request: ModelRequest) -> str:
-    """The user that the request names, for want of a better owner: whoever names the same finds the same."""
+    """Return the user that the request names, who owns its conversations."""
     return request.settings.user or ""
 
 
@@ -47,91 +48,94 @@ class PeerModel:
 
     def __init__(
         self,
-        peer: Peer,
+        peer: ReconnectingPeer,
         model: str,
-        conversations: Conversations,
+        conversations: PeerConversations,
         *,
         owner: Callable[[ModelRequest], str] = user_of,
-        retell: Retell = str,
+        replay: Replay = str,
         note: Callable[[str, str], None] = lambda upstream, outcome: None,
     ) -> None:
         """`owner` says whose conversations a request may continue.
 
-        `retell` gives an answer of the model as a history replays it, for a wrapper that reads calls in it and writes them
-        anew; applied twice it must change nothing more. `note` is told of every attempt, and of every answer whose
+        `replay` gives an answer of the model as a history replays it, for a wrapper that reads calls in it and writes them
+        anew; applied twice it must change nothing more. `note` is called for every attempt, and of every answer whose
         conversation could not be remembered.
         """
         self._peer = peer
         self._model = model
         self._conversations = conversations
         self._owner = owner
-        self._retell = retell
+        self._replay = replay
         self._note = note
+        self._secret = new_secret()
 
-    async def ask(self, request: ModelRequest) -> Answer:
-        """The answer, once its first word has arrived."""
+    async def ask(self, request: ModelRequest) -> ModelStream:
+        """Return the answer once its first text has arrived."""
         adapted = adapt(request, DIALECT, _NO_QUIRKS)
-        reading = read(adapted.request)
+        history = read_history(adapted.request, self._secret)
         try:
-            conversation, exchange = await self._asked(request, reading)
+            conversation, exchange = await self._asked(request, history)
         except UpstreamFault as fault:
             self._note(self._peer.name, fault.code)
             raise
         self._note(self._peer.name, "ok")
-        warnings = (*reading.warnings, *_unsaid(request), *adapted.dropped)
+        warnings = (*history.warnings, *_unsupported(request), *adapted.dropped)
 
         async def remember(answer: str) -> None:
-            await self._remember(request, reading.digest_after(answer, self._retell), conversation)
+            await self._remember(request, history.digest_after(answer, self._replay), conversation)
 
-        return PeerAnswer(self._peer.name, self._model, exchange, remember, warnings)
+        return PeerStream(self._peer.name, self._model, exchange, remember, warnings)
 
-    async def _asked(self, request: ModelRequest, reading: Reading) -> tuple[str, Exchange]:
-        """The conversation that goes on with this request, and the exchange in it."""
-        line = await self._peer.line()  # before a conversation is taken, so that an outage costs none
-        line.check_size(reading.new)
-        known = await self._known(request, reading)
+    async def _asked(self, request: ModelRequest, history: PeerHistory) -> tuple[str, PeerExchange]:
+        """Return the conversation that this request continues, and the exchange in it."""
+        connection = await self._peer.connection()  # before a conversation is taken, so that an outage costs none
+        connection.check_size(history.new)
+        known = await self._known(request, history)
         if known is not None:
             try:
-                return known, await _said(line, known, reading.new)
-            except Forgotten:
-                pass  # nothing was told yet: it is told everything, as if it had never known
-        opening = reading.opening
-        line.check_size(opening)
-        conversation = await self._created(line)
+                return known, await _send_message(connection, known, history.new)
+            except ConversationForgotten:
+                pass  # nothing was sent yet: send the whole history, as to a new conversation
+        opening = history.opening
+        connection.check_size(opening)
+        conversation = await self._created(connection)
         try:
-            return conversation, await _said(line, conversation, opening)
-        except Forgotten as forgotten:
-            raise Garbled(f"The peer forgot a conversation that it had just created: {forgotten.message}") from None
+            return conversation, await _send_message(connection, conversation, opening)
+        except ConversationForgotten as forgotten:
+            raise MalformedResponse(
+                f"The peer forgot a conversation that it had just created: {forgotten.message}"
+            ) from None
 
-    async def _known(self, request: ModelRequest, reading: Reading) -> str | None:
-        if not reading.said:
+    async def _known(self, request: ModelRequest, history: PeerHistory) -> str | None:
+        if not history.earlier:
             return None
         try:
-            return await self._conversations.take(self._place, self._owner(request), reading.digest(self._retell))
-        except Overloaded:  # it can be told everything
+            return await self._conversations.take(self._place, self._owner(request), history.digest(self._replay))
+        except Overloaded:  # then the whole history is sent
             self._note(self._peer.name, "storage_unavailable")
             return None
 
     async def _remember(self, request: ModelRequest, digest: str, conversation: str) -> None:
         try:
             await self._conversations.keep(self._place, self._owner(request), digest, conversation)
-        except Overloaded:  # the answer is good, and next time everything is told again
+        except Overloaded:  # the answer is good, and the next request sends the whole history
             self._note(self._peer.name, "storage_unavailable")
 
     @property
     def _place(self) -> str:
         return f"{self._peer.name}/{self._model}"
 
-    async def _created(self, line: Line) -> str:
-        exchange = await line.ask(lambda own: CreateConversation(own, self._model))
+    async def _created(self, connection: PeerConnection) -> str:
+        exchange = await connection.ask(lambda own: CreatePeerConversationFrame(own, self._model))
         if exchange.conversation is None:
             exchange.cancel()
-            raise Garbled("The peer answered create_conversation without a conversation.")
+            raise MalformedResponse("The peer answered create_conversation without a conversation.")
         return exchange.conversation
 
 
-class PeerAnswer:
-    """An answer on its way in, word by word."""
+class PeerStream:
+    """An answer that streams in."""
 
     whole = False
     dialect: str | None = None
@@ -140,8 +144,8 @@ class PeerAnswer:
         self,
         upstream: str,
         model: str,
-        exchange: Exchange,
-        remember: "Remember",
+        exchange: PeerExchange,
+        remember: "PeerConversationSaver",
         warnings: tuple[str, ...],
     ) -> None:
         self.upstream = upstream
@@ -150,45 +154,45 @@ class PeerAnswer:
         self._exchange = exchange
         self._remember = remember
 
-    async def events(self) -> AsyncIterator[list[StepEvent]]:
-        """The step's events, in batches as they came; the conversation is remembered before the last one is told."""
-        assembler, said = Assembler(), list[str]()
+    async def events(self) -> AsyncGenerator[list[StepEvent], None]:
+        """Yield the events in batches; the conversation is stored before the last one."""
+        assembler, texts = FragmentAssembler(), list[str]()
         assembler.start(model=self._model)
         try:
             while pieces := await self._exchange.more():
-                said += pieces
+                texts += pieces
                 assembler.text("".join(pieces))
                 yield assembler.take()
         finally:
             self._exchange.cancel()
         ending = self._exchange.ending
         assert ending is not None  # or `more` had raised
-        await self._remember("".join(said))
+        await self._remember("".join(texts))
         assembler.end(ending.reason, _usage(ending))
         yield assembler.take()
 
     async def aclose(self) -> None:
-        """Stop listening; an unfinished answer is cancelled at the peer."""
+        """Close the stream; an unfinished answer is cancelled at the peer."""
         self._exchange.cancel()
 
 
-class Remember(Protocol):
-    """Keeps the conversation of an answer that is complete."""
+class PeerConversationSaver(Protocol):
+    """Stores the conversation of a complete answer."""
 
     async def __call__(self, answer: str) -> None: ...
 
 
-async def _said(line: Line, conversation: str, text: str) -> Exchange:
-    return await line.ask(lambda own: SendMessage(own, conversation, text))
+async def _send_message(connection: PeerConnection, conversation: str, text: str) -> PeerExchange:
+    return await connection.ask(lambda own: UserMessageFrame(own, conversation, text))
 
 
-def _usage(ending: Done) -> Usage | None:
+def _usage(ending: AnswerDoneFrame) -> Usage | None:
     return Usage(ending.usage.input, ending.usage.output) if ending.usage is not None else None
 
 
-def _unsaid(request: ModelRequest) -> list[str]:
-    """What a peer cannot be told."""
-    asked = [name for name in Settings.__struct_fields__ if name not in _NOT_SAMPLING]
+def _unsupported(request: ModelRequest) -> list[str]:
+    """Return warnings for settings that a peer does not support."""
+    asked = [name for name in RequestSettings.__struct_fields__ if name not in _NOT_SAMPLING]
     names = [name for name in asked if getattr(request.settings, name) != getattr(NO_SETTINGS, name)]
     if request.tools:
         names.append("tools")

@@ -1,4 +1,4 @@
-"""A WebSocket to a peer: opened, written to, read from, closed. The one file that knows the library for it.
+"""A WebSocket connection to a peer. The only file that knows the library for it.
 
 The socket itself comes from the transport, like any other to an upstream, so that proxies, certificates and failures are
 treated alike; redirects are not followed.
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from msgspec import Struct
 
 from toolgate import __version__
-from toolgate.conversation.errors import GatewayFault, Unavailable
+from toolgate.conversation.errors import GatewayFault, UpstreamUnavailable
 from toolgate.upstreams.peers.frames import ANOTHER_PROTOCOL, BAD_TOKEN
 from toolgate.upstreams.transport.address import Origin, Proxies, parse_url
 from toolgate.upstreams.transport.dial import dial
@@ -28,14 +28,14 @@ _FAREWELL_SECONDS = 1.0
 _TOO_BIG = 1009
 
 
-class Place(Struct, frozen=True):
-    """Where a peer is, taken apart once."""
+class PeerAddress(Struct, frozen=True):
+    """The address of a peer, parsed."""
 
     url: str
     origin: Origin
 
     @classmethod
-    def of(cls, url: str) -> "Place":
+    def of(cls, url: str) -> "PeerAddress":
         """Read `ws://…` or `wss://…`; `http` and `https` mean the same."""
         scheme, _, rest = url.partition("://")
         if scheme not in _PLAIN:
@@ -44,11 +44,11 @@ class Place(Struct, frozen=True):
         return cls(f"{'wss' if origin.scheme == 'https' else 'ws'}://{origin.authority}{target}", origin)
 
 
-class Lost(Exception):
-    """The connection is gone; the text says how, as what follows the peer's name in a sentence."""
+class PeerConnectionLost(Exception):
+    """The connection is lost; the text says how, to follow the peer's name in a sentence."""
 
 
-class WebSocket:
+class PeerWebSocket:
     """An open connection that carries text."""
 
     def __init__(self, connection: "ClientConnection", most: int) -> None:
@@ -62,22 +62,22 @@ class WebSocket:
         try:
             await self._connection.send(text)
         except ConnectionClosed as closed:
-            raise Lost(_farewell(closed, self._most)) from None
+            raise PeerConnectionLost(_how_it_closed(closed, self._most)) from None
 
     async def receive(self) -> str:
-        """The next frame."""
+        """Return the next frame."""
         from websockets.exceptions import ConnectionClosed
 
         try:
             frame = await self._connection.recv()
         except ConnectionClosed as closed:
-            raise Lost(_farewell(closed, self._most)) from None
+            raise PeerConnectionLost(_how_it_closed(closed, self._most)) from None
         if not isinstance(frame, str):
-            raise Lost("sent a binary frame, which nobody asked for")
+            raise PeerConnectionLost("sent a binary frame, which is not part of the protocol")
         return frame
 
     async def aclose(self, code: int = 1000) -> None:
-        """Say goodbye and close, within a second."""
+        """Close with a handshake, within a second."""
         try:
             async with asyncio.timeout(_FAREWELL_SECONDS):
                 await self._connection.close(code)
@@ -88,13 +88,13 @@ class WebSocket:
 
 
 async def open_websocket(
-    place: Place,
+    place: PeerAddress,
     headers: "Mapping[str, str]",
     limit: float,
     most: int,
     tls: "SSLContext | None" = None,
     proxies: Proxies | None = None,
-) -> WebSocket:
+) -> PeerWebSocket:
     """Connect within `limit` seconds; frames longer than `most` bytes will end the connection."""
     from websockets.asyncio.client import ClientConnection
     from websockets.client import ClientProtocol
@@ -117,9 +117,9 @@ async def open_websocket(
         if isinstance(failure, InvalidStatus):
             raise _refused(place, failure) from None
         if isinstance(failure, InvalidHandshake):
-            raise Unavailable(f"{place.origin.name} does not speak WebSocket at this path") from None
+            raise UpstreamUnavailable(f"{place.origin.name} does not speak WebSocket at this path") from None
         raise
-    return WebSocket(connection, most)
+    return PeerWebSocket(connection, most)
 
 
 def _system_tls() -> "SSLContext":
@@ -128,15 +128,15 @@ def _system_tls() -> "SSLContext":
     return create_default_context()
 
 
-def _refused(place: Place, refusal: "InvalidStatus") -> Unavailable:
+def _refused(place: PeerAddress, refusal: "InvalidStatus") -> UpstreamUnavailable:
     status = refusal.response.status_code
     if status in (401, 403):
-        return Unavailable(f"{place.origin.name} refused our credentials ({status})", code="upstream_auth")
-    return Unavailable(f"{place.origin.name} answered with status {status} instead of a WebSocket", status=502)
+        return UpstreamUnavailable(f"{place.origin.name} refused our credentials ({status})", code="upstream_auth")
+    return UpstreamUnavailable(f"{place.origin.name} answered with status {status} instead of a WebSocket", status=502)
 
 
-def _farewell(closed: "ConnectionClosed", most: int) -> str:
-    """How the connection ended, in words that hold nothing a stranger wrote."""
+def _how_it_closed(closed: "ConnectionClosed", most: int) -> str:
+    """Return how the connection ended, without any text of the peer."""
     ours, theirs = closed.sent, closed.rcvd
     if ours is not None and ours.code == _TOO_BIG and not closed.rcvd_then_sent:
         return f"sent a frame larger than {size(most)}"

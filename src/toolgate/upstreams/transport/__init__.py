@@ -1,16 +1,16 @@
-"""Bytes to an upstream and back over HTTP/1.1. Knows sockets, time and size; knows no dialect and no model.
+"""Send requests over HTTP/1.1 and read the responses. Knows sockets, time and size; knows no dialect and no model.
 
-Transport (client.py)     routes a URL to its pool, sends, retries once on a stale connection
-  address.py, request.py  a URL taken apart once, and the bytes of a request
-  Pool (pool.py)          the connections to one origin: who may use one, who waits
-    dial.py, tunnel.py    name, TCP, proxy and TLS
-    Connection            one socket (connection.py)
-      Incoming            one answer as it arrives (incoming.py)
-  Reply (reply.py)        what the caller reads, decompressed (inflate.py) and within the caps (limits.py)
+UpstreamHttpClient (client.py)             finds the pool of a URL, sends, retries once on a stale connection
+  address.py, request_writer.py   a parsed URL, and the bytes of a request
+  ConnectionPool (pool.py)        the connections to one origin, and the queue for them
+    dial.py, tunnel.py            name lookup, TCP, proxy and TLS
+    Connection (connection.py)    one socket
+      ResponseReader              one response as it arrives (response_reader.py)
+  UpstreamResponse (response.py)  what the caller reads, decompressed (inflate.py) and within the limits (limits.py)
 """
 
-from toolgate.upstreams.transport.client import Transport
-from toolgate.upstreams.transport.limits import Caps, Timeouts
-from toolgate.upstreams.transport.reply import Reply
+from toolgate.upstreams.transport.client import UpstreamHttpClient
+from toolgate.upstreams.transport.limits import ResponseSizeLimits, Timeouts
+from toolgate.upstreams.transport.response import UpstreamResponse
 
-__all__ = ["Caps", "Reply", "Timeouts", "Transport"]
+__all__ = ["ResponseSizeLimits", "Timeouts", "UpstreamHttpClient", "UpstreamResponse"]

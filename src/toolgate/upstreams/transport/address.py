@@ -1,4 +1,4 @@
-"""Where a request goes: a URL taken apart, and the proxy on the way if there is one. Opens nothing."""
+"""Parse URLs into origins and targets, and find the proxy for an origin. Opens no connection."""
 
 import ipaddress
 import re
@@ -15,7 +15,7 @@ _PLAIN_URL = re.compile(r"[^\x00-\x20\x7f]+")
 
 
 class Origin(Struct, frozen=True):
-    """A scheme, host and port: all that decides which connections may be shared."""
+    """A scheme, host and port: requests to the same one may share connections."""
 
     scheme: str
     host: str
@@ -23,12 +23,12 @@ class Origin(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """Host and port, as messages call it."""
+        """Host and port, for error messages."""
         return f"{self.bracketed}:{self.port}"
 
     @property
     def bracketed(self) -> str:
-        """The host as it stands in a URL."""
+        """The host as it is written in a URL."""
         return f"[{self.host}]" if ":" in self.host else self.host
 
     @property
@@ -38,7 +38,7 @@ class Origin(Struct, frozen=True):
 
 
 class Proxy(Struct, frozen=True):
-    """A forward proxy that speaks plain HTTP; `authorization` is the value of its header."""
+    """A forward proxy reached over plain HTTP; `authorization` is the value of its header."""
 
     host: str
     port: int
@@ -72,7 +72,7 @@ def _origin(parts: SplitResult) -> Origin:
 
 
 class Proxies(Struct, frozen=True):
-    """The proxies of the environment and the hosts that do without."""
+    """The proxies of the environment, and the hosts without one."""
 
     by_scheme: Mapping[str, str]
     exempt: tuple[str, ...] = ()
@@ -89,7 +89,7 @@ class Proxies(Struct, frozen=True):
         return cls({scheme: url for scheme, url in found.items() if url}, tuple(filter(None, exempt)))
 
     def towards(self, origin: Origin) -> Proxy | None:
-        """The proxy to use for an origin; loopback never goes through one."""
+        """Return the proxy for an origin; loopback never has one."""
         url = self.by_scheme.get(origin.scheme)
         if not url or _is_loopback(origin.host) or any(_covers(entry, origin) for entry in self.exempt):
             return None

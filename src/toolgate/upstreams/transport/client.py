@@ -1,4 +1,4 @@
-"""The HTTP/1.1 client: from a URL to the head of its answer. Follows no redirect and repeats nothing that may have run."""
+"""Send HTTP/1.1 requests over pooled connections. Follows no redirect, and repeats nothing that may have run."""
 
 import asyncio
 import os
@@ -8,29 +8,29 @@ from functools import partial
 
 from msgspec import Struct
 
-from toolgate.conversation.errors import GatewayFault, TimedOut
+from toolgate.conversation.errors import GatewayFault, UpstreamTimeout
 from toolgate.upstreams.transport.address import Origin, Proxies, Proxy, parse_url
 from toolgate.upstreams.transport.connection import Connection
 from toolgate.upstreams.transport.dial import dial
-from toolgate.upstreams.transport.incoming import Stale
-from toolgate.upstreams.transport.limits import Caps, Timeouts
-from toolgate.upstreams.transport.pool import Pool
-from toolgate.upstreams.transport.reply import Reply
-from toolgate.upstreams.transport.request import Composer, head_start
+from toolgate.upstreams.transport.limits import ResponseSizeLimits, Timeouts
+from toolgate.upstreams.transport.pool import ConnectionPool
+from toolgate.upstreams.transport.request_writer import RequestWriter, head_start
+from toolgate.upstreams.transport.response import UpstreamResponse
+from toolgate.upstreams.transport.response_reader import StaleConnection
 
 _KNOWN_ROUTES = 1024
 _DEFAULT_TIMEOUTS = Timeouts()
-_DEFAULT_CAPS = Caps()
+_DEFAULT_CAPS = ResponseSizeLimits()
 
 
 class _Route(Struct, frozen=True):
-    """What a URL stands for: a pool, and the start of the request's head."""
+    """The pool of a URL, and the start of its request heads."""
 
-    pool: Pool
+    pool: ConnectionPool
     start: bytes
 
 
-class Transport:
+class UpstreamHttpClient:
     """Sends requests over pooled connections; one serves a whole process, on one event loop."""
 
     def __init__(
@@ -39,7 +39,7 @@ class Transport:
         ca: str | ssl.SSLContext | None = None,
         per_host: int = 1024,
         keepalive_seconds: float = 30.0,
-        caps: Caps = _DEFAULT_CAPS,
+        caps: ResponseSizeLimits = _DEFAULT_CAPS,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         """Open nothing yet; `ca` is a file of trusted certificates or a ready context, by default the system's."""
@@ -50,9 +50,9 @@ class Transport:
         self._keepalive = keepalive_seconds
         self._caps = caps
         self._proxies = Proxies.of(os.environ if environment is None else environment)
-        self._composer = Composer()
+        self._writer = RequestWriter()
         self._routes: dict[str, _Route] = {}
-        self._pools: dict[Origin, Pool] = {}
+        self._pools: dict[Origin, ConnectionPool] = {}
 
     async def post(
         self,
@@ -62,23 +62,23 @@ class Transport:
         *,
         timeouts: Timeouts = _DEFAULT_TIMEOUTS,
         method: str = "POST",
-    ) -> Reply:
-        """Send a request and return when status and headers are here; a redirect is an answer like any other."""
+    ) -> UpstreamResponse:
+        """Send a request and return when status and headers have arrived; a redirect is a response like any other."""
         route = self._routes.get(url) or self._route(url)
-        head = self._composer.head(method, route.start, headers, len(body))
+        head = self._writer.head(method, route.start, headers, len(body))
         total_at = route.pool.now() + timeouts.total
         connection = route.pool.ready() or await _acquire(route.pool, timeouts, total_at, fresh=False)
         while True:
-            incoming = connection.send(head, body, timeouts, total_at, self._caps.head)
-            await incoming.arrival()
-            if incoming.headed or incoming.error is None:
-                return Reply(incoming, self._caps)
-            if not isinstance(incoming.error, Stale):
-                raise incoming.error
+            reader = connection.send(head, body, timeouts, total_at, self._caps.head)
+            await reader.arrival()
+            if reader.headed or reader.error is None:
+                return UpstreamResponse(reader, self._caps)
+            if not isinstance(reader.error, StaleConnection):
+                raise reader.error
             connection = await _acquire(route.pool, timeouts, total_at, fresh=True)  # which cannot be stale
 
     async def aclose(self) -> None:
-        """Close every connection, also those at work, and wait until the sockets are gone."""
+        """Close every connection, also busy ones, and wait until the sockets are closed."""
         pools = tuple(self._pools.values())
         self._pools.clear()
         self._routes.clear()
@@ -94,15 +94,15 @@ class Transport:
         route = self._routes[url] = _Route(pool, head_start(origin, target, proxy))
         return route
 
-    def _pool(self, origin: Origin, proxy: Proxy | None) -> Pool:
+    def _pool(self, origin: Origin, proxy: Proxy | None) -> ConnectionPool:
         tls = self._tls() if origin.scheme == "https" else None
         open_one = partial(dial, origin, proxy, tls)
-        pool = Pool(asyncio.get_running_loop(), origin.name, open_one, self._per_host, self._keepalive)
+        pool = ConnectionPool(asyncio.get_running_loop(), origin.name, open_one, self._per_host, self._keepalive)
         self._pools[origin] = pool
         return pool
 
     def _tls(self) -> ssl.SSLContext:
-        # Reading the system's certificates takes some ten milliseconds: only those who need TLS pay for it.
+        # Reading the system's certificates takes some ten milliseconds, so it waits until TLS is needed.
         if not isinstance(self._ca, ssl.SSLContext):
             self._ca = ssl.create_default_context(cafile=self._ca)
             self._ca.set_alpn_protocols(["http/1.1"])
@@ -113,9 +113,9 @@ class Transport:
         self._pools = {origin: pool for origin, pool in self._pools.items() if pool.in_use}
 
 
-async def _acquire(pool: Pool, timeouts: Timeouts, total_at: float, *, fresh: bool) -> Connection:
+async def _acquire(pool: ConnectionPool, timeouts: Timeouts, total_at: float, *, fresh: bool) -> Connection:
     try:
         async with asyncio.timeout_at(total_at if total_at < float("inf") else None):
             return await pool.acquire(timeouts, fresh=fresh)
     except TimeoutError:
-        raise TimedOut(f"{pool.upstream} was not reached within {timeouts.total:g} s (limit: total)") from None
+        raise UpstreamTimeout(f"{pool.upstream} was not reached within {timeouts.total:g} s (limit: total)") from None

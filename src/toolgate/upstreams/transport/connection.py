@@ -1,4 +1,4 @@
-"""One socket to an upstream, with at most one answer under way on it. Knows no URL and no body."""
+"""One socket to an upstream, with at most one request at a time. Knows no URL and no body."""
 
 import asyncio
 import ssl
@@ -6,38 +6,40 @@ from math import inf
 from typing import Protocol, cast
 
 from toolgate.conversation.errors import UpstreamFault
-from toolgate.upstreams.transport.incoming import Incoming
 from toolgate.upstreams.transport.limits import Timeouts
+from toolgate.upstreams.transport.response_reader import ResponseReader
 
 HIGH_WATER = 128 * 1024
-_JOIN_BELOW = 64 * 1024
+_SLICE = 256 * 1024
+"""Bytes of a large body that are written at once: a socket's transport copies what the kernel does not take."""
 
 
-class Keeper(Protocol):
-    """Whoever lends connections out."""
+class ConnectionOwner(Protocol):
+    """The pool of a connection."""
 
     def opened(self, connection: "Connection") -> None:
-        """A socket is there."""
+        """Add a connection whose socket is open."""
 
     def free(self, connection: "Connection") -> None:
-        """The exchange is over; the connection is fit for another one if it is `open`."""
+        """Take back a connection whose exchange is over; it can be used again if it is `open`."""
 
     def lost(self, connection: "Connection") -> None:
-        """The socket is gone."""
+        """Remove a connection whose socket is closed."""
 
 
 class Connection(asyncio.Protocol):
-    """A socket that sends a request and hands what comes back to the answer's `Incoming`."""
+    """A socket that sends a request and passes what arrives to its `ResponseReader`."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, upstream: str, keeper: Keeper) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, upstream: str, owner: ConnectionOwner) -> None:
         self.loop = loop
         self.upstream = upstream
         self.open = False
         self.idle_since = 0.0
-        self._keeper = keeper
+        self._owner = owner
         self._transport: asyncio.Transport | None = None
-        self._incoming: Incoming | None = None
-        self._reused = self._paused = False
+        self._reader: ResponseReader | None = None
+        self._reused = self._paused = self._writing_paused = False
+        self._unsent = memoryview(b"")
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = inf
 
@@ -46,40 +48,43 @@ class Connection(asyncio.Protocol):
         """Whether a request may be sent on it; a failed write shows here before the loss is reported."""
         return self.open and self._transport is not None and not self._transport.is_closing()
 
-    def send(self, head: bytes, body: bytes, timeouts: Timeouts, total_at: float, head_cap: int) -> Incoming:
-        """Write a request; what comes back arrives in the returned answer."""
-        assert self._transport is not None  # only open connections are lent out
-        incoming = self._incoming = Incoming(self, timeouts, total_at, head_cap, head.startswith(b"HEAD "))
-        if len(body) < _JOIN_BELOW:
+    def send(self, head: bytes, body: bytes, timeouts: Timeouts, total_at: float, head_cap: int) -> ResponseReader:
+        """Write a request; the response arrives in the returned reader."""
+        assert self._transport is not None  # only open connections leave the pool
+        reader = self._reader = ResponseReader(self, timeouts, total_at, head_cap, head.startswith(b"HEAD "))
+        if len(body) < _SLICE:
             self._transport.write(head + body)
         else:
-            self._transport.writelines((head, body))
-        return incoming
+            self._transport.write(head)
+            self._unsent = memoryview(body)
+            self._write_slice()
+        return reader
 
     def end(self, error: UpstreamFault | None) -> None:
-        """Part from the answer: back to the pool if both sides are done with it, closed at once if not."""
-        incoming, self._incoming = self._incoming, None
-        if incoming is None or self._transport is None:
+        """End the exchange: back to the pool if both sides are done with it, closed at once if not."""
+        reader, self._reader = self._reader, None
+        if reader is None or self._transport is None:
             return
-        incoming.settle(error)
+        reader.settle(error)
         # A peer that answered before it had read the whole request would take the rest for the next one.
-        if error is not None or not incoming.keep_alive or self._transport.get_write_buffer_size():
+        if error is not None or not reader.keep_alive or self._unsent or self._transport.get_write_buffer_size():
             self.close()
         if self._paused:
             self.resume()
         self._reused = True
-        self._keeper.free(self)
+        self._owner.free(self)
 
     def close(self) -> None:
-        """Close the socket at once, without a farewell: a TLS one could take the peer's time."""
+        """Close the socket at once, without the closing handshake of TLS: it could take long."""
         self.open = False
+        self._unsent = memoryview(b"")
         if self._transport is not None:
             self._transport.abort()
 
     def abort(self) -> None:
-        """Close the socket, whatever is under way on it."""
-        if self._incoming is not None:
-            self._incoming.abandon()
+        """Close the socket, also during an exchange."""
+        if self._reader is not None:
+            self._reader.abandon()
         self.close()
 
     def resume(self) -> None:
@@ -90,44 +95,60 @@ class Connection(asyncio.Protocol):
                 self._transport.resume_reading()
 
     def watch(self, deadline: float) -> None:
-        """Make sure that the deadlines are looked at by then; one timer serves them all and is seldom moved."""
+        """Check the deadlines by then; one timer serves them all and is seldom moved."""
         if deadline < self._timer_at:
-            self._forget_timer()
+            self._cancel_timer()
             self._timer_at = deadline
             self._timer = self.loop.call_at(deadline, self._tick)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self.open = True
-        self._keeper.opened(self)
+        self._owner.opened(self)
 
     def data_received(self, data: bytes) -> None:
-        incoming = self._incoming
-        if incoming is None:
-            self.close()  # bytes that nobody asked for: whose answer they are is anybody's guess
+        reader = self._reader
+        if reader is None:
+            self.close()  # no request is under way: these bytes belong to no response
             return
-        fault = incoming.feed(data)
-        if fault is not None or incoming.complete:
+        fault = reader.feed(data)
+        if fault is not None or reader.complete:
             self.end(fault)
-        elif incoming.buffered > HIGH_WATER and not self._paused and self._transport is not None:
+        elif reader.buffered > HIGH_WATER and not self._paused and self._transport is not None:
             self._paused = True
             self._transport.pause_reading()
 
     def eof_received(self) -> None:
-        self._hang_up(clean=self._farewell())
+        self._end_reader(clean=self._ended_by_peer())
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._hang_up(clean=False)
-        self._forget_timer()
-        self._keeper.lost(self)
+        self._end_reader(clean=False)
+        self._cancel_timer()
+        self._owner.lost(self)
 
-    def _hang_up(self, clean: bool) -> None:
+    def pause_writing(self) -> None:
+        self._writing_paused = True
+
+    def resume_writing(self) -> None:
+        self._writing_paused = False
+        self._write_slice()
+
+    def _write_slice(self) -> None:
+        """Write a slice of what is unsent; the next follows when the socket has room and other callbacks had a turn."""
+        if not self._unsent or not self.usable or self._transport is None:
+            return
+        piece, self._unsent = self._unsent[:_SLICE], self._unsent[_SLICE:]
+        self._transport.write(piece)
+        if not self._writing_paused:
+            self.loop.call_soon(self._write_slice)
+
+    def _end_reader(self, clean: bool) -> None:
         self.open = False
-        if self._incoming is not None:
-            self.end(self._incoming.lost(clean, self._reused))
+        if self._reader is not None:
+            self.end(self._reader.lost(clean, self._reused))
 
-    def _farewell(self) -> bool:
-        """Whether the peer ended the stream itself: over TLS anybody on the way can send FIN, but not close_notify."""
+    def _ended_by_peer(self) -> bool:
+        """Return whether the peer itself ended the stream: over TLS others can send FIN, but not close_notify."""
         tls = self._transport.get_extra_info("ssl_object") if self._transport is not None else None
         try:
             return tls is None or tls.read(1) == b""
@@ -136,16 +157,16 @@ class Connection(asyncio.Protocol):
 
     def _tick(self) -> None:
         self._timer, self._timer_at = None, inf
-        if self._incoming is None:
+        if self._reader is None:
             return
         now = self.loop.time()
-        late = self._incoming.overdue(now)
+        late = self._reader.overdue(now)
         if late is not None:
             self.end(late)
         else:
-            self.watch(self._incoming.check_at(now))
+            self.watch(self._reader.check_at(now))
 
-    def _forget_timer(self) -> None:
+    def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._timer, self._timer_at = None, inf

@@ -1,4 +1,4 @@
-"""Opening a connection: name, TCP, proxy, TLS. Every way to fail becomes an error that names host and port alone."""
+"""Open connections: name lookup, TCP, proxy, TLS. Errors name host and port alone."""
 
 import asyncio
 import socket
@@ -9,7 +9,7 @@ from errno import errorcode
 from itertools import chain, zip_longest
 from typing import Any
 
-from toolgate.conversation.errors import Unreachable
+from toolgate.conversation.errors import UpstreamUnreachable
 from toolgate.upstreams.transport.address import Origin, Proxy
 from toolgate.upstreams.transport.connection import Connection
 from toolgate.upstreams.transport.tunnel import open_tunnel
@@ -45,13 +45,13 @@ async def dial(
             return await _open(origin, proxy, tls, make, at)
     except OSError as failure:
         if clock.expired():
-            fault = Unreachable(  # nothing was asked yet, so it may be asked again
+            fault = UpstreamUnreachable(  # nothing was asked yet, so it may be asked again
                 f"no connection to {origin.name} within {limit:g} s (limit: connect)",
                 status=504,
                 code="upstream_timeout",
             )
         else:
-            fault = Unreachable(_words(origin, proxy, failure))
+            fault = UpstreamUnreachable(_unreachable_message(origin, proxy, failure))
     # Raised here, not above, so that what it replaces, certificate text and all, does not hang on it.
     raise fault
 
@@ -94,7 +94,7 @@ def _given(addresses: Sequence[str], port: int) -> list[Address]:
 
 
 def _alternate(found: Iterable[Address]) -> list[Address]:
-    """Let the two families take turns, the resolver's favourite first."""
+    """Alternate between the two address families, the resolver's first choice first."""
     addresses = list(dict.fromkeys(found))
     first = [address for address in addresses if address[0] == addresses[0][0]]
     second = [address for address in addresses if address[0] != addresses[0][0]]
@@ -115,7 +115,7 @@ async def _connect_to(loop: asyncio.AbstractEventLoop, address: Address) -> sock
 
 
 async def _race(loop: asyncio.AbstractEventLoop, addresses: list[Address]) -> socket.socket:
-    """Try the next address when the last one failed or has kept us waiting; the first to connect wins.
+    """Try the next address when the last one failed or takes too long; the first to connect is used.
 
     By hand because uvloop's create_connection tries one address after the other.
     """
@@ -153,7 +153,7 @@ def _close_socket(connecting: "asyncio.Task[socket.socket]") -> None:
         connecting.result().close()
 
 
-def _words(origin: Origin, proxy: Proxy | None, failure: OSError) -> str:
+def _unreachable_message(origin: Origin, proxy: Proxy | None, failure: OSError) -> str:
     place = origin.name if proxy is None else f"the proxy on the way to {origin.name}"
     match failure:
         case socket.gaierror():

@@ -1,4 +1,4 @@
-"""Undoes gzip and deflate a portion at a time, so that a small body cannot become a large one at once. Reads no socket."""
+"""Decompress gzip and deflate in portions, so that a small body cannot become a large one at once."""
 
 import zlib
 
@@ -8,7 +8,7 @@ _RAW_DEFLATE = -15
 
 
 class Inflate:
-    """One compressed body: give it input with `feed`, then draw output with `more` until that is empty."""
+    """One compressed body: add input with `feed`, then take output with `more` until it is empty."""
 
     def __init__(self, coding: str) -> None:
         self._wbits = CODINGS[coding]
@@ -20,7 +20,7 @@ class Inflate:
         self._input = self._input + piece if self._input else piece
 
     def more(self) -> bytes:
-        """Draw at most PORTION bytes, or none when more input is needed; raises zlib.error on nonsense."""
+        """Return at most PORTION bytes, or none when more input is needed; raises zlib.error on bad input."""
         if self._stream is None:
             if len(self._input) < 2:
                 return b""

@@ -1,4 +1,4 @@
-"""How long and how much: the limits of one exchange with an upstream. Knows nothing else."""
+"""Limit the time and size of one exchange with an upstream."""
 
 from msgspec import Struct
 
@@ -15,14 +15,14 @@ class Timeouts(Struct, frozen=True):
     total: float = 600.0  # everything, from the call to the end of the body
 
 
-class Caps(Struct, frozen=True):
+class ResponseSizeLimits(Struct, frozen=True):
     """Bytes an upstream may send; what is compressed is counted before and after."""
 
     head: int = 64 * KIB  # status line and headers, interim answers included; also framing that carries no content
-    whole: int = 32 * MIB  # a body that is read at once
+    whole: int = 16 * MIB  # a body that is read at once; its decoding keeps the interpreter for up to 50 ms
     stream: int = 256 * MIB  # a body that is read piece by piece
 
 
 def size(count: int) -> str:
-    """Write a number of bytes as a person would."""
+    """Format a number of bytes for people."""
     return f"{count / MIB:g} MiB" if count >= MIB else f"{count / KIB:g} KiB"

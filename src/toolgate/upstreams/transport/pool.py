@@ -1,4 +1,4 @@
-"""The connections to one origin: at most so many at work, the idle ones kept for a while, callers served in turn."""
+"""Pool the connections to one origin: a limit of busy ones, idle ones kept for a while, a queue of callers."""
 
 import asyncio
 from collections import deque
@@ -6,15 +6,15 @@ from collections.abc import Callable, Coroutine
 from math import inf
 from typing import Any
 
-from toolgate.conversation.errors import Unavailable
+from toolgate.conversation.errors import UpstreamUnavailable
 from toolgate.upstreams.transport.connection import Connection
 from toolgate.upstreams.transport.limits import Timeouts
 
 Dial = Callable[[float, Callable[[], Connection]], Coroutine[Any, Any, Connection]]
 
 
-class Pool:
-    """Lends connections out; a connection is a slot while it works, and a slot is never lost."""
+class ConnectionPool:
+    """Connections to one origin; each busy connection takes a slot, and every slot comes back."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, upstream: str, dial: Dial, limit: int, keepalive: float
@@ -27,14 +27,14 @@ class Pool:
         self._keepalive = keepalive
         self._busy = 0
         self._closed = False
-        self._all: set[Connection] = set()
-        self._idle: deque[Connection] = deque()  # the longest idle first; the last one is lent first
-        self._line: deque[asyncio.Future[None]] = deque()
-        self._sweeper: asyncio.TimerHandle | None = None
+        self._connections: set[Connection] = set()
+        self._idle: deque[Connection] = deque()  # the longest idle first; the last one is used first
+        self._queue: deque[asyncio.Future[None]] = deque()
+        self._sweep_timer: asyncio.TimerHandle | None = None
         self._emptied: asyncio.Future[None] | None = None
 
     def ready(self) -> Connection | None:
-        """An idle connection at once, if there is one and nobody has to wait."""
+        """Return an idle connection, if there is one and a slot is free."""
         if self._busy >= self._limit:
             return None
         connection = self._take_idle() if self._idle else None
@@ -43,83 +43,83 @@ class Pool:
         return connection
 
     async def acquire(self, timeouts: Timeouts, *, fresh: bool = False) -> Connection:
-        """A connection that is the caller's until its exchange ends: idle unless it must be `fresh`, else opened."""
-        await self._slot(timeouts.first_byte)
+        """Return a connection for one exchange: an idle one unless it must be `fresh`, else a new one."""
+        await self._wait_for_slot(timeouts.first_byte)
         try:
             connection = None if fresh else self._take_idle()
             if connection is None:
-                self._make_room()
+                self._close_oldest_idle()
                 connection = await self._open(timeouts.connect)
                 self._refuse_if_closed(connection)
         except BaseException:
-            self._pass_on()
+            self._release_slot()
             raise
         return connection
 
     def opened(self, connection: Connection) -> None:
-        self._all.add(connection)
+        self._connections.add(connection)
 
     def free(self, connection: Connection) -> None:
         if connection.open and not self._closed:
             connection.idle_since = self._loop.time()
             self._idle.append(connection)
-            if self._sweeper is None:
-                self._sweeper = self._loop.call_later(self._keepalive, self._sweep)
-        self._pass_on()
+            if self._sweep_timer is None:
+                self._sweep_timer = self._loop.call_later(self._keepalive, self._sweep)
+        self._release_slot()
 
     def lost(self, connection: Connection) -> None:
-        self._all.discard(connection)
+        self._connections.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)
-        if not self._all and self._emptied is not None and not self._emptied.done():
+        if not self._connections and self._emptied is not None and not self._emptied.done():
             self._emptied.set_result(None)
 
     @property
     def in_use(self) -> bool:
-        """Whether anything would be lost by forgetting this pool."""
-        return bool(self._all or self._busy)
+        """Whether there are connections or waiting callers."""
+        return bool(self._connections or self._busy)
 
     async def aclose(self) -> None:
-        """Close every socket and wait until they are gone; whoever waits in line is turned away."""
+        """Close every socket and wait until they are closed; waiting callers get an error."""
         self._closed = True
-        self._forget_sweeper()
-        while self._line:
-            waiter = self._line.popleft()
+        self._cancel_sweep()
+        while self._queue:
+            waiter = self._queue.popleft()
             if not waiter.done():
-                waiter.set_exception(self._gone())
-        for connection in tuple(self._all):
+                waiter.set_exception(self._closed_error())
+        for connection in tuple(self._connections):
             connection.abort()
-        if self._all:
+        if self._connections:
             self._emptied = self._loop.create_future()
             await self._emptied
 
-    async def _slot(self, limit: float) -> None:
+    async def _wait_for_slot(self, limit: float) -> None:
         if self._closed:
-            raise self._gone()
+            raise self._closed_error()
         if self._busy < self._limit:
             self._busy += 1
             return
         try:
             async with asyncio.timeout(limit if limit < inf else None):
-                await self._turn()
+                await self._wait_in_queue()
         except TimeoutError:
             text = f"all {self._limit} connections to {self.upstream} were busy for {limit:g} s"
-            raise Unavailable(text, status=503) from None
+            raise UpstreamUnavailable(text, status=503) from None
 
-    async def _turn(self) -> None:
+    async def _wait_in_queue(self) -> None:
         waiter = self._loop.create_future()
-        self._line.append(waiter)
+        self._queue.append(waiter)
         try:
             await waiter
         except asyncio.CancelledError:
             if not waiter.cancelled() and waiter.exception() is None:
-                self._pass_on()  # our turn came while we were leaving
+                self._release_slot()  # our turn came while we were leaving
             raise
 
-    def _pass_on(self) -> None:
-        """Give a slot to whoever has waited longest."""
-        while self._line:
-            waiter = self._line.popleft()
+    def _release_slot(self) -> None:
+        """Give the slot to the caller that has waited longest, or free it."""
+        while self._queue:
+            waiter = self._queue.popleft()
             if not waiter.done():
                 waiter.set_result(None)
                 return
@@ -132,12 +132,12 @@ class Pool:
                 return connection
         return None
 
-    def _make_room(self) -> None:
+    def _close_oldest_idle(self) -> None:
         if self._idle and len(self._idle) + self._busy > self._limit:
             self._idle.popleft().close()
 
     async def _open(self, limit: float) -> Connection:
-        """Dial, and forget a connection whose dialling failed or was cancelled: uvloop never reports the loss of it."""
+        """Open a connection; remove one whose opening failed or was cancelled, because uvloop never reports its loss."""
         made: list[Connection] = []
 
         def make() -> Connection:
@@ -155,21 +155,21 @@ class Pool:
     def _refuse_if_closed(self, connection: Connection) -> None:
         if self._closed:
             connection.close()
-            raise self._gone()
+            raise self._closed_error()
 
-    def _gone(self) -> Unavailable:
-        return Unavailable(f"the connections to {self.upstream} were closed here", status=503)
+    def _closed_error(self) -> UpstreamUnavailable:
+        return UpstreamUnavailable(f"the connections to {self.upstream} were closed here", status=503)
 
     def _sweep(self) -> None:
-        """Close what has been idle for too long, and come back when the next one will be."""
-        self._sweeper = None
+        """Close connections that were idle for too long, and set the timer for the next one."""
+        self._sweep_timer = None
         oldest = self._loop.time() - self._keepalive
         while self._idle and self._idle[0].idle_since <= oldest:
             self._idle.popleft().close()
         if self._idle:
-            self._sweeper = self._loop.call_at(self._idle[0].idle_since + self._keepalive, self._sweep)
+            self._sweep_timer = self._loop.call_at(self._idle[0].idle_since + self._keepalive, self._sweep)
 
-    def _forget_sweeper(self) -> None:
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-            self._sweeper = None
+    def _cancel_sweep(self) -> None:
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+            self._sweep_timer = None

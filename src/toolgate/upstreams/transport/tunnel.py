@@ -1,4 +1,4 @@
-"""The way to a TLS upstream through a proxy: CONNECT, then TLS inside. Knows nothing of what is said in there."""
+"""Open a tunnel through a proxy to a TLS upstream: CONNECT, then TLS inside."""
 
 import asyncio
 import re
@@ -15,11 +15,11 @@ _ANSWER = re.compile(rb"HTTP/1\.[01] (\d{3})[ \r].*?\r\n\r\n", re.DOTALL)
 
 
 class ProxyRefused(ConnectionError):
-    """The proxy did not open the way."""
+    """The proxy refused the tunnel."""
 
 
 class _Opening(asyncio.Protocol):
-    """Asks the proxy to connect; `opened` is done when it has."""
+    """Sends CONNECT to the proxy; `opened` is done when the proxy has connected."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, ask: bytes) -> None:
         self.opened: asyncio.Future[None] = loop.create_future()
@@ -48,7 +48,7 @@ class _Opening(asyncio.Protocol):
 async def open_tunnel(
     sock: socket.socket, origin: Origin, proxy: Proxy, tls: ssl.SSLContext, make: Callable[[], Connection]
 ) -> Connection:
-    """Have the proxy connect us to the origin, and start TLS with the origin itself."""
+    """Have the proxy connect to the origin, and start TLS with the origin itself."""
     loop = asyncio.get_running_loop()
     transport, opening = await loop.create_connection(lambda: _Opening(loop, _connect_line(origin, proxy)), sock=sock)
     try:

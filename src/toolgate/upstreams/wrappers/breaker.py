@@ -1,4 +1,4 @@
-"""Not asking an upstream that is down: the circuit.
+"""Stop sending requests to an upstream that is down: a circuit breaker.
 
     closed ──failures──▶ open ──cooldown──▶ one probe ──first piece──▶ closed on trial ──whole answer──▶ closed
                            ▲                    │                             │
@@ -13,16 +13,16 @@ from collections import deque
 from collections.abc import Callable
 from typing import Literal
 
-from toolgate.conversation.errors import Rejected, Unavailable, Unreachable, UpstreamFault
+from toolgate.conversation.errors import UpstreamFault, UpstreamRejected, UpstreamUnavailable, UpstreamUnreachable
 from toolgate.conversation.request import ModelRequest
-from toolgate.engine.ports import Answer, Model
-from toolgate.upstreams.wrappers.answers import Ending, watched
+from toolgate.engine.ports import Model, ModelStream
+from toolgate.upstreams.wrapped_streams import StreamEnd, with_end_listener
 
 CIRCUIT_OPEN = "circuit_open"
 
 
-class Breaker:
-    """A model that is left alone for `cooldown` seconds after `failures` in a row, or a share `rate` of the last `window`.
+class CircuitBreaker:
+    """A model that is not asked for `cooldown` seconds after `failures` in a row, or a share `rate` of the last `window`.
 
     The cooldown doubles up to `longest` until an answer is complete. What counts is the upstream's fault alone: neither
     a request that it rejects, nor a client that leaves, nor a limit of ours, nor status 429, which is about the caller's
@@ -48,7 +48,7 @@ class Breaker:
         self._recent: deque[bool] = deque(maxlen=window)
         self._shortest = self._cooldown = cooldown
         self._longest = longest
-        self._counted = Unreachable if unreachable_only else UpstreamFault
+        self._counted = UpstreamUnreachable if unreachable_only else UpstreamFault
         self._clock = clock
         self._in_a_row = 0
         self._open_until: float | None = None
@@ -57,18 +57,18 @@ class Breaker:
 
     @property
     def state(self) -> Literal["closed", "open", "probing"]:
-        """Where the circuit stands, for those who look on."""
+        """The state of the circuit, for status pages."""
         if self._open_until is None:
             return "closed"
         return "probing" if self._probing else "open"
 
     @property
     def ready(self) -> bool:
-        """Whether a request would be let through now."""
+        """Whether a request would be sent now."""
         return self._open_until is None or (not self._probing and self._clock() >= self._open_until)
 
-    async def ask(self, request: ModelRequest) -> Answer:
-        """The model's answer, or Unavailable at once while the circuit is open."""
+    async def ask(self, request: ModelRequest) -> ModelStream:
+        """Ask the model, or raise UpstreamUnavailable at once while the circuit is open."""
         era, probe = self._era, self._open_until is not None
         if probe and not self.ready:
             raise self._refusal()
@@ -86,21 +86,21 @@ class Breaker:
         if answer.whole:
             self._ended(era, "read")
             return answer
-        return watched(answer, lambda ending: self._ended(era, ending))
+        return with_end_listener(answer, lambda ending: self._ended(era, ending))
 
-    def _refusal(self) -> Unavailable:
+    def _refusal(self) -> UpstreamUnavailable:
         assert self._open_until is not None  # otherwise it is ready
         wait = max(self._open_until - self._clock(), 1.0)
         text = f"The upstream has failed too often and is left alone for another {wait:.0f} s."
-        return Unavailable(text, code=CIRCUIT_OPEN, status=503, retry_after=wait)
+        return UpstreamUnavailable(text, code=CIRCUIT_OPEN, status=503, retry_after=wait)
 
     def _answering(self, era: int) -> None:
         if era == self._era and self._open_until is not None:
             self._open_until = None
             self._in_a_row = self._failures - 1
 
-    def _ended(self, era: int, ending: Ending) -> None:
-        """Take an outcome into account, unless the circuit has opened since the question was asked."""
+    def _ended(self, era: int, ending: StreamEnd) -> None:
+        """Count an outcome, unless the circuit has opened since the request was sent."""
         if era != self._era:
             return
         match ending:
@@ -109,7 +109,7 @@ class Breaker:
                 self._cooldown = self._shortest
                 self._recent.append(False)
             case UpstreamFault() if not self._counts(ending):
-                self._answering(era)  # it is well enough to say no
+                self._answering(era)  # a rejection shows that it works
             case UpstreamFault():
                 self._in_a_row += 1
                 self._recent.append(True)
@@ -117,7 +117,7 @@ class Breaker:
                     self._open(ending.retry_after or 0.0)
 
     def _counts(self, fault: UpstreamFault) -> bool:
-        return isinstance(fault, self._counted) and not isinstance(fault, Rejected) and fault.status != 429
+        return isinstance(fault, self._counted) and not isinstance(fault, UpstreamRejected) and fault.status != 429
 
     def _too_many(self) -> bool:
         recent = self._recent

@@ -1,55 +1,64 @@
-"""Asking somebody else: models in order, until one begins to answer."""
+"""Try models in order until one begins to respond."""
 
 from collections.abc import Iterable, Sequence
 
-from toolgate.conversation.errors import Overloaded, Rejected, ToolgateError, UpstreamFault
+from toolgate.conversation.errors import Overloaded, ToolgateError, UpstreamFault, UpstreamRejected
 from toolgate.conversation.request import ModelRequest
-from toolgate.engine.ports import Answer, Model
-from toolgate.upstreams.wrappers.answers import noted
+from toolgate.engine.ports import Model, ModelStream
+from toolgate.upstreams.wrapped_streams import with_warning
 
 TOO_LONG = "context_length_exceeded"
 
 
-class Fallback:
-    """A chain of models: the next is asked when one cannot be reached, is full, times out or makes no sense.
+class FallbackModel:
+    """A chain of models: the next is tried when one cannot be reached, is full, times out or sends garbage.
 
-    A request that was refused for what it says is not tried elsewhere, save one that is too long for this model, if
-    `when_too_long` says so.
+    A rejected request is not tried elsewhere, except if the upstream does not have the model (404), or if the request is
+    too long for this model and `when_too_long` says so.
     """
 
-    def __init__(self, models: Sequence[Model], *, when_too_long: bool = False) -> None:
-        self._models = tuple(models)
+    def __init__(self, models: Sequence[Model], names: Sequence[str] = (), *, when_too_long: bool = False) -> None:
+        """`names` are those of the models, for the warning that one has failed."""
+        named = names or [f"model {number}" for number in range(1, len(models) + 1)]
+        self._models = tuple(zip(named, models, strict=True))
         self._when_too_long = when_too_long
 
-    async def ask(self, request: ModelRequest) -> Answer:
-        """The answer of the first model that begins one."""
+    async def ask(self, request: ModelRequest) -> ModelStream:
+        """Return the response of the first model that begins one."""
         return await first_answer(self._models, request, self._when_too_long)
 
 
-async def first_answer(models: Iterable[Model], request: ModelRequest, when_too_long: bool = False) -> Answer:
-    """The answer of the first model that begins one, with a warning if it was not the first; else the last fault."""
+async def first_answer(
+    models: Iterable[tuple[str, Model]], request: ModelRequest, when_too_long: bool = False
+) -> ModelStream:
+    """Return the response of the first model that begins one, with a warning if others failed before; else raise."""
     faults: list[ToolgateError] = []
-    for model in models:
+    failed: list[str] = []
+    for name, model in models:
         try:
             answer = await model.ask(request)
         except (UpstreamFault, Overloaded) as fault:
-            if isinstance(fault, Rejected) and not (when_too_long and fault.code == TOO_LONG):
+            if isinstance(fault, UpstreamRejected) and not _may_fit_elsewhere(fault, when_too_long):
                 raise
             faults.append(fault)
+            failed.append(f"{name} failed ({fault.code})")
         else:
-            return noted(answer, _amends(answer.upstream, faults)) if faults else answer
+            return with_warning(answer, "; ".join([*failed, f"{name} answered"])) if faults else answer
     if len(faults) == 1:
         raise faults[0]
     raise _summary(faults) from faults[-1]
 
 
-def _amends(upstream: str, faults: list[ToolgateError]) -> str:
-    codes = ", ".join([fault.code for fault in faults])
-    return f"{upstream} answered after {len(faults)} before it had failed ({codes})"
+def _may_fit_elsewhere(fault: UpstreamRejected, when_too_long: bool) -> bool:
+    """Return whether another model may take a request that this one rejected.
+
+    A 404 is about the configured model or address, which the client did not choose.
+    """
+    return fault.status == 404 or (when_too_long and fault.code == TOO_LONG)
 
 
 def _summary(faults: list[ToolgateError]) -> ToolgateError:
-    """The last fault; its message says how many there were, and the shortest wait that any of them named is kept."""
+    """Return the last fault with the number of faults in its message and the shortest wait of them all."""
     last = faults[-1]
     waits = [fault.retry_after for fault in faults if fault.retry_after is not None]
     summary = type(last)(

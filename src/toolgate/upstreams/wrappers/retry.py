@@ -1,7 +1,7 @@
-"""Asking the same upstream again, where that is safe and while there is a budget for it.
+"""Retry requests to the same upstream, where that is safe and while there is a budget for it.
 
-Asking a model costs money, so only an upstream that could not be reached or said that it is busy or broken is asked
-again. One that fell silent or broke off may have done the work already and is not, unless the operator says so.
+A model's work costs money, so a request is repeated only if the upstream could not be reached or reported that it is busy
+or broken. An upstream that fell silent or broke off may have done the work already, so that only `unsafe` repeats it.
 """
 
 import asyncio
@@ -9,17 +9,17 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 
-from toolgate.conversation.errors import Garbled, TimedOut, Unavailable, UpstreamFault
+from toolgate.conversation.errors import MalformedResponse, UpstreamFault, UpstreamTimeout, UpstreamUnavailable
 from toolgate.conversation.request import ModelRequest
-from toolgate.engine.ports import Answer, Model
+from toolgate.engine.ports import Model, ModelStream
 from toolgate.upstreams.wrappers.breaker import CIRCUIT_OPEN
 
-# All but the last are still so a second later; the last may have been answered, and paid for, already.
+# All but the last would fail again a second later; the last may have been processed, and billed, already.
 _LASTING = frozenset({CIRCUIT_OPEN, "upstream_auth", "upstream_redirect", "upstream_closed"})
 
 
 class RetryBudget:
-    """A purse shared by all who ask one upstream: every request pays in a fraction of a retry, every retry costs one.
+    """A budget shared by all requests to one upstream: each adds a fraction of a retry, each retry takes one.
 
     Under a constant failure retries stay at `ratio` of the requests plus `floor`, which comes back in `per` seconds so
     that an upstream with few requests is asked again too. `most` is what a long good time can save up.
@@ -42,12 +42,12 @@ class RetryBudget:
         self._seen = clock()
 
     def deposit(self) -> None:
-        """A request was made."""
+        """Add the share of one request."""
         if self._balance < self._most:
             self._balance = min(self._most, self._balance + self._ratio)
 
     def withdraw(self) -> bool:
-        """Whether one retry may be made; it is paid for."""
+        """Take one retry from the budget; False if there is none."""
         self._refill()
         if self._balance < 1:
             return False
@@ -62,11 +62,11 @@ class RetryBudget:
             self._balance = min(self._floor, self._balance + earned)
 
 
-class Retrying:
+class RetryingModel:
     """A model asked up to `attempts` times, with a random wait before each retry that grows from `first` to `longest`.
 
-    A longer wait that the upstream asks for is kept up to `patience` seconds; beyond that the fault is raised at once,
-    so that somebody else may be asked. `unsafe` also retries timeouts and garbled beginnings, which may be paid twice.
+    A longer wait that the upstream demands is kept up to `patience` seconds; beyond that the fault is raised at once,
+    so that another upstream may be tried. `unsafe` also retries timeouts and garbled beginnings, which may be billed twice.
     """
 
     def __init__(
@@ -88,12 +88,12 @@ class Retrying:
         self._first = first
         self._longest = longest
         self._patience = patience
-        self._retried = (Unavailable, TimedOut, Garbled) if unsafe else (Unavailable,)
+        self._retried = (UpstreamUnavailable, UpstreamTimeout, MalformedResponse) if unsafe else (UpstreamUnavailable,)
         self._sleep = sleep
         self._chance = chance
 
-    async def ask(self, request: ModelRequest) -> Answer:
-        """The first answer that begins; when none does, the last fault."""
+    async def ask(self, request: ModelRequest) -> ModelStream:
+        """Return the first response that begins; when none does, raise the last fault."""
         self._budget.deposit()
         attempt = 1
         while True:
@@ -114,5 +114,5 @@ class Retrying:
         return self._budget.withdraw()
 
     def _jitter(self, attempt: int) -> float:
-        """Anything up to the doubled wait: callers who failed together must not come back together."""
+        """Return a random wait up to the doubled one, so that callers who failed together do not retry together."""
         return self._chance() * min(self._longest, self._first * 2.0 ** (attempt - 1))

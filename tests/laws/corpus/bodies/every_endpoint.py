@@ -1,6 +1,6 @@
-"""Nine megabytes of text and of small values for every endpoint that takes a body."""
+"""Megabytes of text and of small values for every endpoint that takes a body."""
 
-from tests.laws.gateway import Gateway
+from tests.laws.gateway import Gateway, size
 
 VARIANTS = (
     "/v1/chat/completions",
@@ -30,9 +30,7 @@ FIELDS = ("input", "messages", "items", "prompt", "model", "name", "metadata", "
 
 
 async def play(gateway: Gateway, path: str) -> None:
-    text = b"x" * 9_000_000
-    await gateway.post(
-        path, b'{"model":"openai_chat","input":"%s","prompt":"%s"}' % (text[:4_500_000], text[:4_500_000])
-    )
-    lists = b",".join(b'"%s":[%s0]' % (field.encode(), b'{"a":[]},' * 100_000) for field in FIELDS)
+    text = b"x" * size(3_000_000, 9_000_000)
+    await gateway.post(path, b'{"model":"openai_chat","input":"%s","prompt":"%s"}' % (text[::2], text[::2]))
+    lists = b",".join(b'"%s":[%s0]' % (field.encode(), b'{"a":[]},' * size(30_000, 110_000)) for field in FIELDS)
     await gateway.post(path, b"{" + lists + b"}")

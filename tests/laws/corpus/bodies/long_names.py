@@ -1,5 +1,7 @@
 """Names of megabytes: the model, the tools, the roles, the ids."""
 
+from typing import Any
+
 from tests.laws.gateway import Gateway
 
 LONG = "n" * 4_000_000
@@ -7,7 +9,7 @@ VARIANTS = ("model", "tool", "role", "id", "stop")
 
 
 async def play(gateway: Gateway, kind: str) -> None:
-    more: dict[str, object] = {}
+    more: dict[str, Any] = {}
     if kind == "tool":
         more["tools"] = [{"type": "function", "function": {"name": LONG, "parameters": {}}}]
     elif kind == "role":
@@ -16,5 +18,5 @@ async def play(gateway: Gateway, kind: str) -> None:
         more["messages"] = [{"role": "user", "content": "Hi"}, {"role": "tool", "tool_call_id": LONG, "content": "x"}]
     elif kind == "stop":
         more["stop"] = [LONG]
-    heard = await gateway.ask("openai_chat", LONG if kind == "model" else "anthropic", **more)
-    assert heard.status in (200, 400, 404, 502)
+    response = await gateway.ask("openai_chat", LONG if kind == "model" else "anthropic", **more)
+    assert response.status in (200, 400, 404, 502)

@@ -5,6 +5,6 @@ from tests.laws.gateway import Gateway
 
 async def play(gateway: Gateway) -> None:
     keys = b",".join([b'"%x" :1' % number for number in range(300_000)])
-    heard = await gateway.post("/v1/chat/completions", b'{"model":"openai_chat","messages":[],"x":{' + keys + b"}}")
-    assert heard.status == 400
-    assert "keys" in heard.json["error"]["message"]
+    response = await gateway.post("/v1/chat/completions", b'{"model":"openai_chat","messages":[],"x":{' + keys + b"}}")
+    assert response.status == 400
+    assert "keys" in response.json["error"]["message"]

@@ -1,6 +1,8 @@
-"""One message of 45,000 parts: translated, kept, counted, and written out for a model that only writes text."""
+"""One message of tens of thousands of parts: translated, kept, counted, and written for a model that only writes text."""
 
-from tests.laws.gateway import Gateway
+from typing import Any
+
+from tests.laws.gateway import Gateway, size
 
 PATHS = {
     "chat": "/v1/chat/completions",
@@ -16,8 +18,8 @@ VARIANTS = tuple(PATHS)
 
 async def play(gateway: Gateway, way: str) -> None:
     kind = "input_text" if way in ("responses", "conversation") else "text"
-    message = {"role": "user", "content": [{"type": kind, "text": "A word or two."}] * 45_000}
-    body = {"model": "text" if way == "text" else "openai_chat", "messages": [message]}
+    message = {"role": "user", "content": [{"type": kind, "text": "A word or two."}] * size(20_000, 45_000)}
+    body: dict[str, Any] = {"model": "text" if way == "text" else "openai_chat", "messages": [message]}
     match way:
         case "kept":
             body["store"] = True

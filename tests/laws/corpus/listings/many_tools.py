@@ -1,22 +1,24 @@
 """Thousands of server tools that are listed, and offered to a model."""
 
-import json
+import asyncio
 
-from tests.laws.gateway import Gateway, call_answer, chat_answer
+from tests.laws.gateway import Gateway, call_answer, chat_answer, size
 
-TOOL = {"description": "Does something.", "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": True}}
+TOOLS = size(900, 1_000)
 
 
 async def play(gateway: Gateway) -> None:
-    tools = gateway.place / "tools.json"
-    tools.write_text(json.dumps([{"name": f"tool_{number}", **TOOL} for number in range(900)]))
-    plain = gateway.configuration()
-    server = {**plain["tools"]["mcp"]["pipe"], "env": {"MCP_TOOLS": str(tools)}}
-    many = {f"pipe{number}": server for number in range(3)}
-    await gateway.reload(json.dumps({**plain, "tools": {**plain["tools"], "mcp": many}}))
     try:
-        await gateway.get("/v1/tools")
+        await gateway.run_tool("pipe_send", form="small", count=TOOLS)
+        await _until_listed(gateway, TOOLS)
         gateway.play(call_answer("repeat", {"text": "x"}), chat_answer())
         assert (await gateway.ask_with_tools()).status == 200
     finally:
-        await gateway.reload()
+        await gateway.run_tool("pipe_send", form="small", count=0)
+    await _until_listed(gateway, 0)
+
+
+async def _until_listed(gateway: Gateway, count: int) -> None:
+    async with asyncio.timeout(60):
+        while (await gateway.get("/v1/tools")).body.count(b'"name":"pipe_small_') != count:  # noqa: ASYNC110
+            await asyncio.sleep(0.2)

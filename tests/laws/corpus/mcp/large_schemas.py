@@ -24,5 +24,5 @@ async def _until_offered(gateway: Gateway, count: int) -> None:
 
 
 async def _offers(gateway: Gateway, count: int) -> bool:
-    heard = await gateway.get("/v1/tools?name=pipe_large_*")
-    return heard.body.count(b'"name":"pipe_large_') == count
+    response = await gateway.get("/v1/tools?name=pipe_large_*")
+    return response.body.count(b'"name":"pipe_large_') == count

@@ -14,5 +14,5 @@ VARIANTS = tuple(FORMS)
 
 async def play(gateway: Gateway, form: str) -> None:
     text, count = FORMS[form]
-    heard = await gateway.run_tool("pipe_send", form=form, text=text, count=count)
-    assert heard.status == 200
+    response = await gateway.run_tool("pipe_send", form=form, text=text, count=count)
+    assert response.status == 200

@@ -5,8 +5,8 @@ from tests.laws.gateway import Gateway
 
 async def play(gateway: Gateway) -> None:
     for _ in range(3):
-        heard = await gateway.ask("openai_chat", "openai_chat", "x" * 4_000_000, store=True)
-        assert heard.status in (200, 413)
+        response = await gateway.ask("openai_chat", "openai_chat", "x" * 4_000_000, store=True)
+        assert response.status in (200, 413)
     listed = (await gateway.get("/v1/chats?limit=100")).json["data"]
     for chat in listed[:3]:
         await gateway.get(f"/v1/chats/{chat['id']}")

@@ -6,8 +6,8 @@ VARIANTS = ("absent", "present")
 
 
 async def play(gateway: Gateway, kind: str) -> None:
-    heard = await gateway.ask("openai_responses", "openai_chat")
-    id = heard.json["output"][0]["id"] if kind == "present" else "msg_absent"
+    response = await gateway.ask("openai_responses", "openai_chat")
+    id = response.json["output"][0]["id"] if kind == "present" else "msg_absent"
     references = [{"type": "item_reference", "id": id if kind == "present" else f"{id}{n}"} for n in range(100_000)]
-    heard = await gateway.ask("openai_responses", "openai_chat", input=references)
-    assert heard.status in (200, 400, 404, 413)
+    response = await gateway.ask("openai_responses", "openai_chat", input=references)
+    assert response.status in (200, 400, 404, 413)

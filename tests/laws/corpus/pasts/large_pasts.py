@@ -9,8 +9,8 @@ VARIANTS = ("chain", "many turns", "many items", "conversation", "references", "
 
 
 async def respond(gateway: Gateway, input: Any, **more: Any) -> Any:
-    heard = await gateway.post("/v1/responses", {"model": "openai_chat", "input": input, **more})
-    return heard.json
+    response = await gateway.post("/v1/responses", {"model": "openai_chat", "input": input, **more})
+    return response.json
 
 
 async def chain(gateway: Gateway, text: str, turns: int) -> str | None:

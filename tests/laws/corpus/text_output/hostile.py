@@ -1,7 +1,7 @@
 """Output of models that only write text: beginnings of calls without end, marks of every syntax, quotes, escapes."""
 
 from tests.laws.answers import streamed, whole
-from tests.laws.gateway import Gateway
+from tests.laws.gateway import Gateway, size
 from toolgate.conversation.message import Text
 
 PIECES = {
@@ -30,8 +30,8 @@ TOOL = {
 async def play(gateway: Gateway, variant: str) -> None:
     kind, model = variant.split("-")
     piece = PIECES[kind]
-    text = piece * (400_000 // len(piece))
+    text = piece * (size(150_000, 1_000_000) // len(piece))
     gateway.play(whole("openai_chat", Text(text)))
     await gateway.ask("openai_chat", model, tools=[TOOL])
-    gateway.play(streamed("openai_chat", Text(piece), times=10_000))
+    gateway.play(streamed("openai_chat", Text(piece), times=size(4_000, 30_000)))
     await gateway.ask("openai_chat", model, stream=True, tools=[TOOL])

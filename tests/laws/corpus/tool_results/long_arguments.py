@@ -15,8 +15,8 @@ async def play(gateway: Gateway, kind: str) -> None:
     }[kind]
     name = {"asked": "harmful", "unknown": "absent"}.get(kind, "repeat")
     gateway.play(call_answer(name, arguments), chat_answer())
-    heard = await gateway.ask("openai_responses", "openai_chat", tool_execution="auto", use_server_tools=True)
-    assert heard.status in (200, 400, 502)
+    response = await gateway.ask("openai_responses", "openai_chat", tool_execution="auto", use_server_tools=True)
+    assert response.status in (200, 400, 502)
     if kind == "asked":
         await gateway.get("/v1/approvals?limit=100")
         await gateway.post("/v1/approvals/deny_all", {})

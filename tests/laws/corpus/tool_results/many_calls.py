@@ -7,5 +7,5 @@ VARIANTS = ("openai_chat", "openai_responses")
 
 async def play(gateway: Gateway, client: str) -> None:
     gateway.play(call_answer("repeat", {"text": "ab ", "count": 85_000}, 60), chat_answer())
-    heard = await gateway.ask(client, "openai_chat", tool_execution="auto", use_server_tools=True)
-    assert heard.status == 200
+    response = await gateway.ask(client, "openai_chat", tool_execution="auto", use_server_tools=True)
+    assert response.status == 200

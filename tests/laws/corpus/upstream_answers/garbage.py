@@ -1,19 +1,22 @@
 """Answers that are no answers: blanks, HTML, an endless line, brackets, lone surrogates, enormous numbers, errors."""
 
-from tests.laws.gateway import Gateway, Served
+from tests.laws.gateway import Gateway, Served, size
+from toolgate.upstreams.transport.limits import ResponseSizeLimits
+
+WHOLE = ResponseSizeLimits().whole - 100  # bytes beside the hostile ones
 
 VARIANTS = ("blank", "html", "line", "brackets", "surrogates", "number", "error", "newlines", "returns", "braces")
 BODIES = {
-    "blank": b" " * 8_000_000,
-    "html": b"<html>" + b"<p>" * 1_000_000,
-    "line": b"data: " + b"x" * 15_000_000,
-    "brackets": b"[" * 8_000_000,
-    "surrogates": b'{"choices":[{"message":{"content":"' + b"\\ud800" * 1_300_000 + b'"}}]}',
-    "number": b'{"choices":[{"message":{"content":' + b"9" * 8_000_000 + b"}}]}",
-    "error": b'{"error":{"message":"' + b"x" * 8_000_000 + b'"}}',
-    "newlines": b"\n" * 2_000_000,
-    "returns": b"\r\n\r" * 1_000_000,
-    "braces": b"{}" * 4_000_000,
+    "blank": b" " * size(3_000_000, WHOLE),
+    "html": b"<html>" + b"<p>" * size(300_000, WHOLE // 3),
+    "line": b"data: " + b"x" * size(5_000_000, WHOLE),
+    "brackets": b"[" * size(3_000_000, WHOLE),
+    "surrogates": b'{"choices":[{"message":{"content":"' + b"\\ud800" * size(400_000, WHOLE // 6) + b'"}}]}',
+    "number": b'{"choices":[{"message":{"content":' + b"9" * size(3_000_000, WHOLE) + b"}}]}",
+    "error": b'{"error":{"message":"' + b"x" * size(3_000_000, WHOLE) + b'"}}',
+    "newlines": b"\n" * size(600_000, WHOLE),
+    "returns": b"\r\n\r" * size(300_000, WHOLE // 3),
+    "braces": b"{}" * size(1_000_000, WHOLE // 2),
 }
 
 

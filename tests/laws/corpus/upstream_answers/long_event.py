@@ -1,7 +1,7 @@
-"""A stream with one event of eight megabytes."""
+"""A stream with one event of megabytes."""
 
 from tests.laws.answers import PAIRS, streamed
-from tests.laws.gateway import Gateway
+from tests.laws.gateway import Gateway, size
 from toolgate.conversation.message import Text
 
 VARIANTS = PAIRS
@@ -9,5 +9,5 @@ VARIANTS = PAIRS
 
 async def play(gateway: Gateway, pair: str) -> None:
     client, upstream = pair.split("-")
-    gateway.play(streamed(upstream, Text("word " * 1_600_000)))
+    gateway.play(streamed(upstream, Text("word " * size(600_000, 1_600_000))))
     assert (await gateway.ask(client, upstream, stream=True)).status == 200

@@ -1,7 +1,7 @@
-"""A whole answer with one text of fifteen megabytes."""
+"""A whole answer with one text of megabytes."""
 
 from tests.laws.answers import PAIRS, whole
-from tests.laws.gateway import Gateway
+from tests.laws.gateway import Gateway, size
 from toolgate.conversation.message import Text
 
 VARIANTS = PAIRS
@@ -9,5 +9,5 @@ VARIANTS = PAIRS
 
 async def play(gateway: Gateway, pair: str) -> None:
     client, upstream = pair.split("-")
-    gateway.play(whole(upstream, Text("word " * 3_000_000)))
+    gateway.play(whole(upstream, Text("word " * size(1_000_000, 3_300_000))))
     await gateway.ask(client, upstream)

@@ -1,7 +1,7 @@
-"""A stream of thirty thousand empty events before the first word: nothing is told until then."""
+"""A stream of thousands of empty events before the first word: nothing is told until then."""
 
 from tests.laws.answers import streamed
-from tests.laws.gateway import Gateway, Served
+from tests.laws.gateway import Gateway, Served, size
 from toolgate.conversation.message import Text
 
 VARIANTS = ("openai_chat", "openai_responses", "anthropic", "ollama")
@@ -15,5 +15,5 @@ EMPTY = {
 
 async def play(gateway: Gateway, upstream: str) -> None:
     served = streamed(upstream, Text("x"))
-    gateway.play(Served([EMPTY[upstream] * 30_000, *served.body], served.content_type))
+    gateway.play(Served([EMPTY[upstream] * size(12_000, 100_000), *served.body], served.content_type))
     await gateway.ask(upstream, upstream, stream=True)

@@ -1,11 +1,11 @@
-"""HTTP services described by OpenAPI documents, each operation a tool. A document is a stranger's, and is read as one.
+"""A source of tools from an OpenAPI document: each operation of the service is a tool. Documents are not trusted.
 
-document.py     bytes → plain JSON within bounds
-reference.py    what a local `$ref` means
-schema.py       its schemas → JSON Schema that stands alone
-parameter.py    arguments → path, query, headers and cookies
-body.py         arguments → a body
-operation.py    one operation → a ToolSpec and the way to its request
+bounded_yaml.py     parse the bytes of a document within bounds
+reference.py    resolve a local `$ref`
+schema.py       translate schemas into JSON Schema without references to the document
+parameter.py    encode arguments in the path, query, headers and cookies
+body.py         encode arguments in a body
+operation.py    turn one operation into a ToolSpec and a way to make its request
 source.py       OpenApiSource
 """
 

@@ -1,4 +1,4 @@
-"""Arguments as the body of a request: JSON, a form, or plain text. Knows no document."""
+"""Encode arguments as the body of a request: JSON, a form, or plain text. Knows no document."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -7,14 +7,14 @@ import msgspec
 from msgspec import Struct
 
 from toolgate.tools.sources.http import is_json
-from toolgate.tools.sources.openapi.parameter import Parameter, query_with
-from toolgate.tools.sources.openapi.reference import Unusable
+from toolgate.tools.sources.openapi.parameter import OperationParameter, query_with
+from toolgate.tools.sources.openapi.reference import UnusableOperation
 
 Form = Literal["json", "form", "text"]
 
 
-class Body(Struct, frozen=True):
-    """A body of so many `fields`, argument by property; without any it is the argument `whole` as it stands."""
+class RequestBody(Struct, frozen=True):
+    """How arguments become a body: `fields` maps arguments to properties; else the argument `whole` is the body."""
 
     media_type: str
     form: Form
@@ -23,7 +23,7 @@ class Body(Struct, frozen=True):
     required: bool = False
 
     def write(self, arguments: Mapping[str, Any]) -> bytes | None:
-        """The body, or None if no argument of it was given."""
+        """Encode the body; None if no argument of it was given."""
         if self.whole is not None:
             return self._encoded(arguments[self.whole]) if self.whole in arguments else None
         given = {name: arguments[one] for one, name in self.fields.items() if one in arguments}
@@ -37,13 +37,14 @@ class Body(Struct, frozen=True):
                 return str(value).encode()
             case "form":
                 fields = [
-                    Parameter(name, name, "query", "form", True, isinstance(one, dict)) for name, one in value.items()
+                    OperationParameter(name, name, "query", "form", True, isinstance(one, dict))
+                    for name, one in value.items()
                 ]
                 return query_with(fields, value).encode("ascii")
 
 
 def chosen(content: Mapping[str, Any]) -> tuple[str, Form]:
-    """The media type that we would rather write."""
+    """Choose the media type of a request: JSON before forms before text."""
     kinds = {kind.partition(";")[0].strip().lower(): kind for kind in content}
     for kind, name in kinds.items():
         if is_json(kind) or kind in ("*/*", "application/*"):
@@ -53,4 +54,4 @@ def chosen(content: Mapping[str, Any]) -> tuple[str, Form]:
     text = next((name for kind, name in kinds.items() if kind.startswith("text/")), None)
     if text is not None:
         return text, "text"
-    raise Unusable(f"it takes only {', '.join(kinds)[:100] or 'bodies of no type'}")
+    raise UnusableOperation(f"it takes only {', '.join(kinds)[:100] or 'bodies of no type'}")

@@ -1,4 +1,4 @@
-"""Arguments as OpenAPI spells them: in the path, the query, headers and cookies. Knows no document."""
+"""Encode arguments by OpenAPI's rules in the path, the query, headers and cookies. Knows no document."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -17,14 +17,14 @@ STYLES: Mapping[Where, tuple[str, ...]] = {
     "header": ("simple",),
     "cookie": ("form",),
 }
-"""What can be written; the first of each is what an unstyled parameter has."""
+"""The styles that can be encoded; the first of each is the default."""
 
-_BETWEEN = {"spaceDelimited": " ", "pipeDelimited": "|"}
+_DELIMITERS = {"spaceDelimited": " ", "pipeDelimited": "|"}
 _MAX_SEGMENT = 2000
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
-class Parameter(Struct, frozen=True):
+class OperationParameter(Struct, frozen=True):
     """A parameter of an operation; `argument` is its name among the tool's arguments."""
 
     name: str
@@ -35,8 +35,8 @@ class Parameter(Struct, frozen=True):
     as_json: bool = False
 
 
-def path_with(template: str, parameters: Iterable[Parameter], arguments: Mapping[str, Any]) -> str:
-    """The path, each value kept to its own segment: none can climb to another one."""
+def path_with(template: str, parameters: Iterable[OperationParameter], arguments: Mapping[str, Any]) -> str:
+    """Encode the path; no value can leave its own segment."""
     path = template
     for one in parameters:
         path = path.replace(f"{{{one.name}}}", _segment(one, arguments[one.argument]))
@@ -45,14 +45,14 @@ def path_with(template: str, parameters: Iterable[Parameter], arguments: Mapping
     return path
 
 
-def pairs(one: Parameter, value: Any) -> list[tuple[str, str]]:
-    """The names and values that a parameter adds to a query."""
+def pairs(one: OperationParameter, value: Any) -> list[tuple[str, str]]:
+    """List the names and values that a parameter adds to a query."""
     if one.as_json:
         return [(one.name, _json(value))]
     if isinstance(value, list):
         if one.explode and one.style == "form":
             return [(one.name, _text(item)) for item in value]
-        return [(one.name, _BETWEEN.get(one.style, ",").join(map(_text, value)))]
+        return [(one.name, _DELIMITERS.get(one.style, ",").join(map(_text, value)))]
     if isinstance(value, dict):
         if one.style == "deepObject":
             return [(f"{one.name}[{key}]", _text(item)) for key, item in value.items()]
@@ -62,14 +62,14 @@ def pairs(one: Parameter, value: Any) -> list[tuple[str, str]]:
     return [(one.name, _text(value))]
 
 
-def query_with(parameters: Iterable[Parameter], arguments: Mapping[str, Any]) -> str:
-    """The query, without its question mark."""
+def query_with(parameters: Iterable[OperationParameter], arguments: Mapping[str, Any]) -> str:
+    """Encode the query, without its question mark."""
     found = [pair for one in parameters for pair in pairs(one, arguments[one.argument])]
     return "&".join([f"{quote(name, safe='[]')}={quote(value, safe='')}" for name, value in found])
 
 
-def headers_with(parameters: Iterable[Parameter], arguments: Mapping[str, Any]) -> dict[str, str]:
-    """Headers, cookies among them."""
+def headers_with(parameters: Iterable[OperationParameter], arguments: Mapping[str, Any]) -> dict[str, str]:
+    """Encode headers and cookies."""
     headers: dict[str, str] = {}
     cookies: list[str] = []
     for one in parameters:
@@ -79,14 +79,14 @@ def headers_with(parameters: Iterable[Parameter], arguments: Mapping[str, Any]) 
         else:
             headers[one.name] = _json(value) if one.as_json else _simple(value, one.explode)
     if any(_CONTROL.search(value) for value in headers.values()):
-        raise ToolFailure("a value that goes into a header holds a line break or another control character")
+        raise ToolFailure("a value that goes into a header contains a line break or another control character")
     return {**headers, "Cookie": "; ".join(cookies)} if cookies else headers
 
 
-def _segment(one: Parameter, value: Any) -> str:
+def _segment(one: OperationParameter, value: Any) -> str:
     text = _json(value) if one.as_json else _simple(value, one.explode)
     if not text or _CONTROL.search(text):
-        raise ToolFailure(f"{one.argument} goes into a path: it must not be empty or hold control characters")
+        raise ToolFailure(f"{one.argument} goes into a path: it must not be empty or contain control characters")
     # Encoded, a slash is no slash; but not every server agrees, so no part of the value may be a step up.
     if any(part in (".", "..") for part in re.split(r"[/\\]", unquote(text))):
         raise ToolFailure(f"{one.argument} goes into a path: '.' and '..' are not allowed in it")

@@ -1,38 +1,38 @@
-"""What a `$ref` inside a document means. Only the document itself is looked into: nothing is opened, nothing fetched."""
+"""Resolve a `$ref` inside a document. Only the document itself is searched: nothing is opened or fetched."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
-from toolgate.tools.sources.openapi.document import DocumentError
+from toolgate.tools.sources.openapi.bounded_yaml import DocumentError
 
-_LONGEST_CHAIN = 16
+_MAX_CHAIN = 16
 
 
-class Unusable(Exception):
+class UnusableOperation(Exception):
     """One operation cannot be a tool; the message completes "… is left out: "."""
 
 
 def mapped(value: Any) -> Mapping[str, Any]:
-    """The value if it is an object, an empty one otherwise: a document may hold anything anywhere."""
+    """Return the value if it is an object, else an empty one: a document may contain anything anywhere."""
     return value if isinstance(value, dict) else {}
 
 
 def listed(value: Any) -> Sequence[Any]:
-    """The value if it is a list, an empty one otherwise."""
+    """Return the value if it is a list, else an empty one."""
     return value if isinstance(value, list) else ()
 
 
-class References:
-    """The document, as the place where references lead."""
+class DocumentReferences:
+    """Resolves the references of one document."""
 
     def __init__(self, document: Mapping[str, Any]) -> None:
         self._document = document
 
     def target(self, pointer: str) -> Any:
-        """What a local reference points to."""
+        """Return the value that a local reference points to."""
         if not pointer.startswith("#/"):
-            raise Unusable(f"its reference {pointer[:100]!r} leads out of the document")
+            raise UnusableOperation(f"its reference {pointer[:100]!r} leads out of the document")
         here: Any = self._document
         for step in pointer[2:].split("/"):
             name = unquote(step).replace("~1", "/").replace("~0", "~")
@@ -41,21 +41,21 @@ class References:
             elif isinstance(here, dict) and name in here:
                 here = here[name]
             else:
-                raise Unusable(f"its reference {pointer[:100]!r} leads nowhere")
+                raise UnusableOperation(f"its reference {pointer[:100]!r} leads nowhere")
         return here
 
     def follow(self, node: Any) -> Mapping[str, Any]:
-        """The object that a node is or refers to."""
-        for _ in range(_LONGEST_CHAIN):
+        """Return the object that a node is or refers to."""
+        for _ in range(_MAX_CHAIN):
             if not isinstance(node, dict):
-                raise Unusable("something that should be an object is not")
+                raise UnusableOperation("something that should be an object is not")
             if "$ref" not in node:
                 return node
             node = self.target(str(node["$ref"]))
-        raise Unusable("its references go round in a circle")
+        raise UnusableOperation("its references form a cycle")
 
     def section(self, *names: str) -> Mapping[str, Any]:
-        """A part of the document, empty if it is not there."""
+        """Return a section of the document, empty if it is missing."""
         here: Any = self._document
         for name in names:
             here = here.get(name) if isinstance(here, dict) else None

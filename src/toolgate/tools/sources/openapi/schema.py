@@ -1,18 +1,18 @@
-"""The schemas of a document as JSON Schema that stands alone. What is referred to goes into `$defs`, once.
+"""Translate the schemas of a document into self-contained JSON Schema, with referenced ones in `$defs`.
 
-Only keywords that are known are taken over: what could fetch something, or change what a reference means (`$id`,
-`$dynamicRef`, `$schema`), stays behind. Knows nothing of operations.
+Only known keywords are copied: those that could fetch something or change the meaning of a reference (`$id`,
+`$dynamicRef`, `$schema`) are left out. Knows nothing of operations.
 """
 
 import re
 from collections.abc import Mapping
 from typing import Any
 
-from toolgate.tools.sources.openapi.reference import References, Unusable, listed, mapped
+from toolgate.tools.sources.openapi.reference import DocumentReferences, UnusableOperation, listed, mapped
 
 MAX_NODES = 2000
 MAX_DEPTH = 32
-_AS_IS = frozenset(
+_COPIED = frozenset(
     {
         *("type", "title", "description", "default", "examples", "deprecated", "format", "enum", "const", "pattern"),
         *("multipleOf", "maximum", "minimum", "exclusiveMaximum", "exclusiveMinimum", "maxLength", "minLength"),
@@ -27,22 +27,23 @@ _ONE = frozenset(
     }
 )
 _MANY = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
+_CHOICES = ("oneOf", "anyOf", "not", "if", "patternProperties", "discriminator", "nullable", "propertyNames")
 _NAMED = frozenset({"properties", "patternProperties", "dependentSchemas"})
 _TOO_LARGE = "its input is too large or too deeply nested to be shown to a model"
 _BOUNDS = (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum"))
 
 
-class TooLarge(Unusable):
-    """More than a model should be shown."""
+class SchemaTooLarge(UnusableOperation):
+    """The schema is larger than a model should be shown."""
 
 
-class Translation:
+class SchemaTranslation:
     """The schemas of one operation; `defs` collects what they refer to."""
 
-    def __init__(self, references: References, nodes: int = MAX_NODES) -> None:
-        """More than so many `nodes` are not translated."""
+    def __init__(self, references: DocumentReferences, nodes: int = MAX_NODES) -> None:
+        """`nodes` limits how many subschemas are translated."""
         self._references = references
-        self._most = nodes
+        self._limit = nodes
         self._names: dict[str, str] = {}
         self._pending: list[tuple[str, str]] = []
         self._nodes = 0
@@ -50,40 +51,49 @@ class Translation:
         self.defs: dict[str, Any] = {}
 
     def schema(self, node: Any, depth: int = 0) -> Any:
-        """The schema in the words of JSON Schema 2020-12."""
+        """Translate a schema into JSON Schema 2020-12."""
         self._count(1)
         if depth > MAX_DEPTH:
-            raise TooLarge(_TOO_LARGE)
+            raise SchemaTooLarge(_TOO_LARGE)
         if isinstance(node, bool):
             return node
         if not isinstance(node, dict):
-            raise Unusable("it has a schema that is none")
-        told = self._keywords(node, depth)
+            raise UnusableOperation("it has a malformed schema")
+        translated = self._keywords(node, depth)
         if "$ref" in node:
-            told["$ref"] = self._reference(str(node["$ref"]))
-        return _modern(told, node)
+            translated["$ref"] = self._reference(str(node["$ref"]))
+        for flag, bound in _BOUNDS:  # version 3.0 has flags where JSON Schema has numbers
+            if isinstance(translated.get(flag), bool) and translated.pop(flag) and bound in translated:
+                translated[flag] = translated.pop(bound)
+        if "required" in translated:
+            left_out = {name for name, one in mapped(node.get("properties")).items() if _is_read_only(one)}
+            required = [name for name in listed(translated["required"]) if isinstance(name, str)]
+            translated["required"] = [name for name in required if name not in left_out]
+        return _nullable(translated) if node.get("nullable") is True else translated
 
     def _count(self, nodes: int) -> None:
         self._nodes += nodes
-        if self._nodes > self._most:
-            raise TooLarge(_TOO_LARGE)
+        if self._nodes > self._limit:
+            raise SchemaTooLarge(_TOO_LARGE)
 
     def finish(self) -> None:
-        """Translate what was referred to, the nearest first; what is then too much is left open to any value."""
-        for name, pointer in self._pending:  # it grows on the way
+        """Translate what was referred to, the nearest first; a schema that is then too large accepts any value."""
+        for name, pointer in self._pending:  # it grows meanwhile
             try:
                 self.defs[name] = self.schema(self._references.target(pointer))
-            except TooLarge:
+            except SchemaTooLarge:
                 self.defs[name] = {"description": "Not shown here because it is too large."}
 
     def flat(self, node: Any, depth: int = 0) -> tuple[dict[str, Any], tuple[str, ...]] | None:
-        """Properties and required names of an object that is nothing but its properties; None for anything else."""
+        """Return the properties and required names of a plain object; None for any other schema."""
         self._flattened += 1
-        if self._flattened > self._most:
-            raise TooLarge(_TOO_LARGE)
+        if self._flattened > self._limit:
+            raise SchemaTooLarge(_TOO_LARGE)
         node = self._references.follow(node)
-        loose = node.get("additionalProperties", False) is not False
-        if depth > 8 or loose or node.get("type", "object") != "object" or not _is_plain(node):
+        is_open = node.get("additionalProperties", False) is not False
+        if depth > 8 or is_open or node.get("type", "object") != "object" or any(node.get(word) for word in _CHOICES):
+            return None
+        if not (node.get("properties") or node.get("allOf")):
             return None
         properties, required = dict(mapped(node.get("properties"))), list(listed(node.get("required")))
         for part in listed(node.get("allOf")):
@@ -96,27 +106,31 @@ class Translation:
         return writable, tuple(name for name in writable if name in required)
 
     def _keywords(self, node: Mapping[str, Any], depth: int) -> dict[str, Any]:
-        told: dict[str, Any] = {}
+        translated: dict[str, Any] = {}
         for word, value in node.items():
-            if word in _AS_IS:
+            if word in _COPIED:
                 self._count(_size(value))
-                told[word] = value
+                translated[word] = value
             elif word in _ONE:
-                told[word] = self.schema(value, depth + 1)
+                translated[word] = self.schema(value, depth + 1)
             elif word in _MANY and isinstance(value, list):
-                told[word] = [self.schema(one, depth + 1) for one in value]
+                translated[word] = [self.schema(one, depth + 1) for one in value]
             elif word in _NAMED and isinstance(value, dict):
-                told[word] = {
+                translated[word] = {
                     name: self.schema(one, depth + 1) for name, one in value.items() if not _is_read_only(one)
                 }
             elif word == "$dynamicRef":
-                raise Unusable("it has a schema with $dynamicRef")
-        return told
+                raise UnusableOperation("it has a schema with $dynamicRef")
+        return translated
 
     def _reference(self, pointer: str) -> str:
         if pointer not in self._names:
-            name = _free(re.sub(r"[^A-Za-z0-9_.-]", "_", pointer.rpartition("/")[2])[:64] or "it", self.defs)
-            self._references.target(pointer)  # or it would be found out too late
+            plain = re.sub(r"[^A-Za-z0-9_.-]", "_", pointer.rpartition("/")[2])[:64] or "it"
+            name, count = plain, 1
+            while name in self.defs:
+                count += 1
+                name = f"{plain}_{count}"
+            self._references.target(pointer)  # raises while the operation can still be refused
             self._names[pointer] = name
             self.defs[name] = True
             self._pending.append((name, pointer))
@@ -124,7 +138,7 @@ class Translation:
 
 
 def _size(value: Any) -> int:
-    """How many subschemas take as much room as a value that is taken over as it is."""
+    """Estimate how many subschemas take as much space as a value that is copied."""
     if isinstance(value, str):
         return len(value) // 256
     if isinstance(value, (list, dict)):
@@ -135,37 +149,15 @@ def _size(value: Any) -> int:
     return 0
 
 
-def _free(name: str, taken: Mapping[str, Any]) -> str:
-    count = 1
-    while (name if count == 1 else f"{name}_{count}") in taken:
-        count += 1
-    return name if count == 1 else f"{name}_{count}"
-
-
-def _is_plain(node: Mapping[str, Any]) -> bool:
-    choices = ("oneOf", "anyOf", "not", "if", "patternProperties", "discriminator", "nullable", "propertyNames")
-    return not any(node.get(word) for word in choices) and bool(node.get("properties") or node.get("allOf"))
-
-
 def _is_read_only(node: Any) -> bool:
     return isinstance(node, dict) and node.get("readOnly") is True
 
 
-def _modern(told: dict[str, Any], node: Mapping[str, Any]) -> dict[str, Any]:
-    """What version 3.0 says in its own words."""
-    for flag, bound in _BOUNDS:
-        if isinstance(told.get(flag), bool) and told.pop(flag) and bound in told:
-            told[flag] = told.pop(bound)
-    if "required" in told:
-        gone = {name for name, one in mapped(node.get("properties")).items() if _is_read_only(one)}
-        told["required"] = [name for name in listed(told["required"]) if isinstance(name, str) and name not in gone]
-    return _nullable(told) if node.get("nullable") is True else told
-
-
-def _nullable(told: dict[str, Any]) -> dict[str, Any]:
-    if "$ref" in told or "type" not in told:
-        return {"anyOf": [told, {"type": "null"}]}
-    if isinstance(told.get("enum"), list) and None not in told["enum"]:
-        told["enum"] = [*told["enum"], None]
-    kinds = told["type"] if isinstance(told["type"], list) else [told["type"]]
-    return {**told, "type": [*kinds, *(() if "null" in kinds else ("null",))]}
+def _nullable(translated: dict[str, Any]) -> dict[str, Any]:
+    """Translate `nullable: true` of version 3.0."""
+    if "$ref" in translated or "type" not in translated:
+        return {"anyOf": [translated, {"type": "null"}]}
+    if isinstance(translated.get("enum"), list) and None not in translated["enum"]:
+        translated["enum"] = [*translated["enum"], None]
+    kinds = translated["type"] if isinstance(translated["type"], list) else [translated["type"]]
+    return {**translated, "type": [*kinds, *(() if "null" in kinds else ("null",))]}

@@ -1,4 +1,4 @@
-"""A service and its document as a source of tools. Reads the document once it can be had, and says what is left out."""
+"""A source of the tools of one HTTP service: load its OpenAPI document, and report operations that are left out."""
 
 import asyncio
 import re
@@ -10,40 +10,45 @@ from urllib.parse import urljoin
 
 from msgspec.structs import replace
 
-from toolgate.tools.egress import Http, HttpAnswer, HttpRequest, Refused
+from toolgate.tools.egress import EgressRefused, EgressRequest, HttpClient
 from toolgate.tools.egress.url import MAX_URL, read_url
-from toolgate.tools.schema import SchemaCheck
+from toolgate.tools.schema_check import SchemaChecker
 from toolgate.tools.sources.http import HttpTool
-from toolgate.tools.sources.openapi.document import MAX_JSON, DocumentError, read_document
-from toolgate.tools.sources.openapi.operation import Found, Operation, Reader, found_in
-from toolgate.tools.sources.openapi.reference import References, Unusable
+from toolgate.tools.sources.openapi.bounded_yaml import MAX_JSON, DocumentError, read_document
+from toolgate.tools.sources.openapi.operation import OperationLocation, OperationReader, found_in
+from toolgate.tools.sources.openapi.reference import DocumentReferences, UnusableOperation
 from toolgate.tools.tool import OnChange, Tool, ToolFailure
 
 MAX_OPERATIONS = 1000
-_LONGEST_PAUSE = 300.0
+_MAX_PAUSE = 300.0
+_LOOKUP_SECONDS = 2.0
+"""How long the start of the server waits for the look-up of a service's host."""
 _URL = re.compile(r"(?i)https?://")
 _VARIABLE = re.compile(r"\{([^{}]+)\}")
 
 
-class TrustingHttp(Http, Protocol):
-    """The network, and a way to open what the operator wrote down."""
+class OperatorHttpClient(HttpClient, Protocol):
+    """An HTTP client that can be allowed to reach the hosts that the operator configured."""
 
-    def trusting(self, url: str) -> Http:
-        """The same, with the host of this URL open to it."""
+    def trusting(self, url: str) -> HttpClient:
+        """Return a client that may also reach the host of this URL."""
+
+    async def check(self, url: str) -> None:
+        """Raise EgressRefused if a request to the URL would be refused."""
 
 
 class OpenApiSource:
     """Brings the operations of one service.
 
-    `headers` are its credentials. They go to `base_url`; without one, to the server that the document names, if the document
-    is a file of ours or that server's own. `include` and `exclude` are patterns of operation ids or of `GET /path`.
+    `headers` are its credentials. They are sent to `base_url`; without one, to the server that the document names, if the
+    document is a local file or comes from that server. `include` and `exclude` are patterns of operation ids or `GET /path`.
     """
 
     def __init__(
         self,
         name: str,
         document: str,
-        http: TrustingHttp,
+        http: OperatorHttpClient,
         *,
         base_url: str | None = None,
         headers: Mapping[str, str] | None = None,
@@ -51,12 +56,14 @@ class OpenApiSource:
         exclude: Sequence[str] = (),
         timeout: float | None = None,
         retry_seconds: float = 5.0,
-        schemas: SchemaCheck | None = None,
+        schemas: SchemaChecker | None = None,
     ) -> None:
-        """Opens nothing yet; Refused is raised for a `base_url` that could never be opened."""
+        """Opens nothing yet; raises EgressRefused for a `base_url` that could never be reached."""
         self.name = f"http/{name}"
         self.tools: Sequence[Tool] = ()
-        self.trouble: str | None = None
+        self.problem: str | None = None
+        self.refused: str | None = None
+        """Why tools may not reach the server that the document names; None if they may."""
         self._service = name
         self._document = document
         self._http = http
@@ -65,15 +72,30 @@ class OpenApiSource:
         self._include, self._exclude = tuple(include), tuple(exclude)
         self._timeout = timeout
         self._pause = retry_seconds
-        self._schemas = schemas or SchemaCheck()
+        self._schemas = schemas or SchemaChecker()
         self._loading: asyncio.Task[None] | None = None
+        self._tried = asyncio.Event()
 
     async def open(self, on_change: OnChange) -> None:
-        """Read a file at once; fetch a URL in the background, as often as it takes."""
-        if _URL.match(self._document):
-            self._loading = asyncio.ensure_future(self._fetch_until_there(on_change))
-        else:
+        """Read a file at once; fetch a URL in the background, until it can be fetched."""
+        if not _URL.match(self._document):
             await self._load(on_change)
+            self._tried.set()
+            return
+
+        async def fetch() -> None:
+            pause = self._pause
+            while not await self._load(on_change):
+                self._tried.set()
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, _MAX_PAUSE)
+            self._tried.set()
+
+        self._loading = asyncio.ensure_future(fetch())
+
+    async def settled(self) -> None:
+        """Wait until the document was loaded, or could not be for the first time."""
+        await self._tried.wait()
 
     async def aclose(self) -> None:
         """Stop fetching."""
@@ -81,78 +103,94 @@ class OpenApiSource:
             self._loading.cancel()
             await asyncio.wait((self._loading,))
 
-    async def _fetch_until_there(self, on_change: OnChange) -> None:
-        pause = self._pause
-        while not await self._load(on_change):
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, _LONGEST_PAUSE)
-
     async def _load(self, on_change: OnChange) -> bool:
-        """Bring the tools; whether there is no use in trying again."""
+        """Load the tools; False if it is useful to try again."""
         try:
-            raw = await self._raw()
+            raw = await self._raw_document()
         except (OSError, ToolFailure) as error:
-            self.trouble = f"the OpenAPI document of {self._service} could not be had: {_words(error)}"
-            return isinstance(error, Refused)
+            why = (error.strerror or "it cannot be read") if isinstance(error, OSError) else str(error)
+            self.problem = f"the OpenAPI document of {self._service} could not be loaded: {why}"
+            return isinstance(error, EgressRefused)
         try:
-            self.tools, left_out = await asyncio.to_thread(self._read, raw)
-            self.trouble = _told(self._service, left_out)
-        except (DocumentError, Unusable, ToolFailure) as error:
-            self.trouble = f"the OpenAPI document of {self._service} cannot be used: {error}"
+            base, tools, left_out = await asyncio.to_thread(self.parse, raw)
+            self.refused = await self._refusal(base)
+            if self.refused is None:
+                self.tools = tools
+            self.problem = self.refused
+            if self.problem is None and left_out:
+                more = f" and {len(left_out) - 5} more" if len(left_out) > 5 else ""
+                self.problem = f"operations of {self._service} are left out: {'; '.join(left_out[:5])}{more}"
+        except (DocumentError, UnusableOperation, ToolFailure) as error:
+            self.problem = f"the OpenAPI document of {self._service} cannot be used: {error}"
         on_change()
         return True
 
-    async def _raw(self) -> bytes:
+    async def _refusal(self, base: str) -> str | None:
+        """Return why no operation could ever be called: the document names a host that tools may not reach.
+
+        It is checked here because a call would be refused only after a person has approved it.
+        """
+        if self._base_url is not None:
+            return None
+        try:
+            async with asyncio.timeout(_LOOKUP_SECONDS):
+                await self._http.check(base)
+        except EgressRefused:
+            host = read_url(base).exact
+            return f"its document names {base}, a host that tools may not reach: add {host} to tools.reach, or set base_url"
+        except (ToolFailure, TimeoutError):  # the look-up fails now, which may change
+            return None
+        return None
+
+    async def _raw_document(self) -> bytes:
         if not _URL.match(self._document):
-            return await asyncio.to_thread(_file, Path(self._document))
+
+            def read() -> bytes:
+                with Path(self._document).open("rb") as file:
+                    return file.read(MAX_JSON + 1)
+
+            return await asyncio.to_thread(read)
         headers = {"Accept": "application/json, application/yaml;q=0.9, */*;q=0.5"}
         if self._base_url is not None and _same_origin(self._base_url, self._document):
             headers |= self._headers
-        request = HttpRequest(self._document, headers=headers, max_bytes=MAX_JSON + 1, account=self.name)
-        return _body(await self._http.trusting(self._document).send(request))
+        request = EgressRequest(self._document, headers=headers, max_bytes=MAX_JSON + 1, account=self.name)
+        response = await self._http.trusting(self._document).send(request)
+        if response.status != 200:
+            raise ToolFailure(f"HTTP {response.status}")
+        return response.body
 
-    def _read(self, raw: bytes) -> tuple[tuple[Tool, ...], list[str]]:
+    def parse(self, raw: bytes) -> tuple[str, tuple[Tool, ...], list[str]]:
+        """Parse a document into the URL of the service, its tools, and the operations that are left out and why."""
         document = read_document(raw)
         if not str(document.get("openapi", "")).startswith("3."):
             raise DocumentError("it is not OpenAPI 3.0 or 3.1")
-        references = References(document)
+        references = DocumentReferences(document)
         base = self._base_url or self._server(document)
         http = self._http.trusting(base) if self._base_url is not None else self._http
         credentials = frozenset(name.lower() for name in self._headers)
-        reader = Reader(self._service, references, base, credentials, self._schemas)
+        reader = OperationReader(self._service, references, base, credentials, self._schemas)
         tools: list[Tool] = []
         left_out: list[str] = []
         for found in found_in(references):
-            if not self._wants(found):
+            included = not self._include or _matches(found, self._include)
+            if not included or _matches(found, self._exclude):
                 continue
             if len(tools) >= MAX_OPERATIONS:
                 left_out.append(f"{found.label}: there are more than {MAX_OPERATIONS} operations")
                 continue
             try:
-                self._check_servers(found)
+                if self._base_url is None and (found.node.get("servers") or found.item.get("servers")):
+                    raise UnusableOperation("it names a server of its own; set base_url")
                 operation = reader.read(found)
-            except Unusable as reason:
+            except UnusableOperation as reason:
                 left_out.append(f"{found.label}: {reason}")
                 continue
-            tools.append(self._tool(operation, base, http))
-        return tuple(tools), left_out
-
-    def _tool(self, operation: Operation, base: str, http: Http) -> Tool:
-        spec = replace(operation.spec, timeout=self._timeout)
-        return HttpTool(spec, operation.compose, base, self._headers, http)
-
-    def _wants(self, found: Found) -> bool:
-        def fits(patterns: Sequence[str]) -> bool:
-            return any(fnmatchcase(name, pattern) for name in (found.id, found.label) for pattern in patterns)
-
-        return (not self._include or fits(self._include)) and not fits(self._exclude)
-
-    def _check_servers(self, found: Found) -> None:
-        if self._base_url is None and (found.node.get("servers") or found.item.get("servers")):
-            raise Unusable("it names a server of its own; set base_url")
+            spec = replace(operation.spec, timeout=self._timeout)
+            tools.append(HttpTool(spec, operation.compose, base, self._headers, http))
+        return base, tuple(tools), left_out
 
     def _server(self, document: Mapping[str, Any]) -> str:
-        """The server that the document names, if our credentials may go there."""
+        """Return the URL of the server that the document names, if our credentials may be sent there."""
         match document.get("servers"):
             case [{"url": str(url), **rest}, *_]:
                 variables = rest.get("variables")
@@ -174,7 +212,7 @@ class OpenApiSource:
 
 
 def _filled(url: str, variables: Mapping[str, Any]) -> str:
-    """The address with the default of each variable in its place; a default is never filled in itself."""
+    """Replace each variable in a URL by its default; variables in a default are not replaced."""
     if len(url) > MAX_URL:
         raise DocumentError(f"it names a server by a URL longer than {MAX_URL} characters")
     pieces: list[str] = []
@@ -194,23 +232,5 @@ def _same_origin(one: str, other: str) -> bool:
     return read_url(one).origin == read_url(other).origin
 
 
-def _file(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(MAX_JSON + 1)
-
-
-def _body(answer: HttpAnswer) -> bytes:
-    if answer.status != 200:
-        raise ToolFailure(f"HTTP {answer.status}")
-    return answer.body
-
-
-def _words(error: Exception) -> str:
-    return (error.strerror or "it cannot be read") if isinstance(error, OSError) else str(error)
-
-
-def _told(service: str, left_out: Sequence[str]) -> str | None:
-    if not left_out:
-        return None
-    more = f" and {len(left_out) - 5} more" if len(left_out) > 5 else ""
-    return f"operations of {service} are left out: {'; '.join(left_out[:5])}{more}"
+def _matches(found: OperationLocation, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for name in (found.id, found.label) for pattern in patterns)

@@ -1,0 +1,274 @@
+"""Answer chat requests of every dialect: decode, route, check, add the server's tools, and write the response.
+
+It knows requests, routes and tools. How a response is written to the client is in `response_writer.py`.
+"""
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from operator import attrgetter
+from typing import Any, Protocol
+
+from msgspec.structs import replace
+
+from toolgate.api.request_validation import RequestValidator
+from toolgate.api.response_writer import AnswerRecorder, KeepaliveTimings, PreparedRequest, ResponseSink, ResponseWriter
+from toolgate.auth.authenticator import Caller
+from toolgate.conversation.errors import Forbidden
+from toolgate.conversation.request import ModelRequest
+from toolgate.dialects.anthropic import DIALECT as ANTHROPIC
+from toolgate.dialects.dialect import AnswerMetadata, Dialect, ServerCodec
+from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
+from toolgate.engine.json_thread import LARGE_BODY, run_in_thread
+from toolgate.engine.ports import Model
+from toolgate.http.application import Endpoint, Handler, Request, loses_errors
+from toolgate.telemetry.request_log import RequestRecord, Telemetry
+from toolgate.tools.execution.durable import DurableRun
+from toolgate.tools.execution.options import RequestToolOptions, read_tool_options
+from toolgate.tools.execution.prepare_run import ToolRunPreparer
+from toolgate.upstreams.router import ModelRoute, Router
+
+WINDOW_HEADER = b"x-toolgate-window"
+"""Names the window of an editor, by its id or one of its folders, whose models and tools a request should use."""
+
+_MANY_ITEMS = 500
+_UNUSED_DECISION = (
+    "mcp_approval_response was not used, because the request has no server tools: "
+    "send tool_execution and use_server_tools as in the request that asked"
+)
+_KIND = attrgetter("kind")
+
+
+class ChatRequest(Protocol):
+    """What the handler needs of a request, be it an HTTP request or a stored one that runs in the background."""
+
+    @property
+    def exchange(self) -> ResponseSink:
+        """Where the response goes."""
+
+    @property
+    def caller(self) -> Caller:
+        """The client's key and its rights."""
+
+    @property
+    def record(self) -> RequestRecord:
+        """The request's record for log and metrics."""
+
+    @property
+    def headers(self) -> Mapping[bytes, bytes]:
+        """The headers by their lower-case names."""
+
+    @property
+    def body_size(self) -> int:
+        """The bytes of the body as it was received."""
+
+
+class ChatAnswerRecorder(AnswerRecorder, Protocol):
+    """Stores the answer of a plain chat, before the client receives it or afterwards."""
+
+    def delivered(self) -> None:
+        """Store the answer that was sent, unless it is stored already."""
+
+
+class ChatRecorderFactory(Protocol):
+    """Decides which plain chats are stored."""
+
+    def recorder_for(
+        self, call: Request, prepared: PreparedRequest
+    ) -> tuple[PreparedRequest, ChatAnswerRecorder | None]:
+        """Return the request, and the recorder of its answer if that is to be stored."""
+
+
+class ChatHandler:
+    """Answers requests of any dialect."""
+
+    def __init__(
+        self,
+        router: Router,
+        timings: KeepaliveTimings,
+        telemetry: Telemetry,
+        tool_runs: ToolRunPreparer | None = None,
+        recording: ChatRecorderFactory | None = None,
+    ) -> None:
+        """Without `tool_runs` there are no server tools, without `recording` no plain chat is stored."""
+        self._router = router
+        self._tool_runs = tool_runs
+        self._recording = recording
+        self._check = RequestValidator()
+        writer = ResponseWriter(timings, telemetry)
+        self.respond = writer.respond
+        """Asks the model a prepared request and writes its response."""
+        self.complete = writer.complete
+        """Asks the model a prepared request and returns its whole response."""
+
+    def endpoints(self) -> list[Endpoint]:
+        """Return the endpoints of the dialects that need nothing but a chat."""
+        return [
+            Endpoint("POST", "/v1/chat/completions", self.handler(OPENAI_CHAT), OPENAI_CHAT.server),
+            Endpoint("POST", "/chat/completions", self.handler(OPENAI_CHAT), OPENAI_CHAT.server),
+            Endpoint("POST", "/v1/messages", self.handler(ANTHROPIC), ANTHROPIC.server),
+        ]
+
+    def handler(self, dialect: Dialect) -> Handler:
+        """Return the handler of one dialect's requests."""
+
+        async def handle(call: Request) -> None:
+            body = await call.exchange.json()
+            await self.respond_and_record(call, await self.prepare(call, dialect, dialect.server, body))
+
+        handle.__doc__ = f"Answer a request of the {dialect.name} dialect, whole or streamed."
+        return handle
+
+    def with_model(self, call: ChatRequest, body: Any) -> Any:
+        """Fill in the default model where a request body names none."""
+        return self._router.with_model(body, call.caller.may_use)
+
+    def respond_and_record(self, call: Request, prepared: PreparedRequest) -> Awaitable[None]:
+        """Ask the model, write its response, and store the chat if it is to be stored."""
+        if self._recording is None:
+            return self.respond(prepared)
+        prepared, recorder = self._recording.recorder_for(call, prepared)
+        if recorder is None:
+            return self.respond(prepared)
+
+        async def respond_then_record() -> None:
+            await self.respond(prepared, recorder)
+            recorder.delivered()
+
+        return respond_then_record()
+
+    async def cancel_approvals(self, run: str) -> None:
+        """Deny the pending approvals of a cancelled run."""
+        if self._tool_runs is not None:
+            await self._tool_runs.deny_approvals(run)
+
+    async def prepare(
+        self,
+        call: ChatRequest,
+        dialect: Dialect,
+        codec: ServerCodec,
+        body: Any,
+        durable: DurableRun | None = None,
+        decoded: ModelRequest | None = None,
+    ) -> PreparedRequest:
+        """Decode, route and check a request body; with `durable`, for a run that survives its process.
+
+        `decoded` is what the body was decoded to when a background request was accepted, if that is still in memory.
+        """
+        defaults = self._tool_runs.defaults.options if self._tool_runs else None
+        body, options = read_tool_options(body, call.headers, defaults)
+        if type(body) is dict and body.get("model") in (None, ""):
+            body = self.with_model(call, body)
+        # What a body of items stands for may be more than was received: some are restored from storage.
+        small = call.body_size <= LARGE_BODY and type(body) is dict and "input" not in body
+        if decoded is not None:
+            request = decoded
+        elif durable is None and (small or not _is_large(call.body_size, body)):
+            request = decoded = codec.decode_request(body)
+        else:
+            request = decoded = await run_in_thread(codec.decode_request, body)
+        if dialect.forwarded_headers:
+            request = with_headers(request, call.headers, dialect.forwarded_headers)
+        record = call.record
+        route = self._router.find(request.model)
+        record.dialect, record.model, record.stream = dialect.name, route.name, request.stream
+        call.caller.require_model(route.name, request.model)
+        editor = window_of(call, route)
+        whole = route.whole_arguments or call.headers.get(b"x-toolgate-arguments") == b"whole"
+        relay = request.relay and not whole
+        request = replace(request, caller=call.caller.name, tally=record.tally, relay=relay, small=small, editor=editor)
+        request = replace(request, request_id=durable.run if durable is not None else record.request_id)
+        on_delivered: Callable[[], Awaitable[None]] | None = None
+        if options is None and not (request.tools and "hosted" in map(_KIND, request.tools)):
+            request = model_request = await self._check.check(request, route)
+            model = route.model
+        else:
+            options = options or RequestToolOptions()
+            if options.status != "events" and not dialect.reads_server_tools(request):
+                dialect = replace(dialect, native_tools=False, native_pause=False)
+            request, model_request, model, on_delivered = await self._with_server_tools(
+                call, request, route, options, dialect, body, durable
+            )
+        if request.decisions and model is route.model:
+            request = replace(request, warnings=(*request.warnings, _UNUSED_DECISION))
+        events = options is not None and options.status == "events"
+        metadata = AnswerMetadata(
+            codec.reply_id(),
+            int(time.time()),
+            request.model,
+            events,
+            record.times,
+            dialect.native_tools,
+            record.request_id,
+            loses_errors(call.headers),
+        )
+        return PreparedRequest(
+            call.exchange,
+            dialect,
+            codec,
+            request,
+            model,
+            model_request,
+            metadata,
+            record,
+            whole,
+            on_delivered=on_delivered,
+            decoded=decoded,
+        )
+
+    async def _with_server_tools(
+        self,
+        call: ChatRequest,
+        request: ModelRequest,
+        route: ModelRoute,
+        options: RequestToolOptions,
+        dialect: Dialect,
+        body: Any,
+        durable: DurableRun | None,
+    ) -> tuple[ModelRequest, ModelRequest, Model, Callable[[], Awaitable[None]] | None]:
+        """Return the client's request, the one for the model, the model with the server's tools, and `on_delivered`."""
+        tool_runs = self._tool_runs
+        if tool_runs is None or not tool_runs.applies_to(request, options, dialect):
+            if tool_runs is None and (options.query or options.execution == "auto"):
+                request = replace(request, warnings=(*request.warnings, "server tools are turned off here"))
+            request = await self._check.check(request, route)
+            return request, request, route.model, None
+        if durable is not None:
+            await tool_runs.wait_for_tools(durable.history.messages)
+        restored = await tool_runs.restore_history(call.caller, request, dialect)
+        tools = tool_runs.select_tools(call.caller, restored, route, options, dialect)
+        checked = await self._check.check(tools.request, route, ours=tools.names)
+        tools = replace(tools, request=checked)
+        record = call.record
+
+        def note_run(run: str) -> None:
+            record.run = run
+
+        run = await tool_runs.prepare_model(
+            call.caller, tools, route, options, dialect, body, record.request_id, durable, note_run
+        )
+        request = replace(request, warnings=(*checked.warnings, *tools.selection.warnings))
+        return request, run.request, run.model, run.on_delivered
+
+
+def _is_large(body_size: int, body: Any) -> bool:
+    """Return whether the body takes long to decode; items restored from storage are not in the bytes received."""
+    items = body.get("input") if type(body) is dict else None
+    return body_size > LARGE_BODY or (type(items) is list and len(items) > _MANY_ITEMS)
+
+
+def window_of(call: ChatRequest | Request, route: ModelRoute) -> str | None:
+    """Return the window of an editor that the client names, empty for any; None if it may use none.
+
+    A model that an editor may answer for is refused to web pages without a key: every answer may cost a person something.
+    """
+    if call.caller.editor:
+        return call.headers.get(WINDOW_HEADER, b"").decode("latin-1") if route.editor else ""
+    if route.editor:
+        raise Forbidden("Web pages may use the models of an editor only with a key.", code="origin_not_allowed")
+    return None
+
+
+def with_headers(request: ModelRequest, headers: Mapping[bytes, bytes], names: tuple[str, ...]) -> ModelRequest:
+    """Return the request with those of the client's headers that change the meaning of its body."""
+    found = {name: value.decode("latin-1") for name in names if (value := headers.get(name.encode())) is not None}
+    return replace(request, headers=found) if found else request

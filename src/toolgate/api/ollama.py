@@ -1,0 +1,87 @@
+"""Serve Ollama's API below /api: chat and generate, loading a model, and the lists from which editors choose one."""
+
+import time
+from types import ModuleType
+
+from toolgate.api.chat import ChatHandler
+from toolgate.dialects.dialect import AnswerMetadata
+from toolgate.dialects.ollama import DIALECT, generate, model_listings, server
+from toolgate.http.application import Endpoint, Request
+from toolgate.upstreams.router import ModelRoute, Router
+from toolgate.wire.fields import Fields
+from toolgate.wire.jsontext import encode
+
+_CONTEXT = 131_072  # reported for models whose context window is not known
+_LOADED_SECONDS = 300
+
+
+class OllamaEndpoints:
+    """The endpoints below /api."""
+
+    def __init__(self, chat: ChatHandler, router: Router) -> None:
+        self._chat = chat
+        self._router = router
+
+    def endpoints(self) -> list[Endpoint]:
+        """Return the endpoints; the version needs no key."""
+        errors = DIALECT.server
+        return [
+            Endpoint("POST", "/api/chat", self.chat, errors),
+            Endpoint("POST", "/api/generate", self.generate, errors),
+            Endpoint("GET", "/api/tags", self.tags, errors),
+            Endpoint("POST", "/api/show", self.show, errors),
+            Endpoint("GET", "/api/ps", self.ps, errors),
+            Endpoint("GET", "/api/version", self.version, errors, scope=None),
+        ]
+
+    async def chat(self, call: Request) -> None:
+        """Answer an Ollama chat request, whole or streamed."""
+        await self._respond(call, server)
+
+    async def generate(self, call: Request) -> None:
+        """Answer an Ollama generate request, whole or streamed."""
+        await self._respond(call, generate)
+
+    async def tags(self, call: Request) -> None:
+        """List the models, as Ollama does."""
+        await call.exchange.respond(200, encode(model_listings.tags(self._cards(call))))
+
+    async def show(self, call: Request) -> None:
+        """Return what a model can do, as Ollama does."""
+        fields = Fields(await call.exchange.json())
+        route = self._route(call, fields.text("model") or fields.required_text("name"))
+        await call.exchange.respond(200, encode(model_listings.show(_card(route))))
+
+    async def ps(self, call: Request) -> None:
+        """List the models that are ready, as Ollama does: here, all of them."""
+        until = int(time.time()) + _LOADED_SECONDS
+        await call.exchange.respond(200, encode(model_listings.ps(self._cards(call), until)))
+
+    async def version(self, call: Request) -> None:
+        """Return the version of Ollama's API that is served."""
+        await call.exchange.respond(200, encode(model_listings.version()))
+
+    async def _respond(self, call: Request, codec: ModuleType) -> None:
+        body = await call.exchange.json()
+        if not codec.is_load_request(body):
+            await self._chat.respond_and_record(call, await self._chat.prepare(call, DIALECT, codec, body))
+            return
+        # A request without a prompt only loads the model, which here is always loaded.
+        body = self._router.with_model(body, call.caller.may_use)
+        route = self._route(call, Fields(body).required_text("model"))
+        metadata = AnswerMetadata(codec.reply_id(), int(time.time()), route.name)
+        await call.exchange.respond(200, codec.encode_load(body, metadata))
+
+    def _route(self, call: Request, name: str) -> ModelRoute:
+        route = self._router.find(name)
+        call.caller.require_model(route.name, name)
+        return route
+
+    def _cards(self, call: Request) -> list[model_listings.ModelCard]:
+        return [_card(route) for route in self._router.routes.values() if call.caller.may_use(route.name)]
+
+
+def _card(route: ModelRoute) -> model_listings.ModelCard:
+    flags = {"completion": True, "tools": route.tools, "vision": route.images, "thinking": route.thinking}
+    capabilities = tuple([name for name, is_set in flags.items() if is_set])
+    return model_listings.ModelCard(route.name, route.context or _CONTEXT, capabilities, modified=route.created)

@@ -1,0 +1,69 @@
+"""Serve how long requests took at GET /v1/latency, as percentiles by model, key and hour."""
+
+import time
+from typing import Any, cast
+
+from toolgate.api.paging import read_query
+from toolgate.api.records.time_query import read_time
+from toolgate.api.records.usage import UsageRecorder, hour_of
+from toolgate.api.records.write_queue import WriteQueue
+from toolgate.conversation.errors import InvalidRequest
+from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
+from toolgate.engine.json_thread import run_in_thread
+from toolgate.http.application import Endpoint, Request
+from toolgate.storage.latencies import (
+    LATENCY_BY,
+    LatencyBy,
+    LatencyCounts,
+    LatencyFilter,
+    LatencyStore,
+    percentile,
+)
+from toolgate.wire.jsontext import encode
+
+_DAY = 86_400.0
+_SHARES = {"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99}
+
+
+class LatencyEndpoint:
+    """Serves the latencies of the caller's requests, or for an admin those of all keys."""
+
+    def __init__(self, store: LatencyStore, recorder: UsageRecorder, writer: WriteQueue) -> None:
+        self._store = store
+        self._recorder = recorder
+        self._writer = writer
+
+    def endpoints(self) -> list[Endpoint]:
+        """Return the endpoint."""
+        return [Endpoint("GET", "/v1/latency", self.show, OPENAI_CHAT.server)]
+
+    async def show(self, call: Request) -> None:
+        """Return percentiles `by` model, key and hour, of the last day unless `since` says otherwise."""
+        query, caller = read_query(call.exchange.query), call.caller
+        key = (query.get("key") or None) if "admin" in caller.scopes else caller.name
+        since, until = read_time(query, "since"), read_time(query, "until")
+        wanted = LatencyFilter(
+            key,
+            query.get("model") or None,
+            hour_of(time.time() - _DAY if since is None else since),
+            None if until is None else hour_of(until),
+        )
+        by = _read_by(query.get("by", "model"))
+        self._recorder.flush()
+        await self._writer.flush()
+        groups = await self._store.groups(by, wanted)
+        body = await run_in_thread(lambda: encode({"object": "list", "data": [_group(one) for one in groups]}))
+        await call.exchange.respond(200, body)
+
+
+def _group(counts: LatencyCounts) -> dict[str, Any]:
+    total = {name: percentile(counts.total, share) for name, share in _SHARES.items()}
+    first = {f"first_token_{name}": percentile(counts.first, share) for name, share in _SHARES.items()}
+    return {"object": "latency", **counts.names, "requests": sum(counts.total.values()), **total, **first}
+
+
+def _read_by(text: str) -> list[LatencyBy]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not set(names) <= set(LATENCY_BY):
+        raise InvalidRequest("by may hold model, key and hour, with commas between.", param="by", code="invalid_value")
+    return cast(list[LatencyBy], names)

@@ -1,0 +1,172 @@
+"""Sum up what keys use in memory as requests end, write it every few seconds, and serve it at GET /v1/usage."""
+
+import asyncio
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, date, datetime
+from operator import attrgetter
+from typing import Any, cast
+
+from msgspec.structs import replace
+
+from toolgate.api.paging import read_query
+from toolgate.api.records.time_query import read_time
+from toolgate.api.records.write_queue import WriteQueue
+from toolgate.conversation.errors import InvalidRequest
+from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
+from toolgate.engine.run_limits import Price
+from toolgate.http.application import Endpoint, Request
+from toolgate.limits.prices import cost_of
+from toolgate.storage.database import SqlConnection
+from toolgate.storage.latencies import LatencyKind, LatencyStore, bucket
+from toolgate.storage.usage import BY, By, StoredUsage, UsageStore
+from toolgate.telemetry.request_log import CLIENT_LEFT, RUN_CANCELLED, RequestRecord
+from toolgate.wire.jsontext import encode
+
+_COUNTED = ("input", "output", "cache_read", "reasoning", "estimated")
+
+
+class UsageRecorder:
+    """Sums up the usage of requests by key and model."""
+
+    def __init__(
+        self,
+        store: UsageStore,
+        writer: WriteQueue,
+        price_of: Callable[[str], Price],
+        seconds: float = 2.0,
+        latencies: LatencyStore | None = None,
+    ) -> None:
+        """`price_of` returns the price of a model by its name; usage is written every so many `seconds`.
+
+        `latencies` store how long requests took.
+        """
+        self._latencies = latencies
+        self._failed: Counter[tuple[str, str]] = Counter()
+        self._price_of = price_of
+        self._store = store
+        self._writer = writer
+        self._seconds = seconds
+        self._answers: defaultdict[tuple[str, str], list[tuple[RequestRecord, float]]] = defaultdict(list)
+        self._timer: asyncio.TimerHandle | None = None
+
+    def configure(self, price_of: Callable[[str], Price]) -> None:
+        """Use these prices from now on."""
+        self._price_of = price_of
+
+    def add(self, record: RequestRecord) -> None:
+        """Add what a request has used that a model was asked for."""
+        self._answers[record.caller, record.model].append((record, cost_of(record, self._price_of)))
+        self._write_soon()
+
+    def add_failure(self, record: RequestRecord) -> None:
+        """Count a request that has failed before any model was asked, or without an answer."""
+        self._failed[record.caller, record.model] += 1
+        self._write_soon()
+
+    def flush(self) -> None:
+        """Queue the sums to be written; what is written a moment after midnight counts for the new day."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._answers or self._failed:
+            answers, self._answers = self._answers, defaultdict(list)
+            failed, self._failed = self._failed, Counter()
+            hour = hour_of(time.time())
+
+            def write(db: SqlConnection) -> None:
+                names = answers.keys() | failed.keys()
+                sums = [_sum(hour, *name, answers.get(name, []), failed[name]) for name in sorted(names)]
+                self._store.adding([replace(one, day=hour[:10]) for one in sums], sums)(db)
+                if self._latencies is not None and (counts := _latencies(hour, answers)):
+                    self._latencies.adding(counts)(db)
+
+            self._writer.put("usage", write)
+
+    def _write_soon(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._seconds, self.flush)
+
+
+def hour_of(seconds: float) -> str:
+    """Return the hour of UTC, such as 2026-01-31T12."""
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H}"
+
+
+def is_failure(record: RequestRecord) -> bool:
+    """Return whether a request has failed: a client that left, or cancelled its run, has not seen a failure."""
+    return record.status >= 400 and record.status != CLIENT_LEFT and record.code != RUN_CANCELLED
+
+
+def _sum(hour: str, key: str, model: str, answers: Sequence[tuple[RequestRecord, float]], failed: int) -> StoredUsage:
+    usages = [record.usage for record, _ in answers if record.usage is not None]
+    read, written, cached, reasoning, estimated = [sum(map(attrgetter(name), usages)) for name in _COUNTED]
+    cost = sum(cost for _, cost in answers)
+    errors = failed + sum(is_failure(record) for record, _ in answers)
+    return StoredUsage(hour, key, model, len(answers), read, written, cached, reasoning, estimated, cost, errors)
+
+
+def _latencies(
+    hour: str, answers: Mapping[tuple[str, str], Sequence[tuple[RequestRecord, float]]]
+) -> "Counter[tuple[str, str, str, LatencyKind, int]]":
+    """Count how long the requests took that succeeded."""
+    counts: Counter[tuple[str, str, str, LatencyKind, int]] = Counter()
+    for (key, model), some in answers.items():
+        for record, _ in some:
+            if record.status < 400:
+                counts[hour, key, model, "total", bucket(record.seconds * 1000)] += 1
+                if record.first_event is not None:
+                    counts[hour, key, model, "first", bucket((record.first_event - record.started) * 1000)] += 1
+    return counts
+
+
+class UsageEndpoint:
+    """Serves the usage of the caller, or for an admin of all keys."""
+
+    def __init__(self, store: UsageStore, recorder: UsageRecorder, writer: WriteQueue) -> None:
+        self._store = store
+        self._recorder = recorder
+        self._writer = writer
+
+    def endpoints(self) -> list[Endpoint]:
+        """Return the endpoint."""
+        return [Endpoint("GET", "/v1/usage", self.show, OPENAI_CHAT.server)]
+
+    async def show(self, call: Request) -> None:
+        """Return what was used: `by` key, model and day or hour, `since` and `until`; an admin may name a `key`."""
+        query, caller = read_query(call.exchange.query), call.caller
+        key = query.get("key") if "admin" in caller.scopes else caller.name
+        by = _read_by(query.get("by", "key,model,day"))
+        read = _read_hour if "hour" in by else _read_day
+        since, until = read(query, "since"), read(query, "until")
+        self._recorder.flush()
+        await self._writer.flush()
+        rows = await self._store.sums(by, key=key or None, since=since, until=until)
+        items: list[dict[str, Any]] = [{"object": "usage", **row} for row in rows]
+        await call.exchange.respond(200, encode({"object": "list", "data": items}))
+
+
+def _read_by(text: str) -> list[By]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not set(names) <= set(BY):
+        raise InvalidRequest(f"by may hold {', '.join(BY)}, with commas between.", param="by", code="invalid_value")
+    if {"day", "hour"} <= set(names):
+        raise InvalidRequest("by may hold day or hour, not both.", param="by", code="invalid_value")
+    return cast(list[By], names)
+
+
+def _read_hour(query: dict[str, str], name: str) -> str | None:
+    seconds = read_time(query, name)
+    return None if seconds is None else hour_of(seconds)
+
+
+def _read_day(query: dict[str, str], name: str) -> str | None:
+    value = query.get(name) or None
+    try:
+        is_day = value is None or f"{date.fromisoformat(value)}" == value  # it accepts other forms, too
+    except ValueError:
+        is_day = False
+    if not is_day:
+        raise InvalidRequest(f"{name} must be a day such as 2026-01-31.", param=name, code="invalid_value")
+    return value

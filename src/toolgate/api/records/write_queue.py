@@ -1,0 +1,153 @@
+"""Queue records that no client waits for, and write them together after the responses they belong to.
+
+The queue is bounded in number and bytes. While the database is away, queued records wait. Records that do not fit, and
+those left when the server stops, are lost: counted in the metrics and logged. It must not know what kinds of records exist.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from msgspec import Struct
+
+from toolgate.conversation.errors import Overloaded
+from toolgate.storage.database import CommitUncertain, Database
+from toolgate.storage.responses import Write
+from toolgate.telemetry.logs import Logger
+from toolgate.telemetry.metrics import Metrics
+
+MIB = 1024 * 1024
+
+
+class WriteQueueLimits(Struct, frozen=True):
+    """How much may be queued, how much is written at once, and the seconds between two writes or attempts."""
+
+    most: int = 10_000
+    most_bytes: int = 64 * MIB
+    at_once: int = 200
+    linger: float = 0.05
+    retry: float = 2.0
+
+
+class _Queued(Struct, frozen=True):
+    kind: str
+    write: Write
+    size: int
+    records: int = 1
+    written: Callable[[], None] | None = None
+
+
+class WriteQueue:
+    """Writes records in their order, when the database can be reached."""
+
+    def __init__(
+        self,
+        database: Database,
+        log: Logger,
+        metrics: Metrics,
+        limits: WriteQueueLimits = WriteQueueLimits(),  # noqa: B008  # an immutable value
+    ) -> None:
+        self._database = database
+        self._log = log
+        self._metrics = metrics
+        self._limits = limits
+        self._queue: deque[_Queued] = deque()
+        self._bytes = 0
+        self._writing: asyncio.Task[None] | None = None
+        self._hurry = asyncio.Event()
+        self._closing = False
+        self._losing = False
+
+    def put(
+        self, kind: str, write: Write, size: int = 0, records: int = 1, written: Callable[[], None] | None = None
+    ) -> None:
+        """Queue a record, or one write of several `records`; lose it if the queue is full. Returns at once, never fails.
+
+        `written` is called when it is in the database.
+        """
+        if len(self._queue) >= self._limits.most or self._bytes + size > self._limits.most_bytes:
+            self.lose(kind, "too much waits to be written", records)
+            return
+        self._queue.append(_Queued(kind, write, size, records, written))
+        self._bytes += size
+        if self._writing is None:
+            self._writing = asyncio.get_running_loop().create_task(self._run())
+
+    def lose(self, kind: str, why: str, records: int = 1) -> None:
+        """Count records that are not stored; the first of a series is logged."""
+        self._metrics.count_lost_record(kind, records)
+        if not self._losing:
+            self._losing = True
+            self._log.warning("records are lost", kind=kind, problem=why)
+
+    async def flush(self, seconds: float = 2.0) -> None:
+        """Return when the queue is empty, or after so many seconds."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self._writing is not None:
+                    self._hurry.set()
+                    await asyncio.wait({self._writing})
+
+    async def aclose(self, seconds: float = 5.0) -> None:
+        """Write what is queued within so many seconds, and lose the rest."""
+        await self.flush(seconds)
+        self._closing = True
+        await self.flush(seconds)
+
+    async def _run(self) -> None:
+        try:
+            while self._queue:
+                await self._pause(self._limits.linger)
+                await self._write_some()
+        finally:
+            self._writing = None
+            self._hurry.clear()
+
+    async def _write_some(self) -> None:
+        batch = [self._queue.popleft() for _ in range(min(self._limits.at_once, len(self._queue)))]
+        unwritten = await self._write(batch)
+        if unwritten:
+            self._log.warning("records wait", problem="the database is away")
+        while unwritten and not self._closing:
+            self._hurry.clear()
+            await self._pause(self._limits.retry)
+            unwritten = await self._write(unwritten)
+        for one in unwritten:
+            self.lose(one.kind, "the database was away until the end", one.records)
+        self._bytes -= sum([one.size for one in batch])
+
+    async def _write(self, batch: Sequence[_Queued]) -> Sequence[_Queued]:
+        """Write the batch; return what could not be written because the database is away."""
+        try:
+            await self._database.change(lambda db: [one.write(db) for one in batch])
+        except CommitUncertain as unsettled:
+            if not await self._was_committed(unsettled):
+                return batch
+        except Overloaded:
+            return batch
+        except Exception as error:  # noqa: BLE001  # one bad record must not take the others of its batch with it
+            if len(batch) > 1:
+                return [one for single in batch for one in await self._write([single])]
+            self._log.crash("records", error)
+            self.lose(batch[0].kind, "it could not be written", batch[0].records)
+            return ()
+        self._losing = False
+        for one in batch:
+            if one.written is not None:
+                one.written()
+        return ()
+
+    async def _was_committed(self, unsettled: CommitUncertain) -> bool:
+        """Return whether the batch was written after all: what adds to a sum must not add to it twice."""
+        while not self._closing:
+            with suppress(Overloaded):
+                return await self._database.was_committed(unsettled)
+            self._hurry.clear()
+            await self._pause(self._limits.retry)
+        return True  # it cannot be found out any more, and writing twice would be worse
+
+    async def _pause(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._hurry.wait()

@@ -1,0 +1,42 @@
+"""Rebuild what earlier attempts at a background response did: the run so far, and what its readers have received."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from toolgate.api.response_writer import PreparedRequest
+from toolgate.dialects.openai_responses.sent_items import StreamedItems, read_sent_items
+from toolgate.dialects.openai_responses.server import ResponsesEncoder
+from toolgate.engine.presenter import ShownCalls
+from toolgate.engine.tool_loop import EarlierAttempts
+from toolgate.runs.step_records import decode_steps, finished_frames, history_of
+
+
+class Resumption(Struct, frozen=True):
+    """The run so far; the frames that are stored, the items in them, and the finished ones of these by their index."""
+
+    history: EarlierAttempts
+    frames: Sequence[bytes] = ()
+    sent: StreamedItems | None = None
+    items: Mapping[int, Any] = {}
+
+    def continue_stream(self, prepared: PreparedRequest) -> tuple[PreparedRequest, bytes]:
+        """Return the request with an encoder that continues, and the frames that withdraw what is not valid any more."""
+        if self.sent is None:
+            return prepared, b""
+        request = replace(prepared.request, relay=False)  # a relay numbers its frames from the beginning
+        encoder = ResponsesEncoder(request, prepared.metadata)
+        return replace(prepared, request=request, encoder=encoder), encoder.resume(self.sent)
+
+
+def resumption(recorded: Sequence[str], frames: Sequence[bytes]) -> Resumption:
+    """Rebuild an attempt from stored steps and frames; without frames readers have received nothing."""
+    steps = decode_steps(recorded)
+    history = history_of(steps)
+    if not frames:
+        return Resumption(history)
+    sent = read_sent_items(frames, finished_frames(steps), history.messages)
+    history = replace(history, shown=ShownCalls(sent.begun, sent.ended))
+    return Resumption(history, frames, sent, {item.index: item.value for item in sent.items if item.done})

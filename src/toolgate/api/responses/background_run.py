@@ -1,0 +1,338 @@
+"""Make background responses: the work of a run, from its stored request to the stored end of its response.
+
+An attempt continues from the steps and frames that earlier attempts stored, so that a response survives its process.
+Knows runs and the chat handler. It must not know how runs are scheduled, nor who reads the response.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from toolgate.api.chat import ChatHandler
+from toolgate.api.response_writer import PreparedRequest
+from toolgate.api.responses.attempt_recovery import Resumption, resumption
+from toolgate.api.responses.background_request import (
+    BackgroundChatRequest,
+    BackgroundRequest,
+    decode_request,
+    failure,
+    headers_by_name,
+)
+from toolgate.api.responses.conversation_locks import ActiveConversations
+from toolgate.api.responses.save import ResponseRecorder
+from toolgate.api.responses.stream_recorder import StreamRecorder, WriteClaim
+from toolgate.auth.authenticator import ANONYMOUS, Caller
+from toolgate.conversation.errors import GatewayFault, ToolgateError, Unauthenticated
+from toolgate.conversation.events import StepStart
+from toolgate.conversation.request import ModelRequest
+from toolgate.dialects.dialect import Dialect
+from toolgate.dialects.openai_responses import DIALECT as OPENAI_RESPONSES
+from toolgate.engine.json_thread import run_in_thread
+from toolgate.http.application import with_rights
+from toolgate.limits.local_budgets import BudgetReservation
+from toolgate.runs.scheduler import EarlyEnd, RunAttempt
+from toolgate.runs.timeline import RunTimeline, RunTimelines
+from toolgate.scheduling import CALLER
+from toolgate.storage.conversations import ConversationStore
+from toolgate.storage.responses import ResponseStore
+from toolgate.storage.runs import RunStore
+from toolgate.storage.streams import StreamStore
+from toolgate.telemetry.request_log import RequestRecord, Telemetry
+from toolgate.tools.execution.durable import DurableRun
+
+_ABANDONED = {
+    "parked": "The server stopped again and again while it made this response, so that it was given up.",
+    "lost": "What this response had done so far is lost, so that it was not gone on with: nothing is done twice.",
+}
+
+
+class BackgroundOptions(Struct, frozen=True):
+    """How many background responses a caller may have, and how they are stored."""
+
+    per_caller: int = 16
+    stream_bytes: int = 16 * 1024 * 1024
+    stream_keep_seconds: float = 86_400.0
+    flush_seconds: float = 0.25
+    keepalive: float = 15.0
+    asks_again: bool = True
+    """Whether a person decides about calls that were cut off."""
+
+
+class BackgroundBudgets(Protocol):
+    """Charges what a background response used after its request was answered."""
+
+    def keep_reservation(self, request_id: str) -> BudgetReservation | None:
+        """Return what the request has reserved of its key's budget, which from now on is settled by `charge` alone."""
+
+    def stop_run_at_budget(self, record: RequestRecord) -> None:
+        """Let the run of this record call tools only while its key's budget lasts."""
+
+    def charge(self, record: RequestRecord, held: BudgetReservation | None = None, unknown: bool = False) -> None:
+        """Charge what the record says was used; with `unknown` usage no less than was reserved."""
+
+
+class UnlimitedBudgets:
+    """Charges nothing (`BackgroundBudgets`)."""
+
+    def keep_reservation(self, request_id: str) -> BudgetReservation | None:
+        return None
+
+    def stop_run_at_budget(self, record: RequestRecord) -> None:
+        return None
+
+    def charge(self, record: RequestRecord, held: BudgetReservation | None = None, unknown: bool = False) -> None:
+        return None
+
+
+class BackgroundServices(Struct, frozen=True):
+    """What the configuration in force provides for background responses; `callers` finds a caller by name."""
+
+    chat: ChatHandler
+    callers: Callable[[str], Caller | None] = {ANONYMOUS.name: ANONYMOUS}.get
+    budgets: BackgroundBudgets = UnlimitedBudgets()
+
+
+class AcceptedResponse(Struct, frozen=True):
+    """A response that this process has accepted and whose run has not started yet.
+
+    It spares the run a second decoding; `release` unlocks the response's conversation.
+    """
+
+    request: BackgroundRequest
+    decoded: ModelRequest | None
+    release: Callable[[], None]
+    started: asyncio.Event
+
+
+class LiveResponses:
+    """The background responses that this process has accepted or makes now, by id."""
+
+    def __init__(self) -> None:
+        self.accepted: dict[str, AcceptedResponse] = {}
+        self.recorders: dict[str, StreamRecorder] = {}
+
+    def recorder(self, id: str) -> StreamRecorder | None:
+        """Return the recorder of a response that is being made here."""
+        recorder = self.recorders.get(id)
+        return recorder if recorder is not None and not recorder.ended else None
+
+    def drop(self, id: str) -> None:
+        """Forget an accepted response, whose run starts later or on another node, and unlock its conversation."""
+        if (accepted := self.accepted.pop(id, None)) is not None:
+            accepted.release()
+            accepted.started.set()
+
+
+class BackgroundRunHandler:
+    """Makes background responses (`toolgate.runs.scheduler.RunHandler`)."""
+
+    def __init__(
+        self,
+        store: ResponseStore,
+        streams: StreamStore,
+        runs: RunStore,
+        conversations: ConversationStore,
+        active: ActiveConversations,
+        live: LiveResponses,
+        services: Callable[[], BackgroundServices],
+        telemetry: Telemetry,
+        options: BackgroundOptions,
+        announce: Callable[[str], None],
+        timelines: RunTimelines | None = None,
+        dialect: Dialect = OPENAI_RESPONSES,
+    ) -> None:
+        """`services` returns those of the configuration in force; `announce` says that more of a response is stored.
+
+        `timelines` show runs to people.
+        """
+        self._store = store
+        self._streams = streams
+        self._runs = runs
+        self._conversations = conversations
+        self._active = active
+        self._live = live
+        self._services = services
+        self._telemetry = telemetry
+        self._options = options
+        self._announce = announce
+        self._timelines = timelines
+        self._dialect = dialect
+
+    async def perform(self, attempt: RunAttempt) -> None:
+        """Make a response, from its beginning or from where an earlier attempt ended."""
+        id, accepted = attempt.run.id, self._live.accepted.get(attempt.run.id)
+        request = accepted.request if accepted else await run_in_thread(decode_request, attempt.run.request)
+        release = accepted.release if accepted else await self._lock_conversation(request)
+        record, recorder, flushing = request.new_record(), None, None
+        CALLER.set(record.caller)
+        self._services().budgets.stop_run_at_budget(record)
+        try:
+            resumed = await self._resumption(attempt, request)
+            timeline = await self._timeline(attempt, resumed)
+            record.tally.add(resumed.history.usage)
+            recorder = self._live.recorders[id] = await self._recorder(attempt, request, resumed, release)
+            if accepted is not None:
+                del self._live.accepted[id]
+                accepted.started.set()
+            flushing = asyncio.get_running_loop().create_task(recorder.keep_flushing(attempt.lose))
+            decoded = accepted.decoded if accepted else None
+            await self._respond(attempt, request, decoded, resumed, recorder, record, timeline)
+        finally:
+            if flushing is not None:
+                flushing.cancel()
+            self._live.recorders.pop(id, None)
+            self._live.drop(id)
+            release()
+            if recorder is not None and recorder.ended:
+                record.usage = record.tally.usage or record.usage
+                self._telemetry.finish(record)
+                self._services().budgets.charge(record, request.held)
+            if self._timelines is not None:
+                self._timelines.detach(id)
+
+    async def _timeline(self, attempt: RunAttempt, resumed: Resumption) -> RunTimeline | None:
+        """Open the timeline of the run, with all that earlier attempts are known to have finished."""
+        if self._timelines is None:
+            return None
+        again = attempt.run.token > 1
+        timeline = await self._timelines.attach(attempt.run.id, attempt.run.owner, again)
+        if timeline is not None and again:
+            timeline.reconcile(resumed.history.messages)
+        return timeline
+
+    async def _respond(
+        self,
+        attempt: RunAttempt,
+        request: BackgroundRequest,
+        decoded: ModelRequest | None,
+        resumed: Resumption,
+        recorder: StreamRecorder,
+        record: RequestRecord,
+        timeline: RunTimeline | None,
+    ) -> None:
+        """Have the chat handler answer into the recorder; however that goes the response ends, unless it is interrupted."""
+        services, codec = self._services(), self._dialect.server
+        question: PreparedRequest | None = None
+        try:
+            # The caller may have lost its key, and tools may have come or gone, since the request was accepted.
+            caller = services.callers(request.turn.owner)
+            if caller is None:
+                raise Unauthenticated("The key that asked for this response is no longer valid.")
+            headers = headers_by_name(request.headers)
+            call = BackgroundChatRequest(recorder, with_rights(caller, headers), record, headers)
+            durable = _durable_run(attempt, resumed, recorder, self._options.asks_again, timeline)
+            prepared = await services.chat.prepare(call, self._dialect, codec, request.turn.body, durable, decoded)
+            prepared = replace(prepared, metadata=replace(prepared.metadata, id=request.id, created=request.created))
+            prepared, withdrawn = await run_in_thread(resumed.continue_stream, prepared)
+            question = prepared
+            await recorder.write(withdrawn)
+            if timeline is not None and prepared.on_delivered is None:  # no tool loop records its steps
+                timeline.step_started(())
+            await services.chat.respond(question)
+        except ToolgateError as error:
+            await _fail(recorder, question, record, error)
+        except asyncio.CancelledError:
+            if not attempt.cancelled:
+                raise
+            record.note_cancelled()
+            await recorder.close("cancelled")
+            await services.chat.cancel_approvals(request.id)
+        except Exception as error:  # noqa: BLE001  # no caller is left to raise it to: the client reads it, the log has all
+            self._telemetry.crashed(record, error)
+            await _fail(
+                recorder, question, record, GatewayFault("An internal error occurred; the server's log has it.")
+            )
+
+    async def stop(self, attempt: RunAttempt, how: EarlyEnd) -> None:
+        """Store the end of a response that is not made any further."""
+        request = await run_in_thread(decode_request, attempt.run.request)
+        resumed = await self._resumption(attempt, request)
+        recorder = await self._recorder(attempt, request, resumed, lambda: None)
+        services = self._services()
+        if how == "cancelled":
+            await recorder.close("cancelled")
+            await services.chat.cancel_approvals(request.id)
+        else:
+            await recorder.close("failed", failure(_ABANDONED[how]), "parked" if how == "parked" else "failed")
+            if self._timelines is not None:
+                await self._timelines.fail(attempt.run.id, attempt.run.owner, _ABANDONED[how])
+        self._live.drop(attempt.run.id)
+        model = request.turn.body.get("model")
+        record = RequestRecord(request.request_id, caller=request.turn.owner, model=model if type(model) is str else "")
+        record.usage = resumed.history.usage
+        # The usage of steps that cannot be read is not known: as much as was reserved is charged.
+        services.budgets.charge(record, request.held, len(attempt.steps.recorded) < attempt.run.steps)
+
+    async def _lock_conversation(self, request: BackgroundRequest) -> Callable[[], None]:
+        """Lock the conversation again; another response that was started there meanwhile ends first."""
+        turn = request.turn
+        if turn.conversation is None or await self._conversations.load(turn.owner, turn.conversation) is None:
+            return lambda: None
+        return await self._active.wait_for_lock(turn.conversation)
+
+    async def _resumption(self, attempt: RunAttempt, request: BackgroundRequest) -> Resumption:
+        frames = await self._streams.all(request.id) if request.streamed else []
+        return await run_in_thread(resumption, attempt.steps.recorded, frames)
+
+    async def _recorder(
+        self, attempt: RunAttempt, request: BackgroundRequest, resumed: Resumption, on_stored: Callable[[], None]
+    ) -> StreamRecorder:
+        stored = await self._store.load(request.turn.owner, request.id)
+        stream = await self._streams.load(request.id)
+        return StreamRecorder(
+            self._streams,
+            WriteClaim(self._runs, attempt.run),
+            ResponseRecorder(self._store, request.turn, self._conversations, on_stored),
+            stored.body if stored is not None else {"id": request.id, "created_at": request.created},
+            stored=stream is not None and stream.kept,
+            sent=resumed.frames,
+            items=resumed.items,
+            most_bytes=self._options.stream_bytes,
+            flush_seconds=self._options.flush_seconds,
+            interrupted=lambda: attempt.interrupted,
+            on_stored=lambda: self._announce(request.id),
+        )
+
+
+def _durable_run(
+    attempt: RunAttempt, resumed: Resumption, recorder: StreamRecorder, asks: bool, timeline: RunTimeline | None
+) -> DurableRun:
+    claim = recorder.claim
+    return DurableRun(
+        attempt.run.id,
+        resumed.history,
+        attempt.run.token > 1,
+        _ClaimedSteps(attempt, recorder),
+        recorder.mark,
+        lambda: recorder.while_claimed(claim.check()),
+        lambda waits: recorder.while_claimed(claim.set_waiting(waits)),
+        asks,
+        timeline,
+    )
+
+
+class _ClaimedSteps:
+    """The steps of an attempt, which is cancelled when it may not write one any more (`RunSteps`)."""
+
+    def __init__(self, attempt: RunAttempt, recorder: StreamRecorder) -> None:
+        self.recorded = attempt.steps.recorded
+        self._attempt = attempt
+        self._recorder = recorder
+
+    async def keep(self, name: str, value: str) -> None:
+        await self._recorder.while_claimed(self._attempt.steps.keep(name, value))
+
+
+async def _fail(
+    recorder: StreamRecorder, question: PreparedRequest | None, record: RequestRecord, error: ToolgateError
+) -> None:
+    """Record the failure as a stream would have sent it: with its beginning, if nothing was recorded yet."""
+    record.note_error(error)
+    if recorder.started or question is None:
+        await recorder.close("failed", failure(error.message))
+        return
+    encoder = question.encoder or question.codec.encoder(question.request, question.metadata)
+    await recorder.write(encoder.encode(StepStart()) + encoder.error(error))

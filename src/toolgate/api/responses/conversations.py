@@ -1,0 +1,179 @@
+"""Serve conversation objects at /v1/conversations: create, read, change and delete them and their items.
+
+A caller sees its own conversations; for others they do not exist. Items are decoded by the Responses dialect before they
+are stored, so that no later request fails on them.
+"""
+
+import time
+from typing import Any
+
+from toolgate.api.paging import list_all, list_page, read_page, unknown_cursor
+from toolgate.api.responses.item_normalization import with_ids
+from toolgate.api.responses.previous_items import PreviousItemLoader, unknown_conversation
+from toolgate.api.responses.state import ResponsesState
+from toolgate.conversation.errors import InvalidRequest, NotFound
+from toolgate.conversation.ids import random_suffix
+from toolgate.dialects.openai_responses import DIALECT
+from toolgate.dialects.openai_responses.input_items import InputItemDecoder
+from toolgate.engine.json_thread import run_in_thread
+from toolgate.http.application import Endpoint, Request
+from toolgate.storage.conversations import StoredConversation
+from toolgate.storage.responses import ResponseStore
+from toolgate.wire.fields import Fields
+from toolgate.wire.jsontext import encode
+
+MAX_ITEMS = 20
+"""How many items one request may add."""
+
+_MAX_METADATA, _MAX_NAME_LENGTH, _MAX_VALUE_LENGTH = 16, 64, 512
+
+
+class ConversationEndpoints:
+    """The endpoints of conversations and their items."""
+
+    def __init__(self, store: ResponseStore, state: ResponsesState) -> None:
+        self._store = state.conversations
+        self._state = state
+        self._previous = PreviousItemLoader(store, state)
+
+    def endpoints(self) -> list[Endpoint]:
+        """Return the endpoints."""
+        codec = DIALECT.server
+        return [
+            Endpoint("POST", "/v1/conversations", self.create, codec),
+            Endpoint("POST", "/v1/conversations/{}/items", self.add_items, codec),
+            Endpoint("GET", "/v1/conversations/{}/items", self.list_items, codec),
+            Endpoint("GET", "/v1/conversations/{}/items/{}", self.show_item, codec),
+            Endpoint("DELETE", "/v1/conversations/{}/items/{}", self.delete_item, codec),
+            Endpoint("GET", "/v1/conversations/{}", self.show, codec),
+            Endpoint("POST", "/v1/conversations/{}", self.update, codec),
+            Endpoint("DELETE", "/v1/conversations/{}", self.delete, codec),
+        ]
+
+    async def create(self, call: Request) -> None:
+        """Create a conversation, perhaps with its first items."""
+        fields = Fields(await call.exchange.optional_json())
+        metadata, given = _read_metadata(fields), _read_items(fields)
+        items = await self._items(given, call.caller.name)
+        created = StoredConversation("conv_" + random_suffix(48), call.caller.name, int(time.time()), metadata)
+        await self._store.create(created, items)
+        await call.exchange.respond(200, encode(_to_json(created)))
+
+    async def show(self, call: Request) -> None:
+        """Return a conversation."""
+        await call.exchange.respond(200, encode(_to_json(await self._find(call))))
+
+    async def update(self, call: Request) -> None:
+        """Change the metadata of a conversation."""
+        found = await self._find(call)
+        fields = Fields(await call.exchange.json())
+        fields.require("metadata")
+        metadata = _read_metadata(fields)
+        fields.refuse_unknown()
+        await self._store.update(found.owner, found.id, metadata)
+        changed = StoredConversation(found.id, found.owner, found.created, metadata)
+        await call.exchange.respond(200, encode(_to_json(changed)))
+
+    async def delete(self, call: Request) -> None:
+        """Delete a conversation and its items."""
+        id = call.arguments[0]
+        if not await self._store.delete(call.caller.name, id):
+            raise unknown_conversation(id)
+        await call.exchange.respond(200, encode({"id": id, "object": "conversation.deleted", "deleted": True}))
+
+    async def add_items(self, call: Request) -> None:
+        """Append items and return them with their ids; Conflict while a response is being made there."""
+        found = await self._find(call)
+        fields = Fields(await call.exchange.json())
+        fields.require("items")
+        given = _read_items(fields)
+        unlock = await self._state.lock_conversation(found.owner, found.id)
+        try:
+            items = await self._items(given, found.owner)
+            added = await self._store.append(found.owner, found.id, items)
+        finally:
+            unlock()
+        if not added:
+            raise unknown_conversation(found.id)
+        await call.exchange.respond(200, encode(list_all(items)))
+
+    async def list_items(self, call: Request) -> None:
+        """List items, newest first unless `order` says otherwise."""
+        found, page = await self._find(call), read_page(call.exchange.query)
+        if page.after is not None and await self._store.item(found.owner, found.id, page.after) is None:
+            raise unknown_cursor(page.after)
+        limit = await self._store.fitting(found.owner, found.id, page.order, page.after, page.limit)
+        items = await self._store.page(found.owner, found.id, page.order, page.after, limit + 1)
+        await call.exchange.respond(200, await run_in_thread(lambda: encode(list_page(items, limit))))
+
+    async def show_item(self, call: Request) -> None:
+        """Return one item."""
+        id, item = call.arguments
+        found = await self._store.item(call.caller.name, id, item)
+        if found is None:
+            raise _unknown_item(item)
+        await call.exchange.respond(200, encode(found))
+
+    async def delete_item(self, call: Request) -> None:
+        """Delete one item and return its conversation."""
+        conversation, item = await self._find(call), call.arguments[1]
+        if not await self._store.remove(conversation.owner, conversation.id, item):
+            raise _unknown_item(item)
+        await call.exchange.respond(200, encode(_to_json(conversation)))
+
+    async def _find(self, call: Request) -> StoredConversation:
+        found = await self._store.load(call.caller.name, call.arguments[0])
+        if found is None:
+            raise unknown_conversation(call.arguments[0])
+        return found
+
+    async def _items(self, given: list[Any], owner: str) -> list[dict[str, Any]]:
+        """Return the items with ids, references resolved, once the dialect could decode them."""
+        items = await self._previous.resolve(given, owner)
+        await run_in_thread(_check_items, items)
+        return with_ids(items)
+
+
+def _check_items(items: list[dict[str, Any]]) -> None:
+    """Raise if the dialect cannot decode an item."""
+    for number, item in enumerate(items):
+        InputItemDecoder().decode(Fields(item, f"items[{number}]"))
+
+
+def _to_json(conversation: StoredConversation) -> dict[str, Any]:
+    return {
+        "id": conversation.id,
+        "object": "conversation",
+        "created_at": conversation.created,
+        "metadata": conversation.metadata,
+    }
+
+
+def _read_items(fields: Fields) -> list[Any]:
+    """Return the items of a body that has no other fields left."""
+    items = fields.items("items") or []
+    fields.refuse_unknown()
+    if len(items) > MAX_ITEMS:
+        raise InvalidRequest(
+            f"items may hold at most {MAX_ITEMS} items, not {len(items)}.",
+            param="items",
+            code="array_above_max_length",
+        )
+    return items
+
+
+def _read_metadata(fields: Fields) -> dict[str, str]:
+    metadata = fields.mapping("metadata") or {}
+    if len(metadata) > _MAX_METADATA:
+        raise InvalidRequest(f"metadata may hold at most {_MAX_METADATA} pairs.", param="metadata")
+    for name, value in metadata.items():
+        if type(value) is not str or len(name) > _MAX_NAME_LENGTH or len(value) > _MAX_VALUE_LENGTH:
+            raise InvalidRequest(
+                f"metadata takes names of at most {_MAX_NAME_LENGTH} and strings of at most {_MAX_VALUE_LENGTH} characters.",
+                param=f"metadata.{name[:_MAX_NAME_LENGTH]}",
+            )
+    return metadata
+
+
+def _unknown_item(id: str) -> NotFound:
+    return NotFound(f"The item {id[:100]!r} was not found.", param="item_id", code="item_not_found")

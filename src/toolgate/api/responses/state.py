@@ -1,0 +1,94 @@
+"""Hold what the Responses API shares between requests and configurations: conversations and background responses."""
+
+from collections.abc import Callable
+
+from toolgate.api.responses.background import BackgroundResponses, topic
+from toolgate.api.responses.background_run import (
+    BackgroundOptions,
+    BackgroundRunHandler,
+    BackgroundServices,
+    LiveResponses,
+)
+from toolgate.api.responses.conversation_locks import ActiveConversations
+from toolgate.pubsub.pubsub import LocalPubSub, PubSub
+from toolgate.runs.executor import RunExecutor
+from toolgate.runs.node_id import is_gone
+from toolgate.runs.scheduler import RunScheduler, SchedulerOptions
+from toolgate.runs.timeline import RunTimelines
+from toolgate.storage.conversation_locks import ConversationLocks
+from toolgate.storage.conversations import ConversationStore
+from toolgate.storage.database import Database
+from toolgate.storage.responses import HistoryLimits, ResponseStore
+from toolgate.storage.runs import RunStore
+from toolgate.storage.streams import StreamStore
+from toolgate.telemetry.request_log import Telemetry
+
+
+class ResponsesState:
+    """The conversations, their locks, and the background responses with the runs that make them."""
+
+    def __init__(
+        self,
+        database: Database,
+        store: ResponseStore,
+        telemetry: Telemetry,
+        runs: RunStore,
+        executor: RunExecutor,
+        services: Callable[[], BackgroundServices],
+        options: BackgroundOptions = BackgroundOptions(),  # noqa: B008  # an immutable value
+        scheduler_options: SchedulerOptions = SchedulerOptions(),  # noqa: B008  # an immutable value
+        pubsub: PubSub | None = None,
+        past_limits: HistoryLimits = HistoryLimits(),  # noqa: B008  # an immutable value
+        timelines: RunTimelines | None = None,
+    ) -> None:
+        """`services` returns those of the configuration in force whenever a background response is made.
+
+        `timelines` show runs to people.
+        """
+        self.timelines = timelines
+        self.past_limits = past_limits
+        locks = ConversationLocks(database, node=runs.node, is_gone=is_gone)
+        self.conversations = ConversationStore(database, locks)
+        self._active = ActiveConversations(locks)
+        streams = StreamStore(database, keep_seconds=options.stream_keep_seconds)
+        live, published = LiveResponses(), pubsub or LocalPubSub()
+        handler = BackgroundRunHandler(
+            store,
+            streams,
+            runs,
+            self.conversations,
+            self._active,
+            live,
+            services,
+            telemetry,
+            options,
+            announce=lambda response: published.publish(topic(response)),
+            timelines=timelines,
+        )
+        scheduler = RunScheduler(
+            runs,
+            executor,
+            handler,
+            scheduler_options,
+            report=lambda problem: telemetry.log.error("runs", problem=problem),
+            on_resume=lambda run: telemetry.log.info("run resumed", run=run),
+        )
+        self.background = BackgroundResponses(store, streams, scheduler, live, options, published)
+
+    def open(self) -> None:
+        """Start or resume the runs that an earlier process left, and watch all runs from now on."""
+        self.background.scheduler.open()
+
+    async def lock_conversation(self, owner: str, conversation: str) -> Callable[[], None]:
+        """Lock a conversation for one response, and return what unlocks it; Conflict if it is locked.
+
+        A conversation of another owner is not locked: the request is refused when its items are read.
+        """
+        if await self.conversations.load(owner, conversation) is None:
+            return lambda: None
+        return await self._active.lock(conversation)
+
+    async def aclose(self, seconds: float = 0.0) -> None:
+        """Wait so long for background responses, then leave them to another node or the next start."""
+        await self.background.aclose(seconds)
+        await self._active.aclose()

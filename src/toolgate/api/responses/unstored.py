@@ -1,0 +1,85 @@
+"""Keep unstored responses in memory while the WebSocket is open that they were made on.
+
+A client may continue its last response by id though it does not want it stored. All items up to its end are kept, as JSON,
+which takes less memory than objects. All sockets share one store: when that is full, the least recently used response is
+dropped, and its client gets an error that asks for the whole conversation.
+"""
+
+import asyncio
+from collections import OrderedDict
+from typing import Any
+
+import msgspec
+
+from toolgate.wire.jsontext import encode
+
+MIB = 1024 * 1024
+_SMALL = MIB // 4
+
+
+class UnstoredResponses:
+    """The unstored responses of all sockets, by socket and id."""
+
+    def __init__(self, max_bytes: int = 256 * MIB, max_bytes_each: int = 16 * MIB) -> None:
+        """At most `max_bytes` altogether, and `max_bytes_each` of one response; a longer one is not kept."""
+        self._max_bytes = max_bytes
+        self._max_bytes_each = max_bytes_each
+        self._responses: OrderedDict[tuple[SocketMemory, str], bytes] = OrderedDict()
+        self.size = 0
+
+    def put(self, memory: "SocketMemory", id: str, items: bytes) -> None:
+        """Keep a response, and drop the least recently used ones that do not fit."""
+        if len(items) > self._max_bytes_each:
+            return
+        self._responses[memory, id] = items
+        self.size += len(items)
+        while self.size > self._max_bytes:
+            _, oldest = self._responses.popitem(last=False)
+            self.size -= len(oldest)
+
+    def get(self, memory: "SocketMemory", id: str) -> bytes | None:
+        """Return the items of a response."""
+        items = self._responses.get((memory, id))
+        if items is not None:
+            self._responses.move_to_end((memory, id))
+        return items
+
+    def drop(self, memory: "SocketMemory", id: str) -> None:
+        """Drop a response, if it is kept."""
+        self.size -= len(self._responses.pop((memory, id), b""))
+
+
+class SocketMemory:
+    """The unstored responses of one socket: the last one of each of its lanes."""
+
+    def __init__(self, store: UnstoredResponses) -> None:
+        self._store = store
+        self._last: dict[str | None, str] = {}
+
+    def keep(self, lane: str | None, id: str, items: list[Any]) -> None:
+        """Keep a response in place of the lane's last."""
+        self.forget(self._last.get(lane))
+        self._last[lane] = id
+        self._store.put(self, id, encode(items))
+
+    async def recall(self, id: Any) -> list[Any] | None:
+        """Return all items up to the end of a response, or None if it is not kept; many are decoded in a thread."""
+        items = self._store.get(self, id) if type(id) is str else None
+        if items is None or len(items) < _SMALL:
+            return None if items is None else _decode(items)
+        return await asyncio.to_thread(_decode, items)
+
+    def forget(self, id: str | None) -> None:
+        """Drop a response, if it is kept."""
+        if id is not None:
+            self._store.drop(self, id)
+
+    def clear(self) -> None:
+        """Drop all of them."""
+        for id in self._last.values():
+            self._store.drop(self, id)
+        self._last.clear()
+
+
+def _decode(items: bytes) -> list[Any]:
+    return msgspec.json.decode(items, type=list[Any])

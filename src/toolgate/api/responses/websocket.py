@@ -1,0 +1,335 @@
+"""Serve the Responses API over WebSockets, at the path of its POST requests.
+
+A client sends `{"type": "response.create", ...}` with the fields of the HTTP request and gets the events of the stream, one
+a message, without a terminator. Messages of one lane are answered one after the other, each lane by itself; a lane is named
+by `stream_id`, which its events repeat. The last response of each lane can be continued by `previous_response_id` even if
+it was not stored; a continuation that fails drops it. `"generate": false` only keeps the request. No event cancels a
+response: a client that does not want the rest closes the socket. `response.steer` is refused with an event of its own.
+
+Every message goes through the application as a POST of its own, with the headers of the handshake: the keys and the
+configuration in force now apply, not those of when the socket was opened.
+"""
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from toolgate.api.responses.unstored import SocketMemory, UnstoredResponses
+from toolgate.api.responses.websocket_request import SOCKET, SocketLane, WebSocketResponseSink, error_event
+from toolgate.conversation.errors import InvalidRequest, Overloaded, RateLimited, ToolgateError
+from toolgate.dialects.openai_responses import DIALECT as OPENAI_RESPONSES
+from toolgate.dialects.openai_responses.response_object import error_object
+from toolgate.http.application import Endpoint, Request
+from toolgate.http.asgi_types import Message as AsgiMessage
+from toolgate.http.asgi_types import Receive, Scope, Send
+from toolgate.http.exchange import Header
+from toolgate.http.request_cycle import RESPONSE
+from toolgate.http.websocket import (
+    BROKE_RULES,
+    GOING_AWAY,
+    NORMAL,
+    RESTARTING,
+    WebSocketTimeouts,
+    accept,
+    upgrade_required,
+)
+from toolgate.wire.jsontext import encode
+
+PATH = "/v1/responses"
+_STEER = "response.steer"
+_HANDSHAKE_HEADERS = frozenset(
+    (
+        b"content-length",
+        b"content-type",
+        b"idempotency-key",
+        b"sec-websocket-extensions",
+        b"sec-websocket-key",
+        b"sec-websocket-version",
+    )
+)
+_MAX_NAME_LENGTH = 256
+_MAX_RAW_BYTES = 4096  # bytes of JSON
+
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+class ResponseSocketLimits(Struct, frozen=True):
+    """How long a socket lives, and how many lanes and messages it may have; what OpenAI allows."""
+
+    seconds: float = 3600.0
+    running: int = 16
+    lanes: int = 32
+    waiting: int = 64
+
+
+class ResponseWebSockets:
+    """All open WebSockets; they outlive the configuration that they were opened under."""
+
+    def __init__(
+        self, app: App, options: ResponseSocketLimits | None = None, unstored: UnstoredResponses | None = None
+    ) -> None:
+        self.options = options or ResponseSocketLimits()
+        self.timeouts = WebSocketTimeouts()
+        self._app = app
+        self._unstored = unstored or UnstoredResponses()
+        self._open: Counter[str] = Counter()
+
+    def endpoints(self, max_sockets: int, max_per_key: int) -> list[Endpoint]:
+        """Return the endpoint, for so many sockets altogether and of one key; 0 turns WebSockets off."""
+
+        async def connect(call: Request) -> None:
+            """Open a WebSocket on which `response.create` events are answered with the events of their responses."""
+            self._check_limits(call, max_sockets, max_per_key)
+            await self._connect(call)
+
+        return [Endpoint("GET", PATH, connect, OPENAI_RESPONSES.server)]
+
+    async def _connect(self, call: Request) -> None:
+        owner, memory = call.caller.name, SocketMemory(self._unstored)
+        connection = ResponseWebSocket(call, self.timeouts, self._app, self.options, memory)
+        call.record.status = 101
+        self._open[owner] += 1
+        try:
+            await connection.serve()
+        finally:
+            self._open[owner] -= 1
+
+    def _check_limits(self, call: Request, max_sockets: int, max_per_key: int) -> None:
+        if not max_sockets:
+            raise upgrade_required(call.exchange, "WebSockets are turned off here: POST the request instead.")
+        if self._open[call.caller.name] >= max_per_key:
+            raise RateLimited(
+                "This key has too many WebSockets open already.", code="too_many_websockets", retry_after=5
+            )
+        if self._open.total() >= max_sockets:
+            raise Overloaded("Too many WebSockets are open already.", code="too_many_websockets", retry_after=5)
+
+
+class _Create(Struct, frozen=True):
+    """A message that waits for its turn."""
+
+    lane: str | None
+    message: bytes
+    previous: Any
+
+
+class _Closing(Struct, frozen=True):
+    """Why the socket is closed once nothing runs on it, and the error for messages that come meanwhile."""
+
+    code: int
+    error: ToolgateError
+    announced: bool = False
+
+
+class ResponseWebSocket:
+    """One socket: its lanes, what runs and what waits."""
+
+    def __init__(
+        self, call: Request, timeouts: WebSocketTimeouts, app: App, options: ResponseSocketLimits, memory: SocketMemory
+    ) -> None:
+        """Upgrade the request's connection; 426 if it is no handshake."""
+        self._record = call.record
+        self._app = app
+        self._options = options
+        self._memory = memory
+        self._headers = [header for header in call.exchange.headers if header[0] not in _HANDSHAKE_HEADERS]
+        self._lanes: set[str] = set()
+        self._waiting: deque[_Create] = deque()
+        self._running: dict[str | None, WebSocketResponseSink] = {}
+        self._closing: _Closing | None = None
+        self._socket = accept(call.exchange, timeouts, self._drain)
+
+    async def serve(self) -> None:
+        """Answer messages until either side closes the socket."""
+        loop = asyncio.get_running_loop()
+        expiry = loop.call_later(self._options.seconds, self._expire)
+        try:
+            while not self._socket.gone and (self._closing is None or self._running):
+                message = await self._socket.receive()
+                if message is not None:
+                    self._receive(message)
+                if self._socket.must_wait:
+                    await self._socket.drain_writes()
+            await self._close()
+        except asyncio.CancelledError:
+            await self._abort()
+        finally:
+            expiry.cancel()
+            self._memory.clear()
+            for exchange in self._running.values():  # none, unless this task is cancelled twice
+                exchange.leave()
+
+    async def _close(self) -> None:
+        if self._socket.gone:
+            await self._stop()
+        closing = self._closing
+        if closing is not None and closing.announced:
+            self._send_error(closing.error)
+        await self._socket.close(closing.code if closing else NORMAL)
+
+    async def _abort(self) -> None:
+        """End all responses and close: the key is not valid any more, or the server stops."""
+        why = self._record.cancelled_with
+        self._start_closing(RESTARTING if why is None else BROKE_RULES, why or self._record.end_error())
+        await self._stop()
+        if why is not None:
+            self._send_error(why)
+        await self._socket.close(RESTARTING if why is None else BROKE_RULES)
+
+    async def _stop(self) -> None:
+        """End running responses: silently if the client has left, else with an error."""
+        self._waiting.clear()
+        running = [exchange for exchange in self._running.values() if exchange.task is not None]
+        for exchange in running:
+            if self._socket.gone:
+                exchange.leave()
+            elif exchange.task is not None and not exchange.task.cancelling():
+                exchange.task.cancel("The server is shutting down.")
+        tasks = [exchange.task for exchange in running if exchange.task is not None]
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def _drain(self) -> None:
+        self._start_closing(GOING_AWAY, Overloaded("The server is shutting down.", retry_after=1))
+
+    def _expire(self) -> None:
+        minutes = round(self._options.seconds / 60)
+        self._start_closing(
+            NORMAL,
+            InvalidRequest(
+                f"This WebSocket has been open for {minutes} minutes, which is the limit; open a new one.",
+                code="websocket_connection_limit_reached",
+            ),
+            announced=True,
+        )
+
+    def _start_closing(self, code: int, error: ToolgateError, *, announced: bool = False) -> None:
+        """Close when nothing runs any more; refuse what waits now."""
+        self._closing = self._closing or _Closing(code, error, announced)
+        while self._waiting:
+            self._send_error(error, self._waiting.popleft().lane)
+        self._socket.wake()
+
+    def _receive(self, message: bytes) -> None:
+        event = _read(message)
+        lane = event.get("stream_id")
+        if event.get("type") == _STEER:
+            self._socket.write(_steer_refusal(event))
+            return
+        refusal = self._refusal(lane, len(message))
+        if refusal is not None:
+            self._send_error(refusal, lane if type(lane) is str else None)
+            return
+        if lane is not None:
+            self._lanes.add(lane)
+        self._waiting.append(_Create(lane, message, event.get("previous_response_id")))
+        self._start_waiting()
+
+    def _refusal(self, lane: Any, size: int) -> ToolgateError | None:
+        """Return why a message cannot be accepted, before it is decoded."""
+        options = self._options
+        if self._closing is not None:
+            return self._closing.error
+        if lane is not None and not (type(lane) is str and 0 < len(lane) <= _MAX_NAME_LENGTH):
+            return InvalidRequest(
+                f"stream_id must be a text of 1 to {_MAX_NAME_LENGTH} characters.",
+                param="stream_id",
+                code="invalid_type",
+            )
+        if lane is not None and lane not in self._lanes and len(self._lanes) >= options.lanes:
+            return InvalidRequest(
+                f"A WebSocket has at most {options.lanes} lanes; open another one.",
+                param="stream_id",
+                code="websocket_stream_limit_reached",
+            )
+        waiting = sum(len(one.message) for one in self._waiting)
+        if len(self._waiting) >= options.waiting or (waiting and waiting + size > self._socket.most):
+            return RateLimited("Too many messages wait for their turn on this WebSocket.", retry_after=1)
+        return None
+
+    def _start_waiting(self) -> None:
+        """Start waiting messages that may run: first come, first served, but only one at a time of each lane."""
+        for create in tuple(self._waiting):
+            if len(self._running) >= self._options.running:
+                break
+            if create.lane not in self._running:
+                self._waiting.remove(create)
+                exchange = self._running[create.lane] = WebSocketResponseSink(self._socket, create.message, create.lane)
+                exchange.task = asyncio.get_running_loop().create_task(self._answer(create, exchange))
+        self._socket.busy = bool(self._running)
+
+    async def _answer(self, create: _Create, exchange: WebSocketResponseSink) -> None:
+        try:
+            await self._app(self._scope(create, exchange), _no_more_body, exchange.send)
+        finally:
+            del self._running[create.lane]
+            if exchange.failed and type(create.previous) is str:
+                self._memory.forget(create.previous)
+            if exchange.status == 401:
+                self._start_closing(BROKE_RULES, InvalidRequest("This WebSocket is closed."))
+            self._start_waiting()
+            if self._closing is not None:
+                self._socket.wake()
+
+    def _scope(self, create: _Create, exchange: WebSocketResponseSink) -> Scope:
+        """Return the message as the ASGI scope of a POST request."""
+        length = (b"content-length", b"%d" % len(create.message))
+        headers: list[Header] = [*self._headers, (b"content-type", b"application/json"), length]
+        return {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": "1.1",
+            "method": "POST",
+            "scheme": "http",
+            "path": PATH,
+            "raw_path": PATH.encode(),
+            "root_path": "",
+            "query_string": b"",
+            "headers": headers,
+            "extensions": {RESPONSE: exchange, SOCKET: SocketLane(self._memory, create.lane)},
+        }
+
+    def _send_error(self, error: ToolgateError, lane: str | None = None) -> None:
+        announced = error_object(error)
+        headers = [] if error.retry_after is None else [(b"retry-after", b"%d" % max(1, round(error.retry_after)))]
+        event = error_event(error.status, announced, headers)
+        self._socket.write(event if lane is None else event[:-1] + b',"stream_id":%b}' % encode(lane))
+
+
+def _read(message: bytes) -> dict[str, Any]:
+    """Return the envelope of a message; empty if it cannot be decoded, which the application answers with an error."""
+    try:
+        event = msgspec.json.decode(message, type=_Envelope)
+        names = ("type", "stream_id", "previous_response_id")
+        return {"input": event.input} | {name: _decode_name(getattr(event, name)) for name in names}
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return {}
+
+
+def _decode_name(raw: msgspec.Raw) -> Any:
+    """Return a short value, or something that is no name and will be refused."""
+    return msgspec.json.decode(raw) if len(bytes(raw)) <= _MAX_RAW_BYTES else {}
+
+
+class _Envelope(Struct):
+    type: msgspec.Raw = msgspec.Raw(b"null")  # a long value is no name, and takes long to decode
+    stream_id: msgspec.Raw = msgspec.Raw(b"null")
+    previous_response_id: msgspec.Raw = msgspec.Raw(b"null")
+    input: msgspec.Raw = msgspec.Raw(b"null")  # decoded only when it has to be sent back
+
+
+def _steer_refusal(event: dict[str, Any]) -> bytes:
+    """Return the refusal of input for a running response, with the input, so that the client can send it later."""
+    steer = {"previous_response_id": event["previous_response_id"], "input": event["input"]}
+    message = "Responses cannot be steered here; send this input with the next response.create."
+    error = {"type": "invalid_request_error", "code": "steering_not_supported", "message": message}
+    return encode({"type": "response.steer.failed", "sequence_number": 0, "steer": steer, "error": error})
+
+
+async def _no_more_body() -> AsgiMessage:
+    """Report the end of the body: the whole message is there from the beginning."""
+    return {"type": "http.disconnect"}

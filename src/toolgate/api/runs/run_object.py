@@ -1,0 +1,154 @@
+"""Describe runs as JSON: a run as it is listed, and its timeline with the content that its stored response holds. Pure."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from toolgate.dialects.openai_responses.shared_codec import call_item_id
+from toolgate.runs.timeline import CallEntry, StepEntry, TimelineEntry
+from toolgate.storage.run_records import RunRecord
+
+MOST_TEXT = 16_000
+"""Characters of a text, of arguments and of a result that a timeline shows; what is longer is marked."""
+
+
+_GOOD = ("completed", "incomplete")
+"""States of runs that went to their end: on another node, their last entries may be written a moment later."""
+
+
+class RunContent(Struct, frozen=True):
+    """What a run has written, by call and by step."""
+
+    arguments: Mapping[str, str] = {}
+    results: Mapping[str, str] = {}
+    texts: Mapping[int, str] = {}
+
+
+NO_CONTENT = RunContent()
+
+
+def run_object(run: RunRecord, *, can_fork: bool) -> dict[str, Any]:
+    """Return a run as it is listed."""
+    forked = None if run.forked_run is None else {"run": run.forked_run, "step": run.forked_step}
+    return {
+        "object": "run",
+        "id": run.id,
+        "kind": run.kind,
+        "state": run.state,
+        "model": run.model,
+        "key": run.owner,
+        "created": run.created,
+        "started": run.started,
+        "ended": run.ended,
+        "steps": run.steps,
+        "calls": run.calls,
+        "tools": msgspec.json.decode(run.tools) if run.tools else [],
+        "input_tokens": run.input_tokens,
+        "output_tokens": run.output_tokens,
+        "cost": round(run.cost, 8),
+        "error": run.error,
+        "response": run.response,
+        "forked_from": forked,
+        "can_cancel": not run.is_over,
+        "can_fork": can_fork and run.response is not None and run.state != "queued",
+    }
+
+
+def timeline_object(
+    run: RunRecord, entries: Sequence[TimelineEntry], content: RunContent = NO_CONTENT
+) -> list[dict[str, Any]]:
+    """Return the timeline of a run; what is still open although the run has failed was cut off."""
+    offered: tuple[str, ...] = ()
+    shown: list[dict[str, Any]] = []
+    for entry in entries:
+        if isinstance(entry, StepEntry):
+            offered = offered if entry.offered is None else entry.offered
+            shown.append(_step_object(entry, offered, content, run))
+        else:
+            shown.append(_call_object(entry, content, run))
+    return shown
+
+
+def content_of(output: Sequence[Any], entries: Sequence[TimelineEntry]) -> RunContent:
+    """Return what the output items of a response say about the steps and calls of its run."""
+    calls = {call_item_id("mcp_call", one.call): one for one in entries if isinstance(one, CallEntry)}
+    asked = {one.approval: one for one in entries if isinstance(one, CallEntry) and one.approval}
+    arguments: dict[str, str] = {}
+    results: dict[str, str] = {}
+    texts: dict[int, list[str]] = {}
+    written: list[str] = []  # by the step whose calls follow
+    for item in output:
+        match item:
+            case {"type": "mcp_call", "id": str(id), "arguments": str(text)} if id in calls:
+                call = calls[id]
+                arguments[call.call] = text
+                if (result := result_text(item)) is not None:
+                    results[call.call] = result
+                texts.setdefault(call.step, []).extend(written)
+                written = []
+            case {"type": "mcp_approval_request", "id": str(id), "arguments": str(text)} if id in asked:
+                arguments[asked[id].call] = text
+            case {"type": "message", "role": "assistant", "content": [*parts]}:
+                written += [part["text"] for part in parts if type(part) is dict and type(part.get("text")) is str]
+    if written:
+        last = max([one.step for one in entries], default=1)
+        texts.setdefault(last, []).extend(written)
+    return RunContent(arguments, results, {step: "\n\n".join(some) for step, some in texts.items()})
+
+
+def result_text(item: Mapping[str, Any]) -> str | None:
+    """Return the result of a call that the server ran; None if it has none."""
+    match item:
+        case {"output": str(text)}:
+            return text
+        case {"error": {"content": [{"text": str(text)}, *_]}} | {"error": {"message": str(text)}}:
+            return text
+        case _:
+            return None
+
+
+def _step_object(entry: StepEntry, offered: Sequence[str], content: RunContent, run: RunRecord) -> dict[str, Any]:
+    outcome: str = entry.outcome
+    if outcome == "running" and run.is_over:
+        outcome = "answer" if run.state in _GOOD else "failed"
+    shown = {
+        "type": "step",
+        "step": entry.step,
+        "started": entry.started,
+        "ended": entry.ended,
+        "outcome": outcome,
+        "model": entry.model,
+        "input_tokens": entry.input_tokens,
+        "output_tokens": entry.output_tokens,
+        "offered": list(offered),
+        "copied": entry.copied,
+    }
+    return shown | _bounded("text", content.texts.get(entry.step) if entry.outcome != "failed" else None)
+
+
+def _call_object(entry: CallEntry, content: RunContent, run: RunRecord) -> dict[str, Any]:
+    outcome: str = entry.outcome
+    if outcome == "running" and run.is_over:
+        outcome = "completed" if run.state in _GOOD else "unknown"
+    shown = {
+        "type": "call",
+        "step": entry.step,
+        "call": entry.call,
+        "tool": entry.tool,
+        "source": entry.source,
+        "started": entry.started,
+        "ended": entry.ended,
+        "outcome": outcome,
+        "approval": entry.approval,
+        "copied": entry.copied,
+    }
+    shown |= _bounded("arguments", content.arguments.get(entry.call))
+    return shown | _bounded("result", content.results.get(entry.call))
+
+
+def _bounded(name: str, text: str | None) -> dict[str, Any]:
+    if text is None or len(text) <= MOST_TEXT:
+        return {name: text}
+    return {name: text[:MOST_TEXT], f"{name}_length": len(text)}

@@ -1,0 +1,90 @@
+"""Serve what a page or a terminal shows of the server at first: its version, its models, who asks, and the base URLs."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from toolgate import __version__
+from toolgate.auth.authenticator import Authenticator
+from toolgate.config import Config
+from toolgate.conversation.errors import ToolgateError
+from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
+from toolgate.http.application import Endpoint, Request
+from toolgate.upstreams.router import Router
+from toolgate.wire.jsontext import encode
+
+_STATES = {"asleep": "absent", "fetching": "downloading", "checking": "loading", "closed": "off", "failed": "absent"}
+"""The states of the local model where they are not called as its phases are."""
+
+
+class LocalProgress(Protocol):
+    """How far the local model is."""
+
+    @property
+    def phase(self) -> str:
+        """The phase, such as `fetching`."""
+
+    @property
+    def message(self) -> str:
+        """The same as a sentence."""
+
+    @property
+    def percent(self) -> float | None:
+        """The progress of the phase."""
+
+
+class StatusEndpoint:
+    """Describes the server to a caller."""
+
+    def __init__(
+        self,
+        config: Config,
+        router: Router,
+        authenticator: Authenticator,
+        local_model: Callable[[], LocalProgress | None],
+    ) -> None:
+        """`local_model` returns the state of the local model, None if the configuration does not use it."""
+        self._config = config
+        self._router = router
+        self._authenticator = authenticator
+        self._local_model = local_model
+
+    def endpoints(self) -> list[Endpoint]:
+        """Return the endpoint."""
+        return [Endpoint("GET", "/v1/status", self.show, OPENAI_CHAT.server)]
+
+    async def show(self, call: Request) -> None:
+        """Describe the server: version, models, the state of the local model, the caller and the base URLs."""
+        caller, config = call.caller, self._config
+        url = _base_url(call)
+        body = {
+            "object": "status",
+            "version": __version__,
+            "models": sum(caller.may_use(route.name) for route in self._router.routes.values()),
+            "default_model": self._default_model(call),
+            "local_model": _local_state(self._local_model()),
+            "keys_required": not self._authenticator.allows_anonymous,
+            "caller": {"name": caller.name, "scopes": sorted(caller.scopes)},
+            "base_urls": {"openai": f"{url}/v1", "anthropic": url, "ollama": url},
+            "prices": any(model.price.input or model.price.output for model in config.models),
+            "tools": config.tools.enabled,
+            "records": {"requests_days": config.records.requests},
+        }
+        await call.exchange.respond(200, encode(body))
+
+    def _default_model(self, call: Request) -> str | None:
+        try:
+            return str(self._router.with_model({}, call.caller.may_use)["model"])
+        except ToolgateError:
+            return None
+
+
+def _local_state(state: LocalProgress | None) -> dict[str, Any]:
+    if state is None:
+        return {"state": "off", "percent": None, "message": "The configuration does not use the embedded model."}
+    return {"state": _STATES.get(state.phase, state.phase), "percent": state.percent, "message": state.message}
+
+
+def _base_url(call: Request) -> str:
+    """Return the address at which the caller reached the server, also through a proxy that says so."""
+    scheme = "https" if call.exchange.header(b"x-forwarded-proto") == "https" else "http"
+    return f"{scheme}://{call.exchange.header(b'host') or 'localhost'}"

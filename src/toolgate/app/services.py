@@ -1,0 +1,181 @@
+"""Build, open and close what outlives a configuration: storage, connections, keys, quotas, tools and running responses.
+
+A reload builds a new site (`site.py`) on top of these objects, which learn of it by one call, `apply`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from toolgate.api.editor_approvals import EditorApprovals
+from toolgate.api.records import RecordServices
+from toolgate.api.responses import BackgroundServices, ResponseWebSockets
+from toolgate.api.responses.websocket import App
+from toolgate.app.bridge import BridgeService, choose_bus
+from toolgate.app.local_model import DisabledModel, embedded_model
+from toolgate.app.peers import PeerConnections
+from toolgate.app.runs import make_state
+from toolgate.app.startup import make_database, make_logger, open_storage
+from toolgate.app.tools import ToolService
+from toolgate.auth.authenticator import Authenticator
+from toolgate.auth.key_registry import KeyRegistry
+from toolgate.config import BUILTIN, VSCODE, Config
+from toolgate.console import ConsoleEndpoints
+from toolgate.engine import ports
+from toolgate.limits.limit_services import LimitServices
+from toolgate.pubsub.pubsub import LocalPubSub, PubSub, RedisPubSub
+from toolgate.storage.responses import ResponseStore
+from toolgate.telemetry.logs import Logger
+from toolgate.telemetry.metrics import Metrics
+from toolgate.telemetry.redaction import Redactor
+from toolgate.telemetry.request_log import Telemetry
+from toolgate.tools.tool import ToolSource
+from toolgate.upstreams.echo import EchoModel
+from toolgate.upstreams.transport import UpstreamHttpClient
+from toolgate.workers.client import SupervisorClient
+
+if TYPE_CHECKING:
+    from toolgate.app.site import Site
+    from toolgate.upstreams.local.state import LocalModelState
+
+
+class Services:
+    """The objects of a server that every site uses."""
+
+    def __init__(
+        self,
+        config: Config,
+        app: App,
+        background: Callable[[], BackgroundServices],
+        builtin: Mapping[str, ports.Model] | None = None,
+        sources: Sequence[ToolSource] = (),
+        supervisor: SupervisorClient | None = None,
+    ) -> None:
+        """`app` answers the messages of WebSockets, `background` returns what makes background responses now.
+
+        The rest is described at `Toolgate`.
+        """
+        log, metrics = make_logger(config), Metrics()
+        self.transport = UpstreamHttpClient()
+        self.database = make_database(config)
+        self.responses = ResponseStore(self.database)
+        self.peers = PeerConnections(self.database)
+        self.supervisor = supervisor
+        self.pubsub = _choose_pubsub(config, log, supervisor)
+        # Records come before telemetry, which passes them the usage of every request.
+        self.records = RecordServices(config, self.database, log, metrics, self.pubsub, self._cancel_run)
+        self.telemetry = Telemetry(log, metrics, answered=self.records.usage.add, ended=self.records.ended)
+        self.state = make_state(
+            config,
+            self.database,
+            self.responses,
+            self.telemetry,
+            self.pubsub,
+            background,
+            self.records.timelines,
+        )
+        self.sockets = ResponseWebSockets(app)
+        self.quotas = LimitServices(config, self.database, self.telemetry, supervisor.counters if supervisor else None)
+        self.local_model = embedded_model(config, log, supervisor) if builtin is None else None
+        self.builtin = builtin or {"local": self.local_model or DisabledModel(), "echo": EchoModel()}
+        self.bridge = BridgeService(log, choose_bus(config, supervisor))
+        # Tools look up callers in the same authenticator that the registry of keys updates.
+        authenticator = Authenticator(config.keys, config.models)
+        self.tools = (
+            ToolService(
+                config,
+                self.database,
+                self.telemetry,
+                sources,
+                self.pubsub,
+                on_call_end=self.records.call_ended,
+                authenticator=authenticator,
+                windows=self.bridge.windows,
+                timelines=self.records.timelines,
+            )
+            if config.tools.enabled
+            else None
+        )
+        if self.tools is not None:
+            self.bridge.show_approvals(EditorApprovals(self.tools.approvals, self.pubsub, authenticator.named))
+        self.keys = KeyRegistry(
+            config,
+            self.database,
+            self.telemetry,
+            authenticator,
+            on_stored_keys=[self.quotas.use_stored_keys, *([self.tools.count_keys] if self.tools else [])],
+            end_runs=self.state.background.scheduler.cancel_unless,
+        )
+        self.console = ConsoleEndpoints()
+        self.draining = False
+
+    async def open(self) -> str | None:
+        """Open the storage and start what works by itself; return why the server must not start, if it must not."""
+        if problem := await open_storage(self.database, self.telemetry.log):
+            return problem
+        await self.keys.open()
+        await self.bridge.open()
+        if self.tools is not None:
+            await self.tools.open()
+        if self.local_model is not None:
+            self.local_model.start()
+        self.records.open()
+        self.state.open()
+        return None
+
+    def start(self, site: "Site") -> None:
+        """Use the first site, whose configuration these services were built from."""
+        names = [name for model in site.config.models for name in model.names]
+        self.telemetry.metrics.set_label_names(names, [*site.config.upstreams, BUILTIN, VSCODE])
+        self.quotas.use(site.limits, site.config)
+        self.peers.keep(site.peers)
+
+    def apply(self, site: "Site") -> None:
+        """Use a new site; its configuration was checked by building it, so that nothing here can fail."""
+        config = site.config
+        self.start(site)
+        self.telemetry.log.configure(config.log.level, Redactor(config.secrets()))
+        self.records.configure(config)
+        if self.tools is not None and site.tool_policies is not None:
+            self.tools.apply(site.tool_policies)
+        self.keys.configure(config)
+
+    def _cancel_run(self, run: str) -> bool:
+        """Cancel the request of a foreground run, if this process serves it."""
+        return self.keys.active_requests.cancel_run(run)
+
+    def local_state(self) -> "LocalModelState | None":
+        """Return the state of the local model, None if it is not used."""
+        return None if self.local_model is None else self.local_model.state
+
+    def drain(self) -> None:
+        """Report from now on that this server is not ready, and end the streams of MCP clients."""
+        self.draining = True
+        if self.tools is not None:
+            self.tools.mcp.close()
+
+    async def aclose(self) -> None:
+        """Close everything, the storage last."""
+        await self.state.aclose()
+        if self.tools is not None:
+            await self.tools.aclose()
+        if self.local_model is not None:
+            await self.local_model.aclose()
+        await self.bridge.aclose()
+        await self.transport.aclose()
+        await self.peers.aclose()
+        await self.keys.aclose()
+        await self.quotas.aclose()
+        await self.records.aclose()
+        await self.pubsub.aclose()
+        await self.database.aclose()
+
+
+def _choose_pubsub(config: Config, log: Logger, supervisor: SupervisorClient | None) -> PubSub:
+    """Return the pub/sub that reaches furthest: all nodes by Redis, else the workers of this machine, else this process."""
+    if config.redis is not None:
+        return RedisPubSub(
+            config.redis.reveal(),
+            on_error=lambda problem: log.warning("redis", problem=problem),
+            on_recovery=lambda state: log.info("redis", state=state),
+        )
+    return supervisor.pubsub if supervisor else LocalPubSub()

@@ -1,0 +1,277 @@
+"""Build the server's tools: sources, registry, approvals, runs and the MCP server; open and close them."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
+
+from toolgate.api.approvals import ApprovalEndpoints
+from toolgate.api.records import RecordServices
+from toolgate.api.response_writer import KeepaliveTimings
+from toolgate.api.tools import ToolEndpoints
+from toolgate.app.startup import make_database, make_logger
+from toolgate.app.tool_policies import ToolPolicies, tool_policies
+from toolgate.app.tool_sources import ToolSourceFactory
+from toolgate.approvals.record import Approval, ToolGrant
+from toolgate.approvals.service import ApprovalService
+from toolgate.approvals.webhook import ApprovalWebhook
+from toolgate.auth.authenticator import Authenticator
+from toolgate.bridge.windows import EditorWindows
+from toolgate.config import Config, KeySettings
+from toolgate.config.settings import ServerSettings, ToolSettings
+from toolgate.conversation.errors import Overloaded
+from toolgate.http.application import Endpoint
+from toolgate.http.sockets import base_url
+from toolgate.mcp.server import http_errors
+from toolgate.mcp.server.http import McpEndpoint
+from toolgate.mcp.server.sessions import McpSessions
+from toolgate.mcp.server.tool_catalog import ToolCatalog
+from toolgate.pubsub.pubsub import LocalPubSub, PubSub, wait_for
+from toolgate.runs.timeline import RunTimelines
+from toolgate.storage.approvals import ApprovalStore
+from toolgate.storage.database import Database
+from toolgate.storage.hidden_turns import HiddenTurnStore
+from toolgate.storage.registrations import RegistrationStore
+from toolgate.telemetry.metrics import Metrics
+from toolgate.telemetry.request_log import Telemetry
+from toolgate.tools.egress import EgressRequest, Unlimited
+from toolgate.tools.egress.http_client import guarded_http
+from toolgate.tools.execution.mcp_catalog import RegistryToolCatalog
+from toolgate.tools.execution.prepare_run import ToolRunPreparer
+from toolgate.tools.execution.stored_turns import StoredTurns
+from toolgate.tools.registry import ToolRegistry
+from toolgate.tools.runner import CallEnd, CallObserver, ToolRunner
+from toolgate.tools.schema_check import SchemaChecker
+from toolgate.tools.selection import ToolRights
+from toolgate.tools.sources.registered import RegisteredToolSource
+from toolgate.tools.sources.vscode import VscodeToolSource
+from toolgate.tools.tool import ToolFailure, ToolSource, ToolSpec
+
+_PROBLEM_CHECKS = (2.0, 15.0)
+"""Seconds after the start at which problems are logged: by then most sources, and then slow ones, have connected."""
+
+_TOOLS = "tools"
+_POLL_SECONDS = 5.0
+"""Between two looks for tools that were registered with another process, unless it published that there are some."""
+
+
+class ToolService:
+    """The server's tools with their sources, approvals and runs; opened and closed with the server."""
+
+    def __init__(
+        self,
+        config: Config,
+        database: Database,
+        telemetry: Telemetry,
+        extra: Iterable[ToolSource] = (),
+        pubsub: PubSub | None = None,
+        *,
+        on_call_end: CallObserver | None = None,
+        authenticator: Authenticator | None = None,
+        windows: EditorWindows | None = None,
+        timelines: RunTimelines | None = None,
+        over_stdio: bool = False,
+    ) -> None:
+        """`extra` are sources beside those of the configuration; `on_call_end` is called after every call.
+
+        `pubsub` notifies of approvals and tools that other processes have changed.
+        `windows` are those of editors that lend tools.
+        With an `authenticator`, the rights of callers are looked up at every call, and not only when their request arrives.
+        `timelines` show runs to people.
+        `over_stdio` means that no server takes the answers to approvals in this process.
+        """
+        self._telemetry = telemetry
+        self._approve_command = approve_command(config.server)
+        self._answer_note = _stdio_note(config) if over_stdio else ""
+        self._schemas = SchemaChecker()
+        self._problems: set[tuple[str, str | None, str]] = set()
+        self._cancel_checks: list[Callable[[], None]] = []
+        self._watching: asyncio.Task[None] | None = None
+        self._pubsub = pubsub or LocalPubSub()
+        self._policies, self._stored_keys = tool_policies(config), 0
+        sources = ToolSourceFactory(config, database, telemetry.log_tool_request, self._schemas)
+        self._registered = RegisteredToolSource(
+            RegistrationStore(database), sources.registered, self._publish_change, self._schemas
+        )
+        windows = windows or EditorWindows()
+        lent = VscodeToolSource(windows, config.vscode.tool_seconds, self._schemas)
+        self.registry = ToolRegistry(
+            [*sources.configured(), *extra, self._registered, lent], self._schemas, prefixes=sources.prefixes()
+        )
+        self._webhook = make_webhook(config.tools, telemetry)
+
+        def definition(name: str) -> ToolSpec | None:
+            tool = self.registry.get(name)
+            return tool.spec if tool else None
+
+        self.approvals = ApprovalService(
+            self._policies.approval_policy(0),
+            ApprovalStore(database, Approval, ToolGrant),
+            options=self._policies.approval_options,
+            on_new=self._announce,
+            definition=definition,
+            pubsub=self._pubsub,
+        )
+
+        def record_call(ended: CallEnd) -> None:
+            telemetry.tool_ran(ended.spec.name, ended.seconds, ended.outcome, ended.invocation.text, ended.run)
+            if on_call_end is not None:
+                on_call_end(ended)
+
+        def permits(name: str, spec: ToolSpec) -> bool:
+            if authenticator is None:
+                return True
+            caller = authenticator.named(name)
+            return caller is not None and ToolRights(caller.allow_tools, caller.block_tools).permits(spec)
+
+        self._runner = ToolRunner(
+            self.approvals,
+            self._policies.result_limits,
+            lambda text: telemetry.log.redact(text),
+            record_call,
+            permits,
+        )
+        memory = StoredTurns(HiddenTurnStore(database))
+        self.tool_runs = ToolRunPreparer(
+            self.registry,
+            self._runner,
+            self.approvals,
+            memory,
+            self._policies.run_defaults,
+            authenticator,
+            windows.context,
+            timelines,
+            self._approve_command,
+        )
+        self.catalog = RegistryToolCatalog(self.registry, self._runner, self.tool_runs)
+        timings = KeepaliveTimings(config.server.first_event_wait, config.server.keepalive_seconds)
+        # Sessions are in memory: with several workers the next request may reach one that does not know them.
+        sessions = McpSessions(
+            config.tools.mcp_sessions if config.server.workers == 1 else 0, config.tools.mcp_session_seconds
+        )
+        self.mcp = McpEndpoint(self.catalog, telemetry, timings, sessions)
+
+    def endpoints(self) -> list[Endpoint]:
+        """Return the endpoints of tools, approvals and the MCP server."""
+        tools = ToolEndpoints(self.registry, self._registered, self._publish_change, self._schemas)
+        return [
+            *tools.endpoints(),
+            *ApprovalEndpoints(self.approvals).endpoints(),
+            Endpoint("POST", "/mcp", self.mcp.post, http_errors, scope="tools"),
+            Endpoint("GET", "/mcp", self.mcp.get, http_errors, scope="tools"),
+            Endpoint("DELETE", "/mcp", self.mcp.delete, http_errors, scope="tools"),
+        ]
+
+    def apply(self, policies: ToolPolicies) -> None:
+        """Use these policies from now on; sources change only at a restart."""
+        self._policies = policies
+        self.approvals.renew(policies.approval_policy(self._stored_keys), policies.approval_options)
+        self.tool_runs.configure(policies.run_defaults)
+        self._runner.configure(policies.result_limits)
+
+    def count_keys(self, stored: Iterable[KeySettings]) -> None:
+        """Count the keys of the database, on which the policy of self-approval depends."""
+        self._stored_keys = len(list(stored))
+        self.approvals.renew(self._policies.approval_policy(self._stored_keys), self._policies.approval_options)
+
+    async def open(self) -> None:
+        """Open the sources of tools."""
+        await self.registry.open()
+        loop = asyncio.get_running_loop()
+        timers = [loop.call_later(seconds, self._log_problems) for seconds in _PROBLEM_CHECKS]
+        unsubscribe = self.registry.subscribe(self._log_problems)
+        self._cancel_checks = [unsubscribe, *[timer.cancel for timer in timers]]
+        self._watching = loop.create_task(self._watch_changes())
+
+    async def aclose(self) -> None:
+        """Close all sources."""
+        for cancel in self._cancel_checks:
+            cancel()
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait({self._watching})
+        await self.registry.aclose()
+        if self._webhook is not None:
+            await self._webhook.aclose()
+
+    def _publish_change(self) -> None:
+        self._pubsub.publish(_TOOLS)
+
+    async def _watch_changes(self) -> None:
+        """Read again the tools that another process has registered or accepted."""
+        async with self._pubsub.subscribe(_TOOLS) as event:
+            while True:
+                await wait_for(event, _POLL_SECONDS)
+                if event.is_set():
+                    event.clear()
+                    self.registry.request_refresh()
+                with suppress(Overloaded):  # the storage is away: it is read at the next look
+                    await self._registered.refresh()
+
+    def _announce(self, approval: Approval) -> None:
+        """Log a new approval, without its arguments, and send it to the webhook if there is one."""
+        self._telemetry.log.info(
+            "approval requested",
+            tool=approval.tool,
+            caller=approval.caller,
+            approval=approval.id,
+            answer=f"{self._approve_command} {approval.id}{self._answer_note}",
+        )
+        if self._webhook is not None:
+            self._webhook.announce(approval)
+
+    def _log_problems(self) -> None:
+        """Log the problems of tools that are new since the last time: no list shows a tool that is missing."""
+        problems = {(problem.source, problem.tool, problem.message) for problem in self.registry.problems()}
+        for source, tool, message in sorted(problems - self._problems, key=str):
+            self._telemetry.log.warning("tools", source=source, tool=tool, problem=message)
+        self._problems = problems
+
+
+@asynccontextmanager
+async def open_tool_catalog(config: Config) -> AsyncGenerator[ToolCatalog]:
+    """Open the tools of a configuration for an MCP client on standard input and output, without a server."""
+    database, log, metrics = make_database(config), make_logger(config), Metrics()
+    records = RecordServices(config, database, log, metrics)
+    tools = ToolService(config, database, Telemetry(log, metrics), on_call_end=records.invocations.add, over_stdio=True)
+    await tools.open()
+    try:
+        yield tools.catalog
+    finally:
+        await tools.aclose()
+        await records.aclose()
+        await database.aclose()
+
+
+def approve_command(server: ServerSettings) -> str:
+    """Return the command that approves a call at this server, without the id, with its URL if that is not the default."""
+    default = ServerSettings()
+    here = server.host in ("0.0.0.0", "::", "", "localhost", default.host)  # noqa: S104  # nothing is bound here
+    if server.port == 0 or (here and server.port == default.port):  # which port 0 became is known only later
+        return "toolgate approvals approve"
+    return f"toolgate approvals approve --url {base_url(default.host if here else server.host, server.port)}"
+
+
+def _stdio_note(config: Config) -> str:
+    """Return what the command needs where no server runs in this process."""
+    if config.storage.reveal() == "sqlite://":
+        return " cannot reach this process: its storage is in memory. Allow the tool by a rule in tools.approvals.rules"
+    return " while `toolgate serve` runs with the same storage"
+
+
+def make_webhook(tools: ToolSettings, telemetry: Telemetry) -> ApprovalWebhook | None:
+    """Return the webhook that announces approvals, if one is configured."""
+    hook = tools.approvals.webhook
+    if hook is None:
+        return None
+    http = guarded_http(tools.reach, Unlimited()).trusting(hook.url)
+
+    async def post(url: str, headers: Mapping[str, str], body: bytes) -> int:
+        try:
+            return (await http.send(EgressRequest(url, "POST", headers, body, seconds=30.0, redirects=0))).status
+        except ToolFailure as failure:
+            raise OSError(str(failure)) from None
+
+    def log_problem(problem: str) -> None:
+        telemetry.log.warning("webhook", problem=problem)
+
+    return ApprovalWebhook(hook.url, hook.secret.reveal() if hook.secret else "", post, on_failure=log_problem)

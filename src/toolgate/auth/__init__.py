@@ -1,0 +1,1 @@
+"""Authenticate callers by their keys, and end the requests of keys that are no longer valid."""

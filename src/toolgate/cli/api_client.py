@@ -1,0 +1,151 @@
+"""Call the API of a running server, and end the command with the server's error message if it refuses.
+
+Texts of a server may be untrusted, so they are printed as plain text, whatever they hold.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from urllib.parse import urlsplit
+
+import typer
+
+if TYPE_CHECKING:
+    from http.client import HTTPResponse
+    from socket import socket
+
+SECONDS = 10.0
+_IDLE_PROBE_SECONDS = 30
+DEFAULT_URL = "http://127.0.0.1:8080"
+Url = Annotated[str, typer.Option("--url", help="The URL of the server.", envvar="TOOLGATE_URL")]
+Key = Annotated[
+    str | None, typer.Option("--key", help="The key for the server.", envvar="TOOLGATE_KEY", show_envvar=True)
+]
+
+
+class ApiCallFailed(Exception):
+    """The server did not answer, or refused; the message is for a person, and plain text."""
+
+    def __init__(self, message: str, status: int | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+
+
+def call_api(url: str, key: str | None, method: str, path: str, body: Any = None) -> Any:
+    """Send a request and return the JSON object of the response; an error ends the command with its message."""
+    try:
+        return request_json(url, key, method, path, body)
+    except ApiCallFailed as error:
+        fail(str(error))
+
+
+def request_json(url: str, key: str | None, method: str, path: str, body: Any = None) -> Any:
+    """Send a request and return the JSON object of the response, or raise ApiCallFailed."""
+    with open_response(url, key, method, path, body) as response:
+        try:
+            answer = json.loads(response.read())
+        except ValueError:
+            raise ApiCallFailed(f"{url}: the answer is not JSON") from None
+        except OSError as error:
+            raise no_answer(url, error) from None
+    if not isinstance(answer, dict):
+        raise ApiCallFailed(f"{url}: {describe_status(response.status)}", response.status)
+    return answer
+
+
+@contextmanager
+def open_response(
+    url: str,
+    key: str | None,
+    method: str,
+    path: str,
+    body: Any = None,
+    *,
+    headers: Mapping[str, str] | None = None,
+    patient: bool = False,
+) -> "Iterator[HTTPResponse]":
+    """Send a request and yield its response if the status is 2xx; leaving closes the connection.
+
+    A patient request waits for its answer without a limit: TCP itself probes whether the server still lives.
+    """
+    from http.client import HTTPConnection, HTTPException, HTTPSConnection  # with TLS it takes long to load
+
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ApiCallFailed("a URL must start with http:// or https://")
+    kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+    connection = kind(parts.hostname, parts.port, timeout=SECONDS)
+    sent = {"accept": "application/json", **({"authorization": f"Bearer {key}"} if key else {}), **(headers or {})}
+    if body is not None:
+        sent["content-type"] = "application/json"
+    try:
+        try:
+            connection.connect()
+            if patient:
+                _wait_without_limit(connection.sock)
+            content = None if body is None else json.dumps(body).encode()
+            connection.request(method, parts.path.rstrip("/") + path, content, sent)
+            response = connection.getresponse()
+            if not 200 <= response.status < 300:
+                raise refusal(url, response.status, response.read())
+        except (HTTPException, OSError, UnicodeError) as error:
+            raise no_answer(url, error) from None
+        yield response
+    finally:
+        connection.close()
+
+
+def _wait_without_limit(sock: "socket") -> None:
+    import socket
+
+    sock.settimeout(None)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if hasattr(socket, "TCP_KEEPIDLE"):  # elsewhere the first probe is sent after two hours
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _IDLE_PROBE_SECONDS)
+
+
+def no_answer(url: str, error: Exception) -> ApiCallFailed:
+    """Describe that no server answered, and what to do."""
+    return ApiCallFailed(
+        f"{url}: no answer ({error}). Start a server with `toolgate serve`. "
+        "If it has another URL, give it with --url or TOOLGATE_URL."
+    )
+
+
+def refusal(url: str, status: int, body: bytes) -> ApiCallFailed:
+    """Read the error message of a response; one about the key says where to give another."""
+    try:
+        answer = json.loads(body)
+    except ValueError:
+        answer = None
+    match answer:
+        case {"error": {"message": str(message), **rest}}:
+            hint = " Set TOOLGATE_KEY, or use --key." if status == 401 else ""
+            code = rest.get("code")
+            return ApiCallFailed(plain(message) + hint, status, code if isinstance(code, str) else None)
+        case _:
+            return ApiCallFailed(f"{url}: {describe_status(status)}", status)
+
+
+def plain(text: str) -> str:
+    """Replace all characters that would move a cursor or change the reading direction."""
+    return "".join([char if char.isprintable() else "\ufffd" for char in text])
+
+
+def fail(text: str) -> NoReturn:
+    """Print a message and end the command with status 1."""
+    typer.echo(text, err=True)
+    raise typer.Exit(1)
+
+
+def describe_status(code: int) -> str:
+    """Describe an HTTP status for a person."""
+    match code:
+        case 401 | 403:
+            return f"the key was refused ({code})"
+        case 404:
+            return "it has no such path (404)"
+        case _:
+            return f"status {code}"

@@ -1,0 +1,199 @@
+"""The commands that a person types in a chat, such as `/model gpt`."""
+
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from toolgate.cli.api_client import ApiCallFailed
+from toolgate.cli.chat.prompt import edit_text
+from toolgate.cli.chat.session import ChatSession
+
+_TEXT_HELP = (
+    'A line that ends with \\ goes on in the next one, and Alt-Enter begins a new line. Lines between two """ are one '
+    "message. Ctrl-C stops an answer; twice at the empty prompt, or Ctrl-D, ends the chat. #name in a message names a "
+    "tool. A message that begins with / is written with //."
+)
+
+
+class ChatEnded(Exception):
+    """The person wants to leave."""
+
+
+class SlashCommand(NamedTuple):
+    """A command, what may stand behind it, and what it does."""
+
+    run: Callable[[str], None]
+    argument: str
+    help: str
+
+
+class SlashCommands:
+    """Carries out commands, and completes them and their arguments."""
+
+    def __init__(self, session: ChatSession, models: list[str], tools: list[str]) -> None:
+        self._session = session
+        self._models = models
+        self._tools = tools
+        self._saved: Path | None = None
+        self.commands = {
+            "/help": SlashCommand(self._help, "", "show this list"),
+            "/model": SlashCommand(self._model, "[NAME]", "show the models, or use another one"),
+            "/tools": SlashCommand(
+                self._use_tools, "[on|off|NAMES]", "show the server tools, or use all, none or some"
+            ),
+            "/system": SlashCommand(self._system, "[TEXT|off]", "show, change or remove the system prompt"),
+            "/show": SlashCommand(self._show, "", "show the last tool calls whole"),
+            "/retry": SlashCommand(self._retry, "", "ask the last question again"),
+            "/edit": SlashCommand(self._edit, "", "write a message in your editor"),
+            "/save": SlashCommand(self._save, "[FILE]", "save the chat as Markdown"),
+            "/new": SlashCommand(self._new, "", "begin a new chat"),
+            "/quit": SlashCommand(self._quit, "", "end the chat"),
+        }
+
+    def run(self, line: str) -> None:
+        """Carry out the command of a line."""
+        name, _, argument = line.partition(" ")
+        command = self.commands.get({"/exit": "/quit", "/?": "/help"}.get(name, name))
+        if command is None:
+            self._say(f"There is no command {name}; /help lists them.", "bad")
+            return
+        command.run(argument.strip())
+
+    def complete(self, line: str, word: str) -> Iterable[str]:
+        """Return the completions of the last word of a line."""
+        before = line[: len(line) - len(word)].strip()
+        if word.startswith("#"):
+            return [f"#{tool} " for tool in self._tools if tool.startswith(word[1:])]
+        match before:
+            case "" if word.startswith("/"):
+                return [f"{name} " for name in self.commands if name.startswith(word)]
+            case "/model":
+                return [name for name in self._models if name.startswith(word)]
+            case "/tools":
+                done, _, last = word.rpartition(",")
+                known = self._tools if done else ["on", "off", *self._tools]
+                return [f"{done}{',' if done else ''}{name}" for name in known if name.startswith(last)]
+            case "/save":
+                return _paths(word)
+        return []
+
+    def _say(self, text: str, *styles: str) -> None:
+        self._session.view.line(text, *styles)
+
+    def _help(self, _: str) -> None:
+        width = max([len(f"{name} {command.argument}") for name, command in self.commands.items()])
+        for name, command in self.commands.items():
+            self._say(f"{f'{name} {command.argument}':{width}}  {command.help}")
+        self._say(_TEXT_HELP, "dim")
+
+    def _model(self, name: str) -> None:
+        client = self._session.client
+        if not name:
+            for one in self._models:
+                self._say(f"{'*' if one == client.model else ' '} {one}")
+            return
+        if self._models and name not in self._models:
+            self._say(f"{name} is not in the list of models; the server may know it by another name.", "warning")
+        client.model = name
+        self._say(f"The next answers are by {name}.")
+
+    def _use_tools(self, names: str) -> None:
+        client = self._session.client
+        match names:
+            case "":
+                self._list_tools()
+                return
+            case "on" | "all":
+                client.tools = True
+            case "off" | "none":
+                client.tools = False
+            case _:
+                client.tools = [name.strip() for name in names.split(",") if name.strip()]
+        self._say(f"Server tools: {describe_tools(client.tools)}.")
+
+    def _list_tools(self) -> None:
+        client = self._session.client
+        try:
+            listed = client.call("GET", "/v1/tools").get("data", [])
+        except ApiCallFailed as error:
+            self._say(str(error), "bad")
+            listed = []
+        for tool in listed:
+            about = str(tool.get("userDescription") or tool.get("description") or "")
+            self._say(f"{tool.get('name')}: {' '.join(about.split())[:160]}")
+        self._say(f"In use: {describe_tools(client.tools)}.", "dim")
+
+    def _system(self, text: str) -> None:
+        client = self._session.client
+        if text:
+            client.instructions = None if text == "off" else text
+        self._say(f"System prompt: {client.instructions or 'none'}")
+
+    def _show(self, _: str) -> None:
+        if not self._session.view.calls:
+            self._say("The last answer has no tool calls.")
+        for call in self._session.view.calls:
+            self._say(f"{call.name} {call.arguments}", "bold")
+            self._say(call.result or "(no output)", *(("bad",) if call.failed else ()))
+
+    def _retry(self, _: str) -> None:
+        if self._session.question is None:
+            self._say("There is no question yet.")
+        else:
+            self._session.ask_again()
+
+    def _edit(self, _: str) -> None:
+        text = edit_text("", ".md")
+        if text is None:
+            self._say("The editor could not be used; set EDITOR or VISUAL.", "bad")
+        elif text.strip():
+            self._say(text.strip(), "dim")
+            self._session.ask(text.strip())
+
+    def _save(self, name: str) -> None:
+        now = time.localtime()
+        path = Path(name).expanduser() if name else self._saved or Path(time.strftime("chat-%Y-%m-%d-%H%M%S.md", now))
+        try:
+            title = (
+                f"Chat with {self._session.client.model or 'the default model'}, {time.strftime('%Y-%m-%d %H:%M', now)}"
+            )
+            self._session.transcript.save(path, title, replace=path == self._saved)
+        except FileExistsError:
+            self._say(f"{path} exists already; name another file.", "bad")
+            return
+        except OSError as error:
+            self._say(f"{path} cannot be written: {error.strerror}.", "bad")
+            return
+        self._saved = path
+        self._say(f"Saved to {path}.")
+        if previous := self._session.client.previous:
+            self._say(f"To go on with it later:\n  toolgate chat --resume {previous}", "dim")
+
+    def _new(self, _: str) -> None:
+        self._session.client.restart()
+        self._session.transcript.clear()
+        self._session.question = None
+        self._saved = None
+        self._say("A new chat begins.")
+
+    def _quit(self, _: str) -> None:
+        raise ChatEnded
+
+
+def describe_tools(tools: object) -> str:
+    """Describe which server tools are used."""
+    if isinstance(tools, list):
+        return ", ".join(tools)
+    return "all" if tools else "none"
+
+
+def _paths(word: str) -> list[str]:
+    path = Path(word).expanduser()
+    folder, start = (path, "") if word.endswith("/") or not word else (path.parent, path.name)
+    try:
+        found = sorted([one for one in folder.iterdir() if one.name.startswith(start)])[:100]
+    except OSError:
+        return []
+    head = word.removesuffix(start) if start else word
+    return [f"{head}{one.name}{'/' if one.is_dir() else ''}" for one in found]

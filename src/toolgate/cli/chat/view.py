@@ -1,0 +1,257 @@
+"""Show an answer while it arrives: text, reasoning, tool calls with their results and times.
+
+On a terminal all of it is shown; in a pipe the answer alone goes to standard output, and the rest to standard error if
+that is a terminal.
+"""
+
+import json
+import time
+from collections.abc import Callable
+from typing import NamedTuple, TextIO
+
+from toolgate.cli.chat.markdown import MarkdownRenderer
+from toolgate.cli.chat.response_events import (
+    AnswerDelta,
+    AnswerEnded,
+    AnswerEvent,
+    AnswerNote,
+    AnswerStarted,
+    ApprovalAsked,
+    ReasoningDelta,
+    ToolEnded,
+    ToolStarted,
+)
+from toolgate.cli.chat.status_line import StatusLine
+from toolgate.cli.chat.style import PLAIN, TerminalStyle, style_of, terminal_width
+from toolgate.cli.chat.terminal_text import TextFilter, columns, visible, wrap
+
+MAX_ARGUMENT_LINES = 4
+MAX_RESULT_LINES = 8
+_WAITING = "waiting for the model, Ctrl-C stops"
+
+
+class CallRecord(NamedTuple):
+    """A finished call, for `/show` and `/save`."""
+
+    name: str
+    arguments: str
+    result: str
+    failed: bool
+
+
+class AnswerView:
+    """Shows the answers of a chat: their text on one stream, everything else on another.
+
+    In a chat both are the terminal. A single question keeps standard output for the answer alone.
+    """
+
+    def __init__(
+        self,
+        answers: TextIO,
+        notes: TextIO,
+        *,
+        single: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.style = style_of(notes)
+        self.calls: list[CallRecord] = []
+        """The calls of the last answer."""
+        self._answers = answers
+        self._notes = notes
+        self._single = single
+        self._chatty = notes.isatty()
+        self._status = StatusLine(notes, self.style if answers.isatty() else PLAIN)
+        self._clock = clock
+        self._text: _RenderedText | _RawText | None = None
+        self._spoken = False
+        self._started = self._paused = 0.0
+        self._edited: dict[tuple[str, str], str] = {}
+        self._running: dict[str, tuple[str, float]] = {}
+        self._last_call = ""
+        self._model = ""
+
+    def begin(self) -> None:
+        """A question was sent."""
+        self.calls = []
+        self._spoken = False
+        self._started = self._clock()
+        if not self._single:
+            self._note("\n")
+        self._status.show(_WAITING)
+
+    def go_on(self) -> None:
+        """The same answer goes on after an approval; the person's time is not the answer's."""
+        self._started += self._clock() - self._paused
+        self._status.show(_WAITING)
+
+    def show(self, event: AnswerEvent) -> None:
+        """Show the next event of the answer."""
+        match event:
+            case AnswerStarted(model=model):
+                self._model = model
+            case AnswerDelta(text=text, item=item):
+                self._write_text(text, item, ())
+            case ReasoningDelta(text=text, item=item):
+                if not self._single:
+                    self._write_text(text, item, ("dim", "italic"))
+            case ToolStarted():
+                self._tool_started(event)
+            case ToolEnded():
+                self._tool_ended(event)
+            case AnswerNote(text=text):
+                self.line(text, "warning")
+            case ApprovalAsked() | AnswerEnded():
+                self.pause()
+                self._paused = self._clock()
+
+    def edited(self, name: str, before: str, after: str) -> None:
+        """A call will run with other arguments than the model's, which are the only ones that events have."""
+        self._edited[name, compact(before)] = after
+
+    def end(self, ended: AnswerEnded | None) -> None:
+        """The answer is over; say what it took, and what went wrong."""
+        self.pause()
+        if ended is None:
+            self.line("Stopped.", "warning")
+        elif ended.problem:
+            self.line(ended.problem, "bad" if ended.failed else "warning")
+        if self._single:
+            return
+        if ended is not None and not ended.failed:
+            took = f"{self._clock() - self._started:.1f} s"
+            tokens = f"{ended.input_tokens} tokens in, {ended.output_tokens} out, " if ended.output_tokens else ""
+            self.line(f"{self._model}: {tokens}{took}" if self._model else took, "dim")
+        self._note("\n")
+
+    def pause(self) -> None:
+        """End the open text, so that other lines can be written."""
+        self._status.hide()
+        if self._text is not None:
+            self._answer(self._text.close() + "\n")
+            self._text = None
+
+    def line(self, text: str, *styles: str) -> None:
+        """Write a message of our own; texts of others in it are made safe."""
+        self.pause()
+        for paragraph in text.splitlines() or [""]:
+            shown = visible(paragraph).lstrip(" ")
+            indent = " " * (len(paragraph) - len(paragraph.lstrip(" ")))
+            width = terminal_width() - len(indent)
+            for line in (wrap(shown, max(10, width)) if self._chatty else [shown]) or [""]:
+                self._note(indent + self.style.paint(line, *styles) + "\n")
+
+    def _write_text(self, text: str, item: str, styles: tuple[str, ...]) -> None:
+        self._status.hide()
+        if self._text is not None and self._text.item != item:
+            self.pause()
+        if self._text is None:
+            if self._spoken:
+                self._answer("\n")
+            rendered = self._answers.isatty()
+            self._text = _RenderedText(item, self.style, styles) if rendered else _RawText(item)
+            self._spoken = True
+        self._answer(self._text.feed(text))
+
+    def _tool_started(self, event: ToolStarted) -> None:
+        self._begin_note()
+        edited = self._edited.pop((event.name, compact(event.arguments)), None)
+        arguments = event.arguments if edited is None else edited
+        self._running[event.id] = (arguments, self._clock())
+        self._last_call = event.id
+        mark = self.style.paint(self.style.symbols["call"], "tool")
+        name = self.style.paint(visible(event.name), "bold")
+        lines = _block(compact(arguments) + (" (edited)" if edited else ""), MAX_ARGUMENT_LINES, len(event.name) + 3)
+        self._detail(f"{mark} {name} {self.style.paint(lines[0], 'dim')}")
+        for line in lines[1:]:
+            self._detail(f"  {self.style.paint(line, 'dim')}")
+        self._status.show(f"running {visible(event.name)}, Ctrl-C stops")
+
+    def _tool_ended(self, event: ToolEnded) -> None:
+        self.pause()
+        arguments, started = self._running.pop(event.id, ("", self._clock()))
+        self.calls.append(CallRecord(event.name, arguments, event.result, event.failed))
+        took = self._clock() - started
+        which = f"{event.name}: " if event.id != self._last_call else ""
+        self._last_call = ""
+        lines = _block(which + (event.result or "(no output)"), MAX_RESULT_LINES, 4)
+        time_taken = f"{took:.1f} s" if took >= 1 else f"{took * 1000:.0f} ms"
+        suffix = f"(failed after {time_taken})" if event.failed else f"({time_taken})"
+        fits = columns(lines[-1]) + len(suffix) + 5 <= terminal_width()
+        lines[-1:] = [f"{lines[-1]} {suffix}"] if fits else [lines[-1], suffix]
+        mark = self.style.paint(self.style.symbols["result"], "bad" if event.failed else "good")
+        self._detail(f"  {mark} {self.style.paint(lines[0], 'dim')}")
+        for line in lines[1:]:
+            self._detail(f"    {self.style.paint(line, 'dim')}")
+        self._status.show(_WAITING)
+
+    def _begin_note(self) -> None:
+        spoken = self._text is not None
+        self.pause()
+        if spoken and not self._single:
+            self._note("\n")
+
+    def _detail(self, line: str) -> None:
+        """Write a line that only a person needs."""
+        self._spoken = self._spoken or not self._single
+        if self._chatty:
+            self._note(line + "\n")
+
+    def _answer(self, text: str) -> None:
+        if text:
+            self._answers.write(text)
+            self._answers.flush()
+
+    def _note(self, text: str) -> None:
+        self._notes.write(text)
+        self._notes.flush()
+
+
+class _RenderedText:
+    """Makes the text of one message safe and renders its Markdown."""
+
+    def __init__(self, item: str, style: TerminalStyle, styles: tuple[str, ...]) -> None:
+        self.item = item
+        self._filter = TextFilter()
+        self._markdown = MarkdownRenderer(style, terminal_width, styles)
+
+    def feed(self, text: str) -> str:
+        return self._markdown.feed(self._filter.feed(text))
+
+    def close(self) -> str:
+        return self._markdown.feed(self._filter.close()) + self._markdown.close()
+
+
+class _RawText:
+    """Passes the text of one message on as it is, without control characters."""
+
+    def __init__(self, item: str) -> None:
+        self.item = item
+        self._filter = TextFilter(terminal=False)
+
+    def feed(self, text: str) -> str:
+        return self._filter.feed(text)
+
+    def close(self) -> str:
+        return self._filter.close()
+
+
+def compact(arguments: str) -> str:
+    """Write the arguments of a call on one line, in the order of their names and without escapes of letters."""
+    try:
+        return json.dumps(json.loads(arguments), ensure_ascii=False, sort_keys=True)
+    except ValueError:
+        return arguments
+
+
+def _block(text: str, most: int, indent: int) -> list[str]:
+    """Wrap a text into a few lines; of a longer one the last line says how much is missing."""
+    width = max(10, terminal_width() - indent)
+    lines: list[str] = []
+    for line in visible(text[: most * width * 4].replace("\r\n", "\n").expandtabs(4)).strip("\n").split("\n"):
+        lines += wrap(line, width) or [""]
+        if len(lines) > most:
+            break
+    if len(lines) > most or len(text) > most * width * 4:
+        left = max(0, len(text) - sum([len(line) for line in lines[:most]]))
+        return [*lines[:most], f"… ({left} more characters: /show)"]
+    return lines

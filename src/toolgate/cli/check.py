@@ -1,0 +1,66 @@
+"""`toolgate check`: print all mistakes of the configuration, or the models and upstreams that it defines."""
+
+import shutil
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from toolgate.cli.config_file import BAD_CONFIG, ConfigOption, end, find_config, load_config, note
+
+if TYPE_CHECKING:
+    from toolgate.config import Config
+
+
+def check(
+    config: ConfigOption = None,
+    probe: Annotated[bool, typer.Option("--probe", help="Also ask each upstream for its models.")] = False,
+) -> None:
+    """Show all mistakes of the configuration, or the models and upstreams that it defines."""
+    path = find_config(config)
+    loaded = load_config(path)
+    from toolgate.app.serve import config_problems
+    from toolgate.cli.model_tables import aliases_table, models_table, upstreams_table
+    from toolgate.cli.printing import print_table
+    from toolgate.config import ConfigError
+
+    if problems := config_problems(loaded):
+        end(str(ConfigError(problems, str(path or "The built-in configuration"))), BAD_CONFIG)
+    note(f"{path or 'The built-in configuration'} is fine.")
+    for warning in _warnings(loaded):
+        note(f"Warning: {warning}")
+    answers = None
+    if probe and loaded.upstreams:
+        from toolgate.cli.probe_upstreams import probe_all
+
+        answers = probe_all(loaded.upstreams.values())
+    print_table(models_table(loaded.models))
+    if patterns := aliases_table(loaded.models):
+        print_table(patterns)
+    note(f"Requests that name no model go to {loaded.default_model or loaded.models[0].name}.")
+    if loaded.upstreams:
+        print_table(upstreams_table(loaded.upstreams.values(), answers))
+    if answers and not all(answer.ok for answer in answers.values()):
+        raise typer.Exit(1)
+
+
+def _warnings(config: "Config") -> Iterator[str]:
+    """Yield what a server starts with, but what will not work as it is probably meant."""
+    if not any(model.price.input or model.price.output for model in config.models):
+        for key in config.keys:
+            if key.budget is not None:
+                yield f"the budget of the key {key.name} limits nothing, because no model has a price."
+    base = config.source.parent if config.source else None
+    for name, server in config.tools.mcp.items():
+        if not server.command:
+            continue
+        path = server.env["PATH"].reveal() if "PATH" in server.env else None
+        program = server.command[0]
+        folder = (base / (server.cwd or ".")) if base else None
+        if shutil.which(program, path=path) is None and not (folder and shutil.which(str(folder / program))):
+            hint = f" ({_INSTALLERS[program]})" if program in _INSTALLERS else ""
+            yield f"the MCP server {name} cannot be started: there is no program {program}{hint}."
+
+
+_INSTALLERS = {"uvx": "it comes with uv: pip install uv", "npx": "it comes with Node.js"}
+"""How to get programs that MCP servers are usually started with."""

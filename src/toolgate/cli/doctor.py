@@ -1,0 +1,58 @@
+"""`toolgate doctor`: look at everything that a server needs, and say for each thing how it is and what to do.
+
+It changes nothing. Tool sources are opened for a moment as a server would open them: MCP servers are started and Python
+tools are loaded.
+"""
+
+import os
+import shutil
+import sys
+import textwrap
+from typing import Annotated
+
+import typer
+
+from toolgate.cli.api_client import DEFAULT_URL, Key, Url, plain
+from toolgate.cli.config_file import ConfigOption, find_config
+from toolgate.cli.doctor_findings import DoctorFinding, Level
+
+_COLOURS = {Level.OK: "green", Level.WARNING: "yellow", Level.PROBLEM: "red"}
+_LEVEL_WIDTH = 9
+_SUBJECT_WIDTH = 12
+
+
+def doctor(
+    config: ConfigOption = None,
+    offline: Annotated[bool, typer.Option("--offline", help="Ask no upstream and open no tool source.")] = False,
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+) -> None:
+    """Check configuration, port, database, Redis, upstreams, keys, weights, disk and tools, and say what to do."""
+    from toolgate.cli.doctor_checks import run_checks
+
+    worst = Level.OK
+    for finding in run_checks(find_config(config), url, key, offline=offline):
+        _print(finding)
+        worst = max(worst, finding.level)
+    if worst is Level.PROBLEM:
+        raise typer.Exit(1)
+
+
+def _print(finding: DoctorFinding) -> None:
+    """Print a finding: a line and its advice for a person, tab-separated values for a program."""
+    level, lines = finding.level.name.lower(), [plain(line.expandtabs(1)) for line in finding.text.splitlines() or [""]]
+    if not sys.stdout.isatty():
+        advice = plain(" ".join((finding.advice or "").split()))
+        typer.echo("\t".join([level, finding.subject, " ".join(lines), advice]))
+        return
+    indent = " " * (_LEVEL_WIDTH + _SUBJECT_WIDTH)
+    width = max(20, shutil.get_terminal_size().columns - len(indent))
+    texts = [part for line in lines for part in textwrap.wrap(line, width) or [""]]
+    texts += [f"→ {part}" if number == 0 else f"  {part}" for number, part in enumerate(_advice(finding, width))]
+    colour = None if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" else _COLOURS[finding.level]
+    head = typer.style(f"{level:{_LEVEL_WIDTH}}", fg=colour) + f"{finding.subject:{_SUBJECT_WIDTH}}"
+    typer.echo(head + f"\n{indent}".join(texts))
+
+
+def _advice(finding: DoctorFinding, width: int) -> list[str]:
+    return textwrap.wrap(plain(finding.advice or ""), max(10, width - 2))

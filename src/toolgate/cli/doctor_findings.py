@@ -1,0 +1,41 @@
+"""What `toolgate doctor` finds."""
+
+from enum import IntEnum
+from typing import NamedTuple
+
+
+class Level(IntEnum):
+    """How bad a finding is."""
+
+    OK = 0
+    WARNING = 1
+    PROBLEM = 2
+
+
+class DoctorFinding(NamedTuple):
+    """One thing that was looked at: how it is, and what to do about it."""
+
+    level: Level
+    subject: str
+    text: str
+    advice: str | None = None
+
+
+def ok(subject: str, text: str) -> DoctorFinding:
+    """A thing that is as it should be."""
+    return DoctorFinding(Level.OK, subject, text)
+
+
+def warning(subject: str, text: str, advice: str) -> DoctorFinding:
+    """A thing with which a server works, but not as its operator may expect."""
+    return DoctorFinding(Level.WARNING, subject, text, advice)
+
+
+def problem(subject: str, text: str, advice: str) -> DoctorFinding:
+    """A thing that keeps a server, or a part of it, from working."""
+    return DoctorFinding(Level.PROBLEM, subject, text, advice)
+
+
+def count(number: int, noun: str) -> str:
+    """Write a number of things."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,250 @@
+"""`toolgate runs`: list the runs of a running server, show and follow their timelines, cancel and fork them."""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from toolgate.cli.api_client import DEFAULT_URL, ApiCallFailed, Key, Url, call_api, fail, plain
+from toolgate.cli.paging import id_of, list_pages
+from toolgate.cli.printing import TextTable, cell_text, print_records, text_table
+from toolgate.cli.times import format_milliseconds, format_moment, parse_moment
+
+SHORT = 300
+"""Characters of arguments, results and texts that `show` prints unless it is asked for all."""
+
+SHORT_ID = 8
+"""Characters of an id that a table shows; they are enough for the other commands."""
+
+_ENDED = ("completed", "incomplete", "failed", "cancelled", "parked")
+_FIELDS = (
+    *("created", "id", "key", "model", "state", "kind", "steps", "calls", "tools", "input_tokens", "output_tokens"),
+    *("cost", "started", "ended", "error"),
+)
+"""The columns that a program gets."""
+
+app = typer.Typer(
+    help="List the runs of a running server, follow, cancel and fork them.",
+    invoke_without_command=True,
+    pretty_exceptions_enable=False,  # they would print local variables
+)
+
+Id = Annotated[str, typer.Argument(help="The id of the run, or its first characters.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
+
+
+@app.callback()
+def listed(
+    context: typer.Context,
+    state: Annotated[
+        str | None,
+        typer.Option(
+            help="Only runs in this state: queued, running, waiting, completed, incomplete, failed, cancelled, parked."
+        ),
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Only runs of this model.")] = None,
+    owner: Annotated[str | None, typer.Option(help="Only runs of this key; needs the scope admin.")] = None,
+    since: Annotated[str | None, typer.Option(help="Only since then: 30m, 2h, 7d, a day or a time.")] = None,
+    until: Annotated[str | None, typer.Option(help="Only before then.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", help="Number of runs, newest first.", min=1)] = 20,
+    as_json: AsJson = False,
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+) -> None:
+    """List runs, newest first: requests with server tools, and background responses."""
+    if context.invoked_subcommand is not None:
+        return
+    moments = {"since": parse_moment(since), "until": parse_moment(until)}
+    rows, more = list_pages(url, key, "/v1/runs", {"state": state, "model": model, "key": owner, **moments}, limit)
+    print_records(rows, more, _FIELDS, _runs_table, noun="runs", as_json=as_json)
+
+
+@app.command()
+def show(
+    id: Id,
+    whole: Annotated[bool, typer.Option("--all", help="Print long arguments, results and texts whole.")] = False,
+    as_json: AsJson = False,
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+) -> None:
+    """Show a run with its timeline: every step and every call, when it began and how long it took."""
+    run = call_api(url, key, "GET", _path(url, key, id))
+    if as_json:
+        typer.echo(json.dumps(run))
+        return
+    for line in _summary(run):
+        typer.echo(plain(line))
+    for entry in _timeline(run):
+        for line in _entry_lines(entry, run, None if whole else SHORT):
+            typer.echo(plain(line))
+
+
+@app.command()
+def follow(id: Id, url: Url = DEFAULT_URL, key: Key = None) -> None:
+    """Print each step and call of a run when it begins and when it ends, until the run ends or Ctrl-C.
+
+    The status is 0 if the run completes.
+    """
+    _follow(url, key, _path(url, key, id))
+
+
+@app.command()
+def cancel(id: Id, url: Url = DEFAULT_URL, key: Key = None) -> None:
+    """Cancel a run. A tool that is running is stopped."""
+    run = call_api(url, key, "POST", f"{_path(url, key, id)}/cancel", {})
+    typer.echo(plain(f"{run.get('id')}: {run.get('state')}"))
+
+
+@app.command()
+def fork(
+    id: Id,
+    step: Annotated[int, typer.Option(help="Go on after this step; 0 begins anew.", min=0)],
+    model: Annotated[str | None, typer.Option("--model", "-m", help="Another model.")] = None,
+    message: Annotated[str | None, typer.Option(help="Another text for the user's message.")] = None,
+    instructions: Annotated[str | None, typer.Option(help="Another system prompt.")] = None,
+    result: Annotated[
+        list[str] | None,
+        typer.Option(help="Another result of a call, as CALL=TEXT; may be given several times."),
+    ] = None,
+    then_follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the new run.")] = False,
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+) -> None:
+    """Start a new run from a step of another one, with another model, message or result.
+
+    The steps up to that one are copied, and their tools are not run again. The id of the new run is printed.
+    """
+    changes = {"model": model, "message": message, "instructions": instructions}
+    body: dict[str, Any] = {"step": step} | {name: value for name, value in changes.items() if value is not None}
+    if result:
+        body["results"] = dict([_parse_result(one) for one in result])
+    run = call_api(url, key, "POST", f"{_path(url, key, id)}/fork", body)
+    typer.echo(plain(str(run.get("id"))))
+    if then_follow:
+        _follow(url, key, f"/v1/runs/{quote(str(run.get('id')), safe='')}")
+
+
+def _path(url: str, key: str | None, id: str) -> str:
+    return f"/v1/runs/{quote(id_of(url, key, '/v1/runs', id, 'runs', 'resp_'), safe='')}"
+
+
+def _parse_result(text: str) -> tuple[str, str]:
+    call, found, result = text.partition("=")
+    if not found or not call:
+        fail("A result is written as CALL=TEXT; `toolgate runs show` prints the ids of calls.")
+    return call, result
+
+
+def _follow(url: str, key: str | None, path: str) -> None:
+    """Print what changes; the stream repeats the whole run with every change."""
+    from toolgate.cli.event_stream import stream_events
+
+    shown: dict[tuple[Any, ...], Any] = {}
+    state = None
+    try:
+        for event in stream_events(url, key, "GET", f"{path}?stream=true"):
+            if event.name != "run":
+                continue
+            for entry in _timeline(event.value):
+                which = (entry.get("type"), entry.get("step"), entry.get("call"))
+                if shown.get(which) != entry.get("outcome"):
+                    shown[which] = entry.get("outcome")
+                    for line in _entry_lines(entry, event.value, SHORT):
+                        typer.echo(plain(line))
+            if event.value.get("state") != state:
+                state = event.value.get("state")
+                typer.echo(plain(f"run {event.value.get('id')} is {state}"), err=True)
+    except ApiCallFailed as error:
+        fail(str(error))
+    except KeyboardInterrupt:
+        typer.echo("The run goes on; `toolgate runs cancel` stops it.", err=True)
+        raise typer.Exit(130) from None
+    if state != "completed":
+        raise typer.Exit(1)
+
+
+def _runs_table(rows: Sequence[Mapping[str, Any]]) -> TextTable:
+    """Table the runs for a person; columns that say nothing are left out."""
+    several = len({row.get("key") for row in rows}) > 1
+    cells: dict[str, list[Any]] = {
+        "when": [format_moment(row.get("created")) for row in rows],
+        "id": [_short_id(row.get("id")) for row in rows],
+        "key": [row.get("key") for row in rows] if several else [],
+        "model": [row.get("model") for row in rows],
+        "state": [row.get("state") for row in rows],
+        "steps": [row.get("steps") for row in rows],
+        "calls": [row.get("calls") for row in rows],
+        "took": [_took(row) for row in rows],
+        "cost": [f"{row['cost']:g}" if row.get("cost") else "" for row in rows],
+        "tools": [cell_text(row.get("tools")) for row in rows],
+    }
+    shown = {name: column for name, column in cells.items() if any(column)}
+    return text_table("Runs", shown, zip(*shown.values(), strict=True), ("when", "id", "status", "state"))
+
+
+def _short_id(id: Any) -> str:
+    """Shorten an id to what still names the run; `resp_` before it may be left out."""
+    return str(id).removeprefix("resp_")[:SHORT_ID]
+
+
+def _summary(run: Mapping[str, Any]) -> list[str]:
+    counts = f"{run.get('steps') or 0} steps, {run.get('calls') or 0} calls"
+    tokens = f"{run.get('input_tokens') or 0} tokens in, {run.get('output_tokens') or 0} out"
+    cost = f", cost {run['cost']:g}" if run.get("cost") else ""
+    lines = [
+        f"{run.get('id')}: {run.get('state')}",
+        f"  {run.get('kind')}, {run.get('model')}, key {run.get('key')}, {format_moment(run.get('created'))}",
+        f"  {counts}, {tokens}{cost}" + (f", {took}" if (took := _took(run)) else ""),
+    ]
+    match run.get("forked_from"):
+        case {"run": origin, "step": step}:
+            lines.append(f"  forked from {origin} after step {step}")
+    return [*lines, f"  error: {run['error']}"] if run.get("error") else lines
+
+
+def _timeline(run: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    entries = run.get("timeline")
+    return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+
+
+def _entry_lines(entry: Mapping[str, Any], run: Mapping[str, Any], most: int | None) -> list[str]:
+    """Describe a step or a call: when it began within the run, what it is, how it ended, and its texts."""
+    head = f"{_offset(entry, run):>9}  "
+    took = format_milliseconds(_milliseconds(entry.get("started"), entry.get("ended")))
+    outcome = f"{entry.get('outcome')}" + (f", {took}" if took else "")
+    if entry.get("type") == "step":
+        tokens = f", {entry['input_tokens']} + {entry['output_tokens']} tokens" if entry.get("output_tokens") else ""
+        lines = [f"{head}step {entry.get('step')}, {entry.get('model')}: {outcome}{tokens}"]
+        return lines + _indented(entry.get("text"), 11, most)
+    source = f" of {entry['source']}" if entry.get("source") else ""
+    lines = [f"{head}  call {entry.get('tool')}{source}, {entry.get('call')}: {outcome}"]
+    if entry.get("outcome") == "waiting" and entry.get("approval"):
+        lines.append(f"{' ' * 13}To answer: toolgate approvals approve {entry['approval']}, or deny")
+    return lines + _indented(entry.get("arguments"), 13, most) + _indented(entry.get("result"), 13, most, "= ")
+
+
+def _indented(text: Any, indent: int, most: int | None, mark: str = "") -> list[str]:
+    if not isinstance(text, str) or not text:
+        return []
+    cut = f" … ({len(text) - most} more characters: --all)" if most is not None and len(text) > most else ""
+    return [f"{' ' * indent}{mark}{line}" for line in (text[:most] + cut).splitlines()]
+
+
+def _offset(entry: Mapping[str, Any], run: Mapping[str, Any]) -> str:
+    first = run.get("started") or run.get("created")
+    elapsed = _milliseconds(first, entry.get("started"))
+    return f"+{max(0.0, elapsed) / 1000:.2f} s" if elapsed is not None else ""
+
+
+def _milliseconds(start: Any, end: Any) -> float | None:
+    return (end - start) * 1000 if isinstance(start, int | float) and isinstance(end, int | float) else None
+
+
+def _took(run: Mapping[str, Any]) -> str:
+    if not isinstance(started := run.get("started"), int | float):
+        return ""
+    ended = run.get("ended") if run.get("state") in _ENDED else time.time()
+    return format_milliseconds(_milliseconds(started, ended))

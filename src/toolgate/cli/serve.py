@@ -1,0 +1,109 @@
+"""`toolgate serve`: check what can be checked before anything heavy is loaded, then start the server."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from toolgate.cli.config_file import BAD_CONFIG, CONFIG_FILE, ConfigOption, end, find_config, load_config, note
+
+if TYPE_CHECKING:
+    from toolgate.config import Config
+
+
+def serve(
+    config: ConfigOption = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on; overrides server.host.")] = None,
+    port: Annotated[
+        int | None, typer.Option(help="Port to listen on; overrides server.port.", min=0, max=65535)
+    ] = None,
+    workers: Annotated[
+        str | None,
+        typer.Option(help="Number of server processes; overrides server.workers. `auto` starts one per processor."),
+    ] = None,
+    reload: Annotated[
+        bool, typer.Option("--reload", help="Read the configuration file again whenever it is saved.")
+    ] = False,
+    open_console: Annotated[
+        bool, typer.Option("--open", help="Open the console in a browser when the server is ready.")
+    ] = False,
+) -> None:
+    """Start the server."""
+    from toolgate.cli.early_signals import EarlySignals
+
+    with EarlySignals() as early:
+        raise typer.Exit(_serve(config, host, port, workers, reload, open_console, early.deliver))
+
+
+def _serve(
+    config: Path | None,
+    host: str | None,
+    port: int | None,
+    workers: str | None,
+    reload: bool,
+    open_console: bool,
+    on_signals: Callable[[], None],
+) -> int:
+    from toolgate.cli.config_watch import watch_config
+    from toolgate.cli.port_check import port_problem
+
+    path = find_config(config)
+    if path is None and (problem := _missing_keys()):
+        end(problem, BAD_CONFIG)
+    loaded = load_config(path, host, port, _parse_workers(workers))
+    _check_reach(loaded)
+    if problem := port_problem(loaded.server.host, loaded.server.port):
+        end(problem, 1)
+    note(f"Using {path}" if path else f"No {CONFIG_FILE} here: serving the built-in models")
+    if reload and path:
+        watch_config(path)
+    if open_console:
+        from toolgate.cli.open_console import open_when_ready
+
+        if not loaded.server.port:
+            end("--open needs a port: give one with --port, or as server.port.", BAD_CONFIG)
+        open_when_ready(loaded.server.host, loaded.server.port)
+    from toolgate.workers import how_many
+
+    if how_many(loaded) > 1:
+        from toolgate.app.supervisor import supervise
+
+        return supervise(loaded, config_path=path, on_signals=on_signals)
+    from toolgate.app.serve import serve as run
+
+    return run(loaded, config_path=path, on_signals=on_signals)
+
+
+def _missing_keys() -> str | None:
+    """Return why the built-in configuration is not served: a file that had keys is missing."""
+    from toolgate.auth.keys_required_marker import SUFFIX
+
+    marker = Path(f"{CONFIG_FILE}{SUFFIX}")
+    if not marker.exists():
+        return None
+    return (
+        f"{CONFIG_FILE} had keys and is missing: restore it, or remove {marker} "
+        "to allow requests without a key from this machine."
+    )
+
+
+def _parse_workers(text: str | None) -> int | None:
+    if text is None or text == "auto":
+        return None if text is None else 0
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 256:
+        end(f"--workers takes a number from 1 to 256, or auto; not {text!r}.", BAD_CONFIG)
+    return int(text)
+
+
+def _check_reach(config: "Config") -> None:
+    """End the command if an OpenAPI document names a host that tools may not reach."""
+    if not config.tools.http:
+        return
+    from toolgate.app.start_checks import check_reach
+    from toolgate.config import ConfigError, ConfigProblem
+
+    found: list[ConfigProblem] = []
+    check_reach(config, lambda path, message: found.append(ConfigProblem(path, message)))
+    if found:
+        end(str(ConfigError(found, str(config.source or "The configuration"))), BAD_CONFIG)

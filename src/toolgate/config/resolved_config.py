@@ -1,0 +1,156 @@
+"""The configuration as the server uses it: every default filled in, every name resolved. Values only."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from msgspec import Struct
+
+from toolgate.config.settings import (
+    BreakerSettings,
+    EmbeddedSettings,
+    KeySettings,
+    LogSettings,
+    PriceSettings,
+    RecordSettings,
+    ResponseSettings,
+    RunSettings,
+    ServerSettings,
+    SystemMode,
+    TextPromptSettings,
+    ThinkingMode,
+    TimeoutSettings,
+    ToolMode,
+    ToolSettings,
+    VscodeSettings,
+)
+from toolgate.config.settings.secret import Secret
+from toolgate.conversation.request import RequestSettings
+from toolgate.dialects.dialect import Quirks
+from toolgate.upstreams.catalog import Capabilities, DialectName
+
+BUILTIN = "builtin"
+"""The upstream that is always there: it serves `local`, the model on this machine, and `echo`."""
+
+VSCODE = "vscode"
+"""The upstream of models that VS Code lends over the bridge."""
+
+LOCAL = "local"
+
+
+class UpstreamConfig(Struct, frozen=True, kw_only=True):
+    """A service that serves models; a dialect's paths are added to `base_url`, which has no slash at its end."""
+
+    name: str
+    dialect: DialectName
+    base_url: str
+    api_key: Secret | None = None
+    headers: Mapping[str, Secret] = {}
+    timeouts: TimeoutSettings = TimeoutSettings()
+    breaker: BreakerSettings = BreakerSettings()
+    max_connections: int = 2000
+    quirks: Quirks = Quirks()
+    provider: str | None = None
+
+
+class TargetConfig(Struct, frozen=True, kw_only=True):
+    """One upstream of a model: its own name for the model, its share of the requests, and its quirks."""
+
+    upstream: str
+    model: str
+    weight: float = 1.0
+    quirks: Quirks = Quirks()
+
+
+class ModelConfig(Struct, frozen=True, kw_only=True):
+    """A model that clients can ask for; there is at least one target, and fallbacks are public names."""
+
+    name: str
+    aliases: tuple[str, ...] = ()
+    targets: tuple[TargetConfig, ...]
+    fallbacks: tuple[str, ...] = ()
+    retries: int = 2
+    tools: ToolMode = "native"
+    system: SystemMode = "native"
+    syntax: str = "invoke"
+    prompts: str = "full"
+    thinking: ThinkingMode = "marked"
+    reasks: int = 1
+    promote: bool = False
+    strict: bool = False
+    whole_arguments: bool = False
+    price: PriceSettings = PriceSettings()
+    server_tools: tuple[str, ...] = ()
+    blocked_tools: tuple[str, ...] = ()
+    capabilities: Capabilities = Capabilities()
+    defaults: RequestSettings = RequestSettings()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the public name and the aliases."""
+        return (self.name, *self.aliases)
+
+
+ECHO = ModelConfig(name="echo", targets=(TargetConfig(upstream=BUILTIN, model="echo"),))
+
+
+class ConfigFileOutline(Struct, frozen=True, kw_only=True):
+    """What shows that a file was truncated: its top-level settings, whether its last line has an end, and its text."""
+
+    sections: frozenset[str] = frozenset()
+    ends_line: bool = False
+    text: Secret = Secret("")
+
+    def is_beginning_of(self, other: "ConfigFileOutline") -> bool:
+        """Return whether this file is the other one, cut off."""
+        ours, theirs = self.text.reveal(), other.text.reveal()
+        return len(ours) < len(theirs) and theirs.startswith(ours)
+
+
+class Config(Struct, frozen=True, kw_only=True):
+    """The whole configuration; `source` is its file, None for the built-in configuration."""
+
+    server: ServerSettings = ServerSettings()
+    keys: tuple[KeySettings, ...] = ()
+    upstreams: Mapping[str, UpstreamConfig] = {}
+    models: tuple[ModelConfig, ...] = (ECHO,)
+    default_model: str | None = None
+    tools: ToolSettings = ToolSettings()
+    vscode: VscodeSettings = VscodeSettings()
+    embedded: EmbeddedSettings = EmbeddedSettings()
+    text: TextPromptSettings = TextPromptSettings()
+    storage: Secret = Secret("sqlite:///toolgate.db")
+    storage_pool: int = 8
+    redis: Secret | None = None
+    records: RecordSettings = RecordSettings()
+    responses: ResponseSettings = ResponseSettings()
+    runs: RunSettings = RunSettings()
+    log: LogSettings = LogSettings()
+    source: Path | None = None
+    outline: ConfigFileOutline = ConfigFileOutline()
+
+    def is_local(self, model: ModelConfig) -> bool:
+        """Return whether the model is the embedded one."""
+        return any(target.upstream == BUILTIN and target.model == LOCAL for target in model.targets)
+
+    def by_name(self) -> dict[str, ModelConfig]:
+        """Map each name of every model to the model."""
+        return {name: model for model in self.models for name in model.names}
+
+    def secrets(self) -> tuple[str, ...]:
+        """Return all texts that must never be shown: keys, headers, and addresses that hold a password."""
+        found = [upstream.api_key for upstream in self.upstreams.values()]
+        found += [value for upstream in self.upstreams.values() for value in upstream.headers.values()]
+        found += [
+            value for server in self.tools.mcp.values() for value in (*server.headers.values(), *server.env.values())
+        ]
+        found += [value for service in self.tools.http.values() for value in service.headers.values()]
+        found += [server.oauth.client_secret for server in self.tools.mcp.values() if server.oauth]
+        webhook = self.tools.approvals.webhook
+        found += [webhook.secret] if webhook else []
+        found += [address for address in (self.storage, self.redis) if address and _holds_password(address.reveal())]
+        return tuple(dict.fromkeys(secret.reveal() for secret in found if secret))
+
+
+def _holds_password(address: str) -> bool:
+    """Return whether an address holds a password; PostgreSQL takes one in the query, too."""
+    return "@" in address or "password=" in address

@@ -1,0 +1,69 @@
+"""Add up the usage of all upstreams that are asked while one request is served."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from msgspec import Struct
+
+from toolgate.conversation.events import Usage
+
+
+class UnreportedUsage(Protocol):
+    """A request to an upstream whose usage is not certain yet."""
+
+    model: str
+    """The name of the configured model that was asked, which may be a fallback of the one that the client named."""
+
+    async def count(self) -> Usage | None:
+        """Count its usage from what was sent and received; never less than the upstream reported."""
+
+    def count_roughly(self) -> Usage | None:
+        """Estimate its usage by the length of the texts, when there is no time to count."""
+
+
+class UsageTally(Struct, eq=False):
+    """Adds up usage step by step.
+
+    Every request to an upstream is a step: those of a run with tools, corrections, attempts that failed. A step is open
+    until its usage is certain; `close_all` counts those that ended before their upstream reported it.
+    It is a struct because each request makes one, and a struct is made without running Python code.
+    """
+
+    usage: Usage | None = None
+    """The sum of what is certain."""
+    by_model: dict[str, Usage] = {}
+    """The same by the model that was asked, since each has its own price; "" where that is not known."""
+    open_steps: list[UnreportedUsage] = []
+    """The steps whose usage is not certain yet; the model that is asked adds its step here."""
+    lent: int = 0
+    """How many questions were sent to models that editors lend, each of which may cost a person something."""
+    listener: Callable[[Usage, str], None] | None = None
+    """Called with the usage and the model of each step when it becomes certain."""
+    used_up: Callable[[], str | None] | None = None
+    """Returns, as text, what a run may use no more of: the budget of its key; None while something is left."""
+
+    def close(self, step: UnreportedUsage, usage: Usage | None) -> None:
+        """Add the usage of a step and close it; a second call changes nothing."""
+        if step in self.open_steps:
+            self.open_steps.remove(step)
+            self.add(usage, step.model)
+
+    def add(self, usage: Usage | None, model: str = "") -> None:
+        """Add usage of a model."""
+        if usage is None:
+            return
+        self.usage = usage if self.usage is None else self.usage + usage
+        before = self.by_model.get(model)
+        self.by_model[model] = usage if before is None else before + usage
+        if self.listener is not None:
+            self.listener(usage, model)
+
+    async def close_all(self) -> Usage | None:
+        """Close all steps and return the sum; steps that are left when this is cancelled are estimated."""
+        try:
+            while self.open_steps:
+                self.close(self.open_steps[0], await self.open_steps[0].count())
+        finally:
+            for step in tuple(self.open_steps):
+                self.close(step, step.count_roughly())
+        return self.usage

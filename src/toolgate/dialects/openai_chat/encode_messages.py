@@ -1,0 +1,177 @@
+"""Encode messages as Chat messages."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from toolgate.conversation import ids
+from toolgate.conversation.arguments import arguments_object_text
+from toolgate.conversation.data_urls import data_url
+from toolgate.conversation.message import (
+    REASONING_DROPPED,
+    Media,
+    Message,
+    Opaque,
+    Part,
+    Reasoning,
+    Refusal,
+    Text,
+    ToolCall,
+    ToolResult,
+    content_with_error_prefix,
+)
+from toolgate.conversation.request import ModelRequest
+from toolgate.dialects.dialect import Quirks
+from toolgate.dialects.openai_chat.shared_codec import NAME
+
+_ATTACHMENT_NOTE = "[The tool returned the following attachment.]"
+_EMPTY_ANSWER: Mapping[str, Any] = {"role": "assistant", "content": ""}
+
+
+def encode_messages(request: ModelRequest, quirks: Quirks, dropped: list[str]) -> Iterator[dict[str, Any]]:
+    """Encode all messages; what this dialect cannot express is added to `dropped`.
+
+    Most upstreams take only text in tool messages, so media follow as the user's, behind all results of the turn.
+    """
+    attached: list[Text | Media] = []
+    same_dialect = request.dialect == NAME
+    for message in request.messages:
+        if message.role == "tool":
+            yield from _results(message, quirks, attached, same_dialect)
+            continue
+        if attached:
+            yield {"role": "user", "content": _content((Text(_ATTACHMENT_NOTE), *attached), dropped)}
+            attached = []
+        if message.role == "user" and not message.extra and len(message.parts) == 1:
+            yield {"role": "user", "content": _content(message.parts, dropped)}
+            continue
+        encoded = _message(message, quirks, dropped)
+        if encoded == _EMPTY_ANSWER and message.parts and all(isinstance(part, Opaque) for part in message.parts):
+            continue  # only another dialect understands this answer, and servers reject an empty one
+        yield encoded
+    if attached:
+        yield {"role": "user", "content": _content((Text(_ATTACHMENT_NOTE), *attached), dropped)}
+
+
+def _message(message: Message, quirks: Quirks, dropped: list[str]) -> dict[str, Any]:
+    own = dict(message.extra.get(NAME, {}))
+    if message.role == "assistant":
+        return _assistant(message.parts, quirks, dropped) | own
+    role = quirks.system_role if message.role == "system" else "user"
+    return {"role": role, "content": _content(message.parts, dropped), **own}
+
+
+def _content(parts: tuple[Part, ...], dropped: list[str]) -> str | list[dict[str, Any]]:
+    if len(parts) == 1 and type(part := parts[0]) is Text and NAME not in part.extra:
+        return part.text
+    return [entry for part in parts if (entry := _part(part, dropped))] or ""
+
+
+def _part(part: Part, dropped: list[str]) -> dict[str, Any] | None:
+    match part:
+        case Text(text):
+            return {"type": "text", "text": text, **part.extra.get(NAME, {})}
+        case Media():
+            return _media(part, dropped)
+        case Opaque(dialect, value) if dialect == NAME:
+            return dict(value)
+        case Refusal(text):
+            return {"type": "refusal", "refusal": text}
+        case Opaque(dialect, value):
+            dropped.append(f"a part of type {value.get('type')!r} is known to {dialect} only")
+        case _:
+            kind = part.kind if isinstance(part, Media) else type(part).__name__
+            dropped.append(f"a part of kind {kind} has no place here")
+    return None
+
+
+def _media(part: Media, dropped: list[str]) -> dict[str, Any] | None:
+    own = dict(part.extra.get(NAME, {}))
+    url = part.url or (data_url(part.mime, part.data) if part.data else None)
+    if part.kind == "image" and url:
+        detail = {"detail": part.detail} if part.detail else {}
+        return {"type": "image_url", **own, "image_url": {"url": url, **detail, **own.get("image_url", {})}}
+    if part.kind == "audio" and part.data:
+        form = {"audio/mpeg": "mp3"}.get(part.mime or "", (part.mime or "audio/wav").rpartition("/")[2])
+        return {"type": "input_audio", "input_audio": {"data": part.data, "format": form}, **own}
+    if part.kind == "file" and (part.file_id or part.data):
+        file = {"file_id": part.file_id, "filename": part.name, "file_data": url if part.data else None}
+        return {"type": "file", "file": {name: value for name, value in file.items() if value}, **own}
+    dropped.append(f"{part.kind} by {'url' if part.url else 'file id'} has no place here")
+    return None
+
+
+def _assistant(parts: tuple[Part, ...], quirks: Quirks, dropped: list[str]) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant"}
+    content = tuple([part for part in parts if not isinstance(part, (Reasoning, ToolCall))])
+    message["content"] = _content(content, dropped) if content else None
+    if len(content) > 1 and all(type(part) is Text and NAME not in part.extra for part in content):
+        message["content"] = "".join([part.text for part in content if type(part) is Text])
+    calls: list[dict[str, Any]] = []
+    call_fields: Mapping[str, Any] = {}  # fields of the next call that came as the signature of reasoning before it
+    for part in parts:
+        match part:
+            case ToolCall():
+                calls.append({**_call(part, quirks), **call_fields})
+                call_fields = {}
+            case Reasoning(signature=signature) if (
+                signature is not None and signature.dialect == NAME and "next_call" in signature.fields
+            ):
+                call_fields = signature.fields["next_call"]
+            case Reasoning():
+                if not _add_reasoning(part, quirks, message) and REASONING_DROPPED not in dropped:
+                    dropped.append(REASONING_DROPPED)
+    if calls:
+        message["tool_calls"] = calls
+    elif message["content"] is None:
+        message["content"] = ""
+    return message
+
+
+def _add_reasoning(part: Reasoning, quirks: Quirks, message: dict[str, Any]) -> bool:
+    """Add reasoning in the field it came in, or in the upstream's own; return whether there was a field for it."""
+    field, added = quirks.reasoning_field, False
+    if part.signature is not None and part.signature.dialect == NAME:
+        field = part.signature.fields.get("field") or field
+        for name, value in part.signature.fields.items():
+            if name == "reasoning_details":
+                message[name] = [*message.get(name, []), *value]
+                added = True
+    if field and part.text:
+        message[field] = message.get(field, "") + part.text
+        added = True
+    return added or (part.signature is None and not part.text)
+
+
+def _call(call: ToolCall, quirks: Quirks) -> dict[str, Any]:
+    own, id = dict(call.extra.get(NAME, {})), _call_id(call.id, quirks)
+    if call.freeform:
+        return {"id": id, "type": "custom", "custom": {"name": call.name, "input": call.arguments}, **own}
+    arguments = arguments_object_text(call.arguments)
+    return {"id": id, "type": "function", "function": {"name": call.name, "arguments": arguments}, **own}
+
+
+def _call_id(id: str, quirks: Quirks) -> str:
+    """Return the id that the upstream made, or one that it accepts."""
+    id = ids.original_id(id)
+    return ids.fit_id(id, quirks.call_id_pattern) if quirks.call_id_pattern else id
+
+
+def _results(
+    message: Message, quirks: Quirks, attached: list[Text | Media], same_dialect: bool
+) -> Iterator[dict[str, Any]]:
+    own = message.extra.get(NAME, {})
+    for result in message.parts:
+        if not isinstance(result, ToolResult):
+            continue
+        content = content_with_error_prefix(result)
+        if not quirks.images_in_tool_results and any(isinstance(part, Media) for part in content):
+            attached += [part for part in content if isinstance(part, Media)]
+            content = tuple([part for part in content if isinstance(part, Text)]) or (Text(_ATTACHMENT_NOTE),)
+        plain = all(isinstance(part, Text) and NAME not in part.extra for part in content)
+        text: str | list[dict[str, Any]]
+        if plain and (not same_dialect or len(content) < 2):
+            # Not every upstream takes several texts, so those of other dialects become lines of one.
+            text = "\n".join([part.text for part in content if isinstance(part, Text)])
+        else:
+            text = [entry for part in content if (entry := _part(part, []))]
+        yield {"role": "tool", "tool_call_id": _call_id(result.call_id, quirks), "content": text, **own}

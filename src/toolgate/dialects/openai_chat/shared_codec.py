@@ -1,0 +1,93 @@
+"""Define what decoders and encoders of the Chat dialect share: finish reasons and usage."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from toolgate.conversation.events import FinishReason, Usage
+from toolgate.wire.fields import MAX_TOKENS, token_count
+
+NAME = "openai_chat"
+
+_REASONS: dict[str, FinishReason] = {
+    "stop": "stop",
+    "eos": "stop",
+    "eos_token": "stop",
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "completed": "stop",
+    "tool_calls": "tool_calls",
+    "tool_use": "tool_calls",
+    "function_call": "tool_calls",
+    "length": "length",
+    "max_tokens": "length",
+    "max_output_tokens": "length",
+    "model_length": "length",
+    "content_filter": "content_filter",
+    "refusal": "content_filter",
+    "safety": "content_filter",
+    "recitation": "content_filter",
+}
+
+
+def read_reason(reason: str) -> FinishReason:
+    """Decode a vendor's finish reason; an unknown one is decoded as `stop`."""
+    return _REASONS.get(reason.lower(), "stop")
+
+
+def write_reason(reason: FinishReason) -> str:
+    """Encode a finish reason; Chat has none for a pause."""
+    return "stop" if reason == "pause" else reason
+
+
+_DETAILS = frozenset({"prompt_tokens_details", "completion_tokens_details", "prompt_cache_hit_tokens"})
+
+
+def read_usage(value: Any) -> Usage | None:
+    """Decode the token counts; None if there are none."""
+    if type(value) is not dict:
+        return None
+    given, made = value.get("prompt_tokens"), value.get("completion_tokens")
+    # Most often both counts are valid, which one comparison shows; otherwise each is checked.
+    if type(given) is not int or type(made) is not int or given < 0 or made < 0 or given + made > MAX_TOKENS:
+        given, made = token_count(given), token_count(made)
+        if given is None and made is None:
+            return None
+    if _DETAILS.isdisjoint(value):
+        return Usage(given or 0, made or 0)
+    prompt, completion = _mapping(value, "prompt_tokens_details"), _mapping(value, "completion_tokens_details")
+    return Usage(
+        input=given or 0,
+        output=made or 0,
+        cache_read=_count(prompt.get("cached_tokens") or value.get("prompt_cache_hit_tokens")),
+        cache_write=_count(prompt.get("cache_write_tokens") or prompt.get("cache_creation_tokens")),
+        reasoning=_count(completion.get("reasoning_tokens")),
+    )
+
+
+def write_usage(usage: Usage) -> dict[str, Any]:
+    """Encode all token counts: some clients fail on a missing one."""
+    return {
+        "prompt_tokens": usage.input,
+        "completion_tokens": usage.output,
+        "total_tokens": usage.input + usage.output,
+        "prompt_tokens_details": {
+            "cached_tokens": usage.cache_read,
+            "cache_write_tokens": usage.cache_write,
+            "audio_tokens": 0,
+        },
+        "completion_tokens_details": {
+            "reasoning_tokens": usage.reasoning,
+            "audio_tokens": 0,
+            "accepted_prediction_tokens": 0,
+            "rejected_prediction_tokens": 0,
+        },
+    }
+
+
+def _mapping(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    inner = value.get(name)
+    return inner if type(inner) is dict else {}
+
+
+def _count(value: Any) -> int:
+    return token_count(value) or 0

@@ -1,0 +1,348 @@
+"""Run a model together with the server's tools: ask it, run the tools it calls, and ask again until it has answered.
+
+The conversation is the only state: if it ends in calls that the gateway runs, they are run; otherwise the model is asked.
+To resume after an approval, a lost connection or the client's own tools is therefore just to run again.
+
+The name of a call decides who runs it, before anything is emitted. The client's calls are passed on as they arrive, all
+others are marked as the gateway's: dialects with native server tools show them, the others leave them out.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from toolgate.conversation.errors import EmptyModelAnswer
+from toolgate.conversation.events import StepEnd, StepEvent, ToolProgress, Usage
+from toolgate.conversation.history import unanswered_calls
+from toolgate.conversation.message import ApprovalRequest, Message, Text, ToolCall, ToolResult, is_blank
+from toolgate.conversation.request import ModelRequest, ToolChoice
+from toolgate.engine.ports import CallOutcome, Model, ModelStream, RunJournal, RunObserver, RunTools, UnobservedRun
+from toolgate.engine.presenter import Presentation, RecordedStep, RunPresenter, ShownCalls
+from toolgate.engine.run_limits import Price, RunLimits, RunUsage
+
+INTERRUPTED_CALL = (
+    "This call was interrupted and its outcome is unknown: it may or may not have taken effect. "
+    "Do not repeat it; find out what happened, or ask the user."
+)
+UNKNOWN_CALL = "This server did not make this call, or made it too long ago. It was not run; make it again if needed."
+INCOMPLETE_CALL = (
+    "This call broke off and was not run, because its arguments are not complete: write the whole call again."
+)
+EMPTY_ANSWER_PROMPT = "Your last answer was empty. Answer the user now."
+REPEATED_CALL = (
+    "This very call was made several times already and was not run again: use its result, or do something else."
+)
+_MAX_QUEUED_PROGRESS = 100  # a client that does not read must not make the queue grow without end
+
+
+class EarlierAttempts(Struct, frozen=True):
+    """What an earlier attempt at the same run did before it stopped, and the ids of the calls it had started.
+
+    `unknown` calls are in the client's conversation as the gateway's, but this server did not make them for this client.
+    `shown` is what the client has received already; without it everything is emitted again.
+    """
+
+    messages: tuple[Message, ...] = ()
+    started: frozenset[str] = frozenset()
+    unknown: frozenset[str] = frozenset()
+    usage: Usage | None = None
+    shown: ShownCalls | None = None
+
+
+class ToolLoop(Struct, frozen=True):
+    """A model that runs the server's tools it calls, and is asked again until it has answered."""
+
+    model: Model
+    tools: RunTools
+    journal: RunJournal
+    presentation: Presentation = Presentation()
+    limits: RunLimits = RunLimits()
+    price: Price = Price()
+    parallel: int = 8
+    history: EarlierAttempts = EarlierAttempts()
+    observer: RunObserver = UnobservedRun()
+
+    async def ask(self, request: ModelRequest) -> "ToolRun":
+        """Return the run, once the model's first event has arrived or there are calls to run before it is asked."""
+        run = ToolRun(self, request)
+        await run.start()
+        return run
+
+
+class ToolRun:
+    """One run of the tool loop, read like any other `ModelStream`."""
+
+    dialect: str | None = None
+    whole = False
+
+    def __init__(self, loop: ToolLoop, request: ModelRequest) -> None:
+        self.upstream = ""
+        self.warnings: tuple[str, ...] = ()
+        self._request = request
+        self._added = list(loop.history.messages)  # the messages of this run, behind those of the request
+        self._history = loop.history
+        self._model = loop.model
+        self._tools = loop.tools
+        self._journal = loop.journal
+        self._observer = loop.observer
+        self._presentation = loop.presentation
+        self._used = RunUsage(loop.limits, loop.price)
+        self._used.add_step(loop.history.usage)
+        answers = sum(message.role == "assistant" for message in self._added)
+        self._used.rounds = answers - bool(unanswered_calls(self._added))
+        self._presenter = RunPresenter(loop.presentation, loop.tools, request)
+        choice = request.tool_choice
+        self._semaphore = asyncio.Semaphore(1 if choice and choice.parallel is False else loop.parallel)
+        self._answer: ModelStream | None = None
+        self._last_round = False
+        self._reached_limit = ""  # which limit made this the last round, as text
+        self._incomplete: set[str] = set()  # ids of gateway calls whose arguments broke off
+        self._was_empty = False  # the model has been asked again for an empty answer
+        self._start_time = time.monotonic()
+        self._on_close: Callable[[], None] | None = None
+
+    async def start(self) -> None:
+        """Ask the model, unless there are calls to run before, or the run had ended and only the client missed it."""
+        if not self._pending_calls() and not self._had_ended():
+            await self._ask(self._next_choice() if self._added else self._request.tool_choice)
+
+    async def events(self) -> AsyncGenerator[list[StepEvent], None]:
+        """Yield the run's events, in batches as they became known."""
+        if self._added or self._answer is None:
+            yield self._presenter.replay(self._added, self._history.shown)
+        if self._answer is None and self._had_ended():
+            yield [StepEnd("tool_calls" if _returned_calls(self._added) else "stop", self._used.usage)]
+            return
+        while True:
+            if self._answer is not None:
+                step = RecordedStep()
+                async with aclosing(self._present(self._answer, step)) as batches:
+                    async for batch in batches:
+                        yield batch
+                self._answer = None
+                self._observer.step_ended(step.end.usage, bool(step.gateway_calls or step.client_calls))
+                if self._would_end_empty(step):
+                    if self._last_round and self._was_empty:
+                        yield await self._end_without_answer(step)
+                        return
+                    await self._ask_again(step)
+                    continue
+                if (end := await self._record_step(step)) is not None:
+                    yield [end]
+                    return
+            outcomes: list[ToolResult | ApprovalRequest] = []
+            async with aclosing(self._run_calls(self._pending_calls(), outcomes)) as batches:
+                async for batch in batches:
+                    yield batch
+            if (last := await self._record_outcomes(outcomes)) is not None:
+                yield last
+                return
+            await self._ask(self._next_choice())
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        """Call this when the run is closed."""
+        self._on_close = callback
+
+    async def aclose(self) -> None:
+        """Cancel the model's answer; running calls are cancelled when `events` is closed."""
+        if self._on_close is not None:
+            self._on_close()
+        if self._answer is not None:
+            await self._answer.aclose()
+
+    def _pending_calls(self) -> list[ToolCall]:
+        return unanswered_calls((*self._request.messages, *self._added))
+
+    def _had_ended(self) -> bool:
+        """Return whether an earlier attempt ended: its last message is the model's, and calls no tool of the gateway."""
+        earlier = self._history.messages
+        return bool(earlier) and earlier[-1].role == "assistant" and not self._pending_calls()
+
+    def _would_end_empty(self, step: RecordedStep) -> bool:
+        """Return whether the run would end here with neither text for the client nor a call of its tools."""
+        if step.end.reason not in ("stop", "tool_calls") or (step.gateway_calls and not self._last_round):
+            return False
+        earlier = [part for message in self._added if message.role == "assistant" for part in message.parts]
+        return all(
+            is_blank(part) or (isinstance(part, ToolCall) and part.executor == "gateway")
+            for part in (*earlier, *step.parts)
+        )
+
+    async def _ask_again(self, step: RecordedStep) -> None:
+        """Ask once more for an answer that was empty; a second empty answer is an error."""
+        self._used.add_step(step.end.usage)
+        if self._was_empty:
+            raise EmptyModelAnswer("The model gave an empty answer, and another when it was asked again.")
+        self._was_empty = True
+        choice = ToolChoice("none") if self._last_round else self._next_choice()
+        await self._ask(choice, Message("user", (Text(EMPTY_ANSWER_PROMPT),)))
+
+    async def _end_without_answer(self, step: RecordedStep) -> list[StepEvent]:
+        """End a run whose limit is reached and whose model still does not answer, with a sentence instead of an error."""
+        self._used.add_step(step.end.usage)
+        text = (
+            f"No answer: {self._reached_limit}, "
+            "and the model went on calling tools when it was asked to answer without them."
+        )
+        self.warnings = (*self.warnings, text)
+        self._added.append(Message("assistant", (Text(text),)))
+        await self._journal.finished(self._added, [])
+        return [*self._presenter.notice(text), StepEnd("stop", self._used.usage)]
+
+    async def _ask(self, choice: ToolChoice | None, *more: Message) -> None:
+        messages = (*self._request.messages, *self._added, *more)
+        client_tools, offered = self._request.tools, self._tools.offered()
+        tools = (*client_tools, *offered) if client_tools else offered
+        request = replace(self._request, messages=messages, tools=tools, tool_choice=choice, relay=False, small=False)
+        self._observer.step_started([tool.name for tool in offered])
+        self._answer = await self._model.ask(request)
+        self.upstream = self._answer.upstream
+        self._add_warnings(self._answer)
+
+    def _add_warnings(self, answer: ModelStream) -> None:
+        if answer.warnings:
+            self.warnings = tuple(dict.fromkeys((*self.warnings, *answer.warnings)))
+
+    def _next_choice(self) -> ToolChoice | None:
+        """Return the tool choice of the next round: a forced call has been made, and the last round must answer."""
+        choice = self._request.tool_choice
+        if self._last_round:
+            return ToolChoice("none")
+        if choice is None or choice.mode != "required":
+            return choice
+        return ToolChoice(parallel=choice.parallel)
+
+    async def _present(self, answer: ModelStream, step: RecordedStep) -> AsyncGenerator[list[StepEvent], None]:
+        """Yield one answer of the model as the client receives it, and record it in `step`."""
+        try:
+            async with aclosing(answer.events()) as batches:
+                async for batch in batches:
+                    if events := self._presenter.present(batch, step, self._last_round):
+                        yield events
+        finally:
+            self._add_warnings(answer)
+            await answer.aclose()
+
+    async def _record_step(self, step: RecordedStep) -> StepEnd | None:
+        """Record an answer of the model; return the end of the run if there is no call that the gateway runs."""
+        end = step.end
+        self._used.add_step(end.usage)
+        if step.gateway_calls and end.reason in ("stop", "tool_calls") and not self._last_round:
+            self._incomplete |= {call.id for call in step.gateway_calls if not call.complete}
+            # An incomplete call is recorded as complete, because it gets a result, which says that it was not run.
+            parts = [
+                replace(part, complete=True) if isinstance(part, ToolCall) and part.executor == "gateway" else part
+                for part in step.parts
+            ]
+            self._added.append(Message("assistant", tuple(parts)))
+            await self._journal.answered(self._added[-1], end.usage)
+            return None
+        parts = [part for part in step.parts if part not in step.gateway_calls]
+        self._added.append(Message("assistant", tuple(parts)))
+        await self._journal.finished(self._added, step.client_calls)
+        reason = "stop" if end.reason == "tool_calls" and not step.client_calls else end.reason
+        return StepEnd(reason, self._used.usage, end.stop_sequence, end.extra)
+
+    async def _run_calls(
+        self, calls: Sequence[ToolCall], outcomes: list[ToolResult | ApprovalRequest]
+    ) -> AsyncGenerator[list[StepEvent], None]:
+        """Run the calls concurrently; their outcomes are emitted, and added to `outcomes`, in the order of the calls."""
+        refusals = self._refusals(calls)
+        if any(call.id not in refusals and self._tools.rules(call.name).needs_record for call in calls):
+            await self._journal.progressed(self._added)
+        queue: asyncio.Queue[ToolProgress | None] = asyncio.Queue()
+        tasks = [asyncio.ensure_future(self._run_call(call, refusals.get(call.id), queue)) for call in calls]
+        for task in tasks:
+            task.add_done_callback(lambda _: queue.put_nowait(None))
+        try:
+            if status := self._presenter.calling(calls):
+                yield status
+            while len(outcomes) < len(tasks):
+                progress = await queue.get()
+                batch: list[StepEvent] = [] if progress is None else [progress]
+                while len(outcomes) < len(tasks) and tasks[len(outcomes)].done():
+                    call, outcome = calls[len(outcomes)], tasks[len(outcomes)].result()
+                    outcomes.append(outcome)
+                    batch += self._presenter.outcome(call, outcome)
+                if batch:
+                    yield batch
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _refusals(self, calls: Sequence[ToolCall]) -> dict[str, str]:
+        """Return why calls are not run, by id: a limit is reached, they repeat, are unknown, incomplete or interrupted."""
+        seconds = time.monotonic() - self._start_time - self._tools.waited_seconds()
+        tally = self._request.tally
+        exceeded = self._used.exceeded(len(calls), seconds) or (tally.used_up() if tally and tally.used_up else None)
+        if exceeded:
+            refusals = {call.id: f"Not run: {exceeded}. Answer with what you have." for call in calls}
+        else:
+            refusals = dict.fromkeys(self._used.add_round(calls), REPEATED_CALL)
+        self._last_round = len(refusals) == len(calls)
+        self._reached_limit = exceeded or "the same call was made again and again"
+        # Only calls that may do harm are recorded when they start, so their tools need not be here to say so again.
+        refusals |= {call.id: INTERRUPTED_CALL for call in calls if call.id in self._history.started}
+        refusals |= {call.id: INCOMPLETE_CALL for call in calls if call.id in self._incomplete}
+        return refusals | {call.id: UNKNOWN_CALL for call in calls if call.id in self._history.unknown}
+
+    async def _run_call(
+        self, call: ToolCall, refusal: str | None, queue: "asyncio.Queue[ToolProgress | None]"
+    ) -> ToolResult | ApprovalRequest:
+        def report(progress: ToolProgress) -> None:
+            if queue.qsize() < _MAX_QUEUED_PROGRESS:
+                queue.put_nowait(progress)
+
+        async def starting() -> None:
+            await self._journal.starting(call, self._tools.rules(call.name).repeatable)
+
+        if refusal is not None:
+            self._observer.call_started(call)
+            outcome: ToolResult | ApprovalRequest = ToolResult(call.id, (Text(refusal),), True, call.name)
+        else:
+            async with self._semaphore:
+                self._observer.call_started(call)
+                outcome = await self._tools.run(call, report, starting)
+        self._observer.call_ended(call.id, _call_outcome(outcome, refusal))
+        if isinstance(outcome, ToolResult):
+            await self._journal.ended(outcome)
+        return outcome
+
+    async def _record_outcomes(self, outcomes: list[ToolResult | ApprovalRequest]) -> list[StepEvent] | None:
+        """Record the results; return the end of the run if it waits for an approval or for the client's own tools."""
+        results = [outcome for outcome in outcomes if isinstance(outcome, ToolResult)]
+        waiting = [outcome for outcome in outcomes if isinstance(outcome, ApprovalRequest)]
+        self._added += [Message("tool", (result,)) for result in results]
+        returned, approvals = _returned_calls(self._added), [one.id for one in waiting]
+        if returned:
+            await self._journal.finished(self._added, returned, approvals)
+            return [*self._presenter.waiting(waiting), StepEnd("tool_calls", self._used.usage)]
+        pause = self._presentation.native_pause
+        if waiting and (self._presentation.native_approvals or pause):
+            await self._journal.finished(self._added, (), approvals)  # the client will send all of it back
+        elif waiting:
+            await self._journal.progressed(self._added)
+        if waiting:
+            return [*self._presenter.waiting(waiting), StepEnd("pause" if pause else "stop", self._used.usage)]
+        if any(self._tools.rules(result.name or "").needs_record for result in results):
+            await self._journal.progressed(self._added)
+        return None
+
+
+def _call_outcome(outcome: ToolResult | ApprovalRequest, refusal: str | None) -> CallOutcome:
+    if isinstance(outcome, ApprovalRequest):
+        return "waiting"
+    if refusal == INTERRUPTED_CALL:
+        return "unknown"
+    return "failed" if outcome.is_error else "completed"
+
+
+def _returned_calls(messages: Sequence[Message]) -> list[ToolCall]:
+    """Return the calls of the client's tools in the last answer of the model."""
+    last = next((message for message in reversed(messages) if message.role == "assistant"), None)
+    return [part for part in last.parts if isinstance(part, ToolCall) and part.executor == "client"] if last else []

@@ -1,0 +1,227 @@
+"""The ASGI application: route a request to its handler, and encode every error in the dialect of its path."""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Protocol, TypeAlias
+
+from msgspec import Struct
+
+from toolgate.auth.active_requests import ActiveRequests
+from toolgate.auth.authenticator import PUBLIC, Authenticator, Caller, digest_of_credential
+from toolgate.auth.failed_logins import FailedLogins
+from toolgate.conversation import ids
+from toolgate.conversation.errors import (
+    ClientFault,
+    GatewayFault,
+    NotFound,
+    RateLimited,
+    ToolgateError,
+    Unauthenticated,
+)
+from toolgate.http.asgi_types import Receive, Scope, Send
+from toolgate.http.exchange import ClientLeft, Exchange, Header
+from toolgate.http.origins import OriginPolicy
+from toolgate.scheduling import CALLER
+from toolgate.telemetry.request_log import RequestRecord, Telemetry
+
+_NOT_RETRYABLE = frozenset({"invalid_api_key", "too_many_wrong_keys", "upstream_auth"})
+"""Errors that last, but that some clients retry for minutes without a header against it."""
+
+
+_VSCODE_CHAT = b"GitHubCopilotChat/"
+
+EDITOR_HEADER = b"x-toolgate-editor"
+"""Sent by an editor with its own requests."""
+
+
+class Request(Struct, frozen=True):
+    """An admitted request with its caller; `arguments` are the values of the path's placeholders."""
+
+    exchange: Exchange
+    caller: Caller
+    record: RequestRecord
+    arguments: tuple[str, ...] = ()
+
+    @property
+    def headers(self) -> Mapping[bytes, bytes]:
+        """The first header of each lower-case name."""
+        return self.exchange.named
+
+    @property
+    def body_size(self) -> int:
+        """Bytes of the body that were received so far."""
+        return self.exchange.received
+
+
+class ErrorEncoder(Protocol):
+    """Encodes errors for one dialect."""
+
+    def encode_error(self, error: ToolgateError, request_id: str = "") -> bytes:
+        """Return the body of an error response."""
+
+
+Handler: TypeAlias = Callable[[Request], Awaitable[None]]
+
+
+class Endpoint(Struct, frozen=True):
+    """A handler of one method on one path; `{}` in the path is a placeholder, `scope` None needs no key.
+
+    With `proves_itself`, a request without a key is let in as well, and its handler demands another proof.
+    """
+
+    method: str
+    path: str
+    handler: Handler
+    errors: ErrorEncoder
+    scope: str | None = "chat"
+    proves_itself: bool = False
+
+
+class Application:
+    """Routes requests, authenticates callers, and turns every failure into an error response."""
+
+    def __init__(
+        self,
+        endpoints: Sequence[Endpoint],
+        error_encoders: Mapping[str, ErrorEncoder],
+        authenticator: Authenticator,
+        origins: OriginPolicy,
+        telemetry: Telemetry,
+        active: ActiveRequests | None = None,
+    ) -> None:
+        """`error_encoders` are found by the longest matching beginning of a path.
+
+        `active` has the running requests, also those of an application that this one replaces.
+        """
+        self.endpoints = tuple(endpoints)
+        self._exact = {(one.method, one.path): one for one in endpoints if "{}" not in one.path}
+        self._patterns = [(_pattern(one.path), one) for one in endpoints if "{}" in one.path]
+        self._paths = {one.path for one in endpoints}
+        self._error_encoders = sorted(error_encoders.items(), key=lambda item: -len(item[0]))
+        self._authenticator = authenticator
+        self._origins = origins
+        self._telemetry = telemetry
+        self._active = active or ActiveRequests()
+        self._active_by_id = self._active.by_id
+        self._failed_logins = FailedLogins()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one HTTP request."""
+        exchange = Exchange(scope, receive, send)
+        record = RequestRecord(ids.random_suffix(20), exchange.method, exchange.path)
+        request_id = record.request_id.encode()
+        exchange.extra_headers += (
+            (b"x-request-id", request_id),
+            (b"request-id", request_id),
+        )  # OpenAI's and Anthropic's
+        try:
+            await self._admit(exchange, record)
+        except Unauthenticated as error:
+            await self._send_error(exchange, record, self._count_failure(scope, exchange, error))
+        except ToolgateError as error:
+            await self._send_error(exchange, record, error)
+        except ClientLeft:
+            record.note_client_left()
+        except asyncio.CancelledError:
+            if exchange.client_left:
+                record.note_client_left()
+            else:
+                await self._send_error(exchange, record, record.end_error())
+        except Exception as error:  # noqa: BLE001  # the HTTP edge: the client gets an error, the log the traceback
+            self._telemetry.crashed(record, error)
+            await self._send_error(
+                exchange, record, GatewayFault("An internal error occurred; the server's log has it.")
+            )
+        finally:
+            self._active_by_id.pop(record.request_id, None)
+            record.bytes_in, record.bytes_out = exchange.received, exchange.sent
+            self._telemetry.finish(record)
+
+    def _admit(self, exchange: Exchange, record: RequestRecord) -> Awaitable[None]:
+        """Check whether the request may be made, and return its handler's work."""
+        if exchange.method == "OPTIONS":
+            return exchange.respond(204, b"", self._origins.preflight(exchange.headers))
+        endpoint, arguments = self._find(exchange)
+        record.endpoint = endpoint.path
+        exchange.extra_headers += self._origins.check(exchange.headers, exchange.named)
+        scope = endpoint.scope
+        if endpoint.proves_itself and not digest_of_credential(exchange.headers):
+            scope = None
+        caller = self._authenticator.authenticate(exchange.headers) if scope else PUBLIC
+        if scope:
+            caller.require(scope)
+            caller = with_rights(caller, exchange.named)
+            if shared := exchange.shared_connections:
+                self._active.check_share(caller, shared)
+            self._active_by_id[record.request_id] = exchange, caller, scope, record
+        record.caller = caller.name
+        CALLER.set(caller.name)
+        return endpoint.handler(Request(exchange, caller, record, arguments))
+
+    def _count_failure(self, scope: Scope, exchange: Exchange, error: Unauthenticated) -> ToolgateError:
+        """Count a wrong key and return the error to send; many different ones are logged and refused."""
+        wrong, address = digest_of_credential(exchange.headers), (scope.get("client") or ("",))[0]
+        try:
+            if wrong and self._failed_logins.add(address, wrong):
+                self._telemetry.log.warning("many wrong keys", address=address)
+        except RateLimited as too_many:
+            return too_many
+        return error
+
+    def _find(self, exchange: Exchange) -> tuple[Endpoint, tuple[str, ...]]:
+        method = "GET" if exchange.method == "HEAD" else exchange.method
+        endpoint = self._exact.get((method, exchange.path))
+        if endpoint is not None:
+            return endpoint, ()
+        for pattern, candidate in self._patterns:
+            if candidate.method == method and (found := pattern.fullmatch(exchange.path)):
+                return candidate, found.groups()
+        if exchange.path in self._paths or any(p.fullmatch(exchange.path) for p, _ in self._patterns):
+            raise ClientFault(f"{exchange.path} does not take {method}.", status=405, code="method_not_allowed")
+        raise NotFound(f"There is no {exchange.path[:200]!r} here.", code="unknown_url")
+
+    def error_encoder(self, path: str) -> ErrorEncoder:
+        """Return the encoder of errors at a path; for what is no path, such as `*`, the one of `/`."""
+        encoders = self._error_encoders
+        return next((encoder for prefix, encoder in encoders if path.startswith(prefix)), encoders[-1][1])
+
+    async def _send_error(self, exchange: Exchange, record: RequestRecord, error: ToolgateError) -> None:
+        record.note_error(error)
+        if exchange.started:
+            return
+        headers: list[Header] = []
+        if error.retry_after is not None:
+            headers.append((b"retry-after", b"%d" % max(1, round(error.retry_after))))
+        if error.status == 401:
+            headers.append((b"www-authenticate", b"Bearer"))
+        if error.code in _NOT_RETRYABLE:
+            headers.append((b"x-should-retry", b"false"))
+        status = 400 if error.status >= 500 and loses_errors(exchange.named) else error.status
+        await exchange.respond(
+            status, self.error_encoder(exchange.path).encode_error(error, record.request_id), headers
+        )
+
+
+def loses_errors(headers: Mapping[bytes, bytes]) -> bool:
+    """Return whether the client shows its user no message with a status of 500 or more, nor in the middle of a stream.
+
+    VS Code's chat shows "Server error: 502" and "Response contained no choices." instead.
+    """
+    return headers.get(b"user-agent", b"").startswith(_VSCODE_CHAT)
+
+
+def with_rights(caller: Caller, headers: Mapping[bytes, bytes]) -> Caller:
+    """Return the caller with the rights of a request with these headers.
+
+    A web page without a key may use nothing that editors lend, and an editor gets nothing of that back.
+    """
+    if EDITOR_HEADER in headers or (b"origin" in headers and not caller.credential):
+        return caller.without_editor()
+    return caller
+
+
+def _pattern(path: str) -> re.Pattern[str]:
+    """Compile a path: a placeholder matches a segment, and at the end also slashes, which model names contain."""
+    escaped = re.escape(path).replace(r"\{\}", "([^/]+)")
+    return re.compile(escaped.removesuffix("([^/]+)") + "(.+)" if path.endswith("{}") else escaped)

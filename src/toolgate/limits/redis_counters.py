@@ -1,0 +1,208 @@
+"""Share counters between nodes in Redis or Valkey; without it each node counts for itself.
+
+One script reserves and one settles, so that check and count are atomic, and all nodes use the clock of the Redis server.
+The windows are those of `sliding_window.py`: a hash of slots with their sum, from which old slots are removed one by one.
+A running request is a member of a sorted set, with the time at which it expires if its node died.
+
+When Redis does not reply in time, requests do not wait: for a second everything is counted here, then Redis is tried
+again. Meanwhile each node alone keeps to the limit, so that all together grant at most the limit times their number.
+"""
+
+import asyncio
+from collections.abc import Callable
+from hashlib import sha256
+
+from toolgate.conversation import ids
+from toolgate.limits.counters import Counters, LimitName, LimitState, LocalCounters, RateLimitResult, Reservation
+from toolgate.limits.policy import KeyLimits
+from toolgate.limits.redis_script_runner import RedisScripts, Script
+
+TIMEOUT = 0.15
+"""Seconds that a reply may take; with everything else a request stays under 0.2."""
+
+PAUSE = 1.0
+"""Seconds for which Redis is not used after it failed."""
+
+LEASE = 900
+"""Seconds after which the reservation of a node that died expires."""
+
+_REFUSALS: tuple[LimitName | None, ...] = (None, "concurrency", "requests", "tokens")
+
+_WINDOW = """
+local time = redis.call('TIME')
+local seconds, micros = tonumber(time[1]), tonumber(time[2])
+local now = seconds * 10 + math.floor(micros / 100000)
+local into = micros % 100000
+
+local function slide(key)
+  local seen = redis.call('HMGET', key, 'first', 'last', 'sum')
+  local first, last, sum = tonumber(seen[1]), tonumber(seen[2]), tonumber(seen[3])
+  if not first or now - last > 600 or last - now > 600 then
+    redis.call('DEL', key)
+    return {first = now, last = now, sum = 0, slot = now}
+  end
+  while first < now - 600 and first <= last do
+    sum = sum - tonumber(redis.call('HGET', key, first) or 0)
+    redis.call('HDEL', key, first)
+    first = first + 1
+  end
+  return {first = first, last = last, sum = sum, slot = math.max(now, last)}
+end
+
+local function keep(key, window)
+  redis.call('HSET', key, 'first', window.first, 'last', window.last, 'sum', window.sum)
+  redis.call('EXPIRE', key, 120)
+end
+
+local function add(key, window, amount)
+  redis.call('HINCRBY', key, window.slot, amount)
+  window.sum, window.last = window.sum + amount, window.slot
+end
+
+local function millis(slot)
+  return math.ceil((slot + 601 - now) * 100 - into / 1000)
+end
+
+local function fits_in(key, window, amount, limit)
+  local excess = window.sum + amount - limit
+  for slot = window.first, window.last do
+    excess = excess - tonumber(redis.call('HGET', key, slot) or 0)
+    if excess <= 0 then return millis(slot) end
+  end
+  return 60000
+end
+"""
+
+_RESERVE = (
+    _WINDOW
+    + """
+local most, most_tokens, most_running = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local amount, id, lease = math.min(tonumber(ARGV[4]), most_tokens), ARGV[5], tonumber(ARGV[6])
+redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', seconds)
+local none = {sum = 0, slot = 0}
+local requests = most > 0 and slide(KEYS[1]) or none
+local tokens = most_tokens > 0 and slide(KEYS[2]) or none
+local refused, wait = 0, 0
+if most_running > 0 and redis.call('ZCARD', KEYS[3]) >= most_running then
+  refused, wait = 1, 1000
+elseif most > 0 and requests.sum >= most then
+  refused, wait = 2, fits_in(KEYS[1], requests, 1, most)
+elseif most_tokens > 0 and (tokens.sum + amount > most_tokens or tokens.sum >= most_tokens) then
+  refused, wait = 3, fits_in(KEYS[2], tokens, math.max(amount, 1), most_tokens)
+else
+  redis.call('ZADD', KEYS[3], seconds + lease, id)
+  redis.call('EXPIRE', KEYS[3], lease)
+  if most > 0 then add(KEYS[1], requests, 1) end
+  if most_tokens > 0 then add(KEYS[2], tokens, amount) end
+end
+if most > 0 then keep(KEYS[1], requests) end
+if most_tokens > 0 then keep(KEYS[2], tokens) end
+local function reset(window) return window.sum > 0 and millis(window.last) or 0 end
+return {refused, wait, requests.sum, reset(requests), tokens.sum, reset(tokens), tokens.slot, amount}
+"""
+)
+
+_SETTLE = (
+    _WINDOW
+    + """
+local id, slot, difference = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+if id ~= '' and redis.call('ZREM', KEYS[2], id) == 0 then return 0 end
+if difference == 0 then return 0 end
+local window = slide(KEYS[1])
+if difference > 0 then
+  add(KEYS[1], window, difference)
+else
+  local held = tonumber(redis.call('HGET', KEYS[1], slot) or 0)
+  local returned = math.min(held, -difference)
+  if returned == 0 then return 0 end
+  redis.call('HINCRBY', KEYS[1], slot, -returned)
+  window.sum = window.sum - returned
+end
+keep(KEYS[1], window)
+return 1
+"""
+)
+
+
+class RedisCounters:
+    """Counters in Redis, with others as a fallback."""
+
+    def __init__(
+        self,
+        url: str,
+        fallback: Counters | None = None,
+        *,
+        timeout: float = TIMEOUT,
+        pause: float = PAUSE,
+        on_error: Callable[[str], None] = lambda _: None,
+        on_recovery: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """`on_error` is called once per outage, and `on_recovery` at its end; ValueError without the package `redis`."""
+        self._fallback = fallback or LocalCounters()
+        scripts = (Script(_RESERVE, 8), Script(_SETTLE, 1))
+        self._scripts = RedisScripts(
+            url, scripts, timeout=timeout, pause=pause, on_error=on_error, on_recovery=on_recovery
+        )
+        self._settling: set[asyncio.Task[list[int] | None]] = set()
+
+    async def reserve(self, key: str, limits: KeyLimits, tokens: int) -> RateLimitResult:
+        """Reserve one request and so many tokens, if every limit allows."""
+        reservation = Reservation(key, 0, id=ids.random_suffix(24))
+        maxima = (limits.requests_per_minute, limits.tokens_per_minute, limits.concurrency)
+        try:
+            reply = await self._scripts.run(0, _names(key), [*maxima, tokens, reservation.id, LEASE])
+        except asyncio.CancelledError:
+            self._settle_later(reservation, 0)  # the script may have run
+            raise
+        if reply is None or reply[0] not in range(len(_REFUSALS)):
+            return await self._fallback.reserve(key, limits, tokens)
+        return _result(reply, reservation, limits)
+
+    def settle(self, reservation: Reservation, tokens: int) -> None:
+        """End a reservation whose request used so many tokens; a second time does nothing."""
+        if not reservation.id:
+            self._fallback.settle(reservation, tokens)
+        elif not reservation.settled:
+            reservation.settled = True
+            self._settle_later(reservation, tokens - reservation.tokens if reservation.slot >= 0 else 0)
+
+    def charge(self, key: str, tokens: int) -> None:
+        """Count tokens that were used without a reservation."""
+        self._settle_later(Reservation(key, 0), tokens)
+
+    async def aclose(self) -> None:
+        """Finish settling and close the connections."""
+        if self._settling:
+            await asyncio.wait(self._settling)
+        await self._scripts.aclose()
+        await self._fallback.aclose()
+
+    def _settle_later(self, reservation: Reservation, difference: int) -> None:
+        """Settle in a task: a cancelled request could not wait for it."""
+        _, tokens, running = _names(reservation.key)
+        run = self._scripts.run(1, [tokens, running], [reservation.id, reservation.slot, difference])
+        task = asyncio.get_running_loop().create_task(run)
+        self._settling.add(task)
+        task.add_done_callback(self._settling.discard)
+
+
+def _names(key: str) -> tuple[str, str, str]:
+    """Return the names of a key's counters: a digest, since a key's name may be any text, in braces for one cluster node."""
+    digest = sha256(key.encode()).hexdigest()[:32]
+    return tuple(f"toolgate:{{{digest}}}:{what}" for what in ("requests", "tokens", "running"))  # type: ignore[return-value]  # three
+
+
+def _result(reply: list[int], reservation: Reservation, limits: KeyLimits) -> RateLimitResult:
+    refused, wait, requests, requests_reset, tokens, tokens_reset, slot, amount = reply
+    states = (
+        _state(limits.requests_per_minute, requests, requests_reset),
+        _state(limits.tokens_per_minute, tokens, tokens_reset),
+    )
+    if refused:
+        return RateLimitResult(None, _REFUSALS[refused], wait / 1000, *states)
+    reservation.tokens, reservation.slot = amount, slot if limits.tokens_per_minute else -1
+    return RateLimitResult(reservation, None, 0.0, *states)
+
+
+def _state(limit: int, used: int, reset: int) -> LimitState | None:
+    return LimitState(limit, max(0, limit - used), reset / 1000) if limit else None

@@ -1,0 +1,133 @@
+"""Keep the token for requests to one remote server: loaded, renewed before it expires, requested for a machine."""
+
+import asyncio
+import time
+
+from msgspec.structs import replace
+
+from toolgate.mcp.oauth.discovery import discover
+from toolgate.mcp.oauth.fetch import OAuthFetcher
+from toolgate.mcp.oauth.grants import request_token
+from toolgate.mcp.oauth.registration import check_issuer
+from toolgate.mcp.oauth.tokens import LoginRepository, OAuthClient, StoredLogin
+from toolgate.mcp.protocol.server_config import RemoteServerConfig
+from toolgate.mcp.protocol.transport import CheckUrl, McpError, StreamingHttpClient
+
+_EARLY_SECONDS = 30.0
+
+
+class BearerToken:
+    """The token of one server, used by many requests and renewed by one at a time.
+
+    A renewal is finished even if the request that started it was cancelled: the authorization server may have revoked the
+    former refresh token by then, and the new one would be lost. `failure` says why the last renewal failed.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        server: RemoteServerConfig,
+        http: StreamingHttpClient,
+        logins: LoginRepository,
+        check_url: CheckUrl | None,
+    ) -> None:
+        self.failure: str | None = None
+        self._name = name
+        self._server = server
+        self._logins = logins
+        self._fetch = OAuthFetcher(http, server.url, check_url)
+        self._login: StoredLogin | None = None
+        self._loaded = False
+        self._lock = asyncio.Lock()
+        self._renewals: set[asyncio.Task[bool]] = set()
+
+    async def token(self) -> str | None:
+        """Return the token, renewed if it is about to expire; None if only a person could get one."""
+        login = await self._cached()
+        if login is not None and login.token.expires is not None and login.token.expires < time.time() + _EARLY_SECONDS:
+            await self._start_renewal(login, "")
+            login = self._login
+        return None if login is None else login.token.access
+
+    async def renew(self, challenge: str) -> bool:
+        """Get another token after the server refused ours; False if only a person could get one."""
+        return await self._start_renewal(await self._cached(), challenge)
+
+    def forget(self) -> None:
+        """Load the login again at the next request: a person may have logged in meanwhile."""
+        self._login, self._loaded = None, False
+
+    async def aclose(self) -> None:
+        """Wait for a running renewal, which is limited in time."""
+        if self._renewals:
+            await asyncio.wait(self._renewals)
+
+    async def _start_renewal(self, old: StoredLogin | None, challenge: str) -> bool:
+        renewal = asyncio.ensure_future(self._renew(old, challenge))
+        self._renewals.add(renewal)
+        renewal.add_done_callback(self._on_renewed)
+        return await asyncio.shield(renewal)
+
+    def _on_renewed(self, renewal: asyncio.Task[bool]) -> None:
+        self._renewals.discard(renewal)
+        if not renewal.cancelled() and (error := renewal.exception()) is not None:
+            self.failure = f"could not keep its token: {error}"
+
+    async def _renew(self, old: StoredLogin | None, challenge: str) -> bool:
+        async with self._lock, self._logins.renewing(self._name):
+            if self._login is not old:  # another request was faster
+                return self._login is not None
+            stored = await self._stored()
+            if stored is not None and (old is None or stored.token.access != old.token.access):
+                self._login, self.failure = stored, None  # another process was faster, or a person has logged in
+                return True
+            try:
+                self._login = await self._request(old, challenge)
+            except McpError as reason:
+                self.failure, self._login = str(reason), None
+                return False
+            if self._login is None:
+                return False
+            await self._logins.save(self._name, self._login)
+            self.failure = None
+            return True
+
+    async def _request(self, old: StoredLogin | None, challenge: str) -> StoredLogin | None:
+        """Request a token with the client's credentials or the old refresh token; None if there is neither."""
+        oauth = self._server.oauth
+        if oauth.grant == "client_credentials":
+            return await self._request_for_machine(challenge)
+        if old is None or old.token.refresh is None:
+            return None
+        check_issuer(oauth, old.client.issuer, old)
+        fields = {"grant_type": "refresh_token", "refresh_token": old.token.refresh, "resource": old.resource}
+        token = await request_token(
+            self._fetch, old.token_endpoint, old.client, old.auth_methods, fields, oauth.audience
+        )
+        return replace(old, token=replace(token, refresh=token.refresh or old.token.refresh))
+
+    async def _request_for_machine(self, challenge: str) -> StoredLogin | None:
+        oauth = self._server.oauth
+        if oauth.client_id is None or oauth.client_secret is None:
+            self.failure = "wants oauth.client_id and oauth.client_secret for client_credentials"
+            return None
+        authority = await discover(self._fetch, challenge)
+        check_issuer(oauth, authority.issuer, await self._logins.load(self._name))
+        client = OAuthClient(authority.issuer, oauth.client_id, oauth.client_secret)
+        scope = oauth.scope or " ".join(authority.scopes)
+        fields = {"grant_type": "client_credentials", "resource": authority.resource}
+        fields |= {"scope": scope} if scope else {}
+        endpoint, methods = authority.token_endpoint, authority.auth_methods
+        token = await request_token(self._fetch, endpoint, client, methods, fields, oauth.audience)
+        return StoredLogin(self._server.url, authority.resource, endpoint, client, token, methods)
+
+    async def _cached(self) -> StoredLogin | None:
+        if not self._loaded:
+            self._login = await self._stored()
+            self._loaded = True
+        return self._login
+
+    async def _stored(self) -> StoredLogin | None:
+        """Load the stored login; one for another URL is ignored, as the configuration has changed since."""
+        login = await self._logins.load(self._name)
+        return login if login is not None and login.server == self._server.url else None

@@ -1,0 +1,90 @@
+"""Fetch small JSON from an authorization server. Every URL is checked before it is opened; redirects are not followed."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+import msgspec
+from msgspec import Struct
+
+from toolgate.conversation.errors import ToolgateError
+from toolgate.mcp.oauth.addresses import UnsafeAddress, check_address
+from toolgate.mcp.protocol.transport import CheckUrl, HttpClientResponse, McpError, StreamingHttpClient
+from toolgate.tools.tool import ToolFailure
+from toolgate.wire.jsontext import encode
+
+_SECONDS = 10.0
+_MAX_BYTES = 256 * 1024
+
+
+class TokenRefused(McpError):
+    """No token could be got; the message says why."""
+
+
+class JsonResponse(Struct, frozen=True):
+    """A response: its status and its JSON object, empty if the body is none."""
+
+    status: int
+    fields: Mapping[str, Any]
+
+
+class OAuthFetcher:
+    """Sends requests to the URLs that one MCP server names, which is not trusted to name them."""
+
+    def __init__(self, http: StreamingHttpClient, server: str, check_url: CheckUrl | None) -> None:
+        self.server = server
+        self._http = http
+        self._check_url = check_url
+
+    async def get(self, url: str) -> JsonResponse:
+        """Send a GET request."""
+        return await self._send("GET", url, {}, b"")
+
+    async def post(self, url: str, value: Mapping[str, Any]) -> JsonResponse:
+        """Post a JSON object."""
+        return await self._send("POST", url, {"content-type": "application/json"}, encode(value))
+
+    async def post_form(self, url: str, fields: Mapping[str, str], headers: Mapping[str, str]) -> JsonResponse:
+        """Post a form."""
+        kind = {"content-type": "application/x-www-form-urlencoded"}
+        return await self._send("POST", url, {**kind, **headers}, urlencode(fields).encode())
+
+    async def check(self, url: str) -> None:
+        """Raise UnsafeAddress unless the URL may be opened, or shown to a person."""
+        check_address(url, self.server)
+        try:
+            if self._check_url is not None:
+                await self._check_url(url)
+        except ToolFailure as refusal:  # the egress check, whose messages are written for models
+            raise UnsafeAddress(f"names an address that may not be opened: {refusal}") from None
+
+    async def _send(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> JsonResponse:
+        headers = {"accept": "application/json", **headers}
+        try:
+            await self.check(url)
+            async with asyncio.timeout(_SECONDS):
+                response = await self._http.send(method, url, headers, body, once=method == "POST")
+                try:
+                    return JsonResponse(response.status, await _read_object(response))
+                finally:
+                    await response.aclose()
+        except TimeoutError:
+            raise TokenRefused(f"its authorization server did not answer within {_SECONDS:g} s") from None
+        except (ToolgateError, ToolFailure) as error:
+            raise TokenRefused(f"its authorization server cannot be used: {error}") from None
+
+
+async def _read_object(response: HttpClientResponse) -> Mapping[str, Any]:
+    pieces: list[bytes] = []
+    size = 0
+    async for piece in response:
+        size += len(piece)
+        if size > _MAX_BYTES:
+            raise TokenRefused("its authorization server answered with too much")
+        pieces.append(piece)
+    try:
+        value = msgspec.json.decode(b"".join(pieces)) if pieces else {}
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return {}
+    return value if type(value) is dict else {}

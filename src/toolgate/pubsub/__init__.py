@@ -1,0 +1,1 @@
+"""Notify waiting tasks that something has changed: in this process, across workers and across nodes."""

@@ -1,1 +1,0 @@
-"""The HTTP edge: one handler serves every dialect; only `build.py` names implementations."""

@@ -1,1 +1,0 @@
-"""Whoever answers for a model, and the lists of them."""

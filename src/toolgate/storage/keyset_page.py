@@ -1,0 +1,143 @@
+"""Read a page of a table that is ordered by time, with any filters, by looking at a bounded number of rows.
+
+Rows are found by an index that starts with a filtered column and goes on with `created`. Filters without an index, or beside
+the one whose index is used, are applied to the rows that the index finds, of which at most `ROWS` are looked at: a page
+may then have fewer rows than were asked for, and says where to go on. The tables have the columns `id` and `created`.
+"""
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from msgspec import Struct
+
+from toolgate.storage.database import SqlConnection
+
+ROWS = 10_000
+"""How many rows one page looks at, at most."""
+
+_PROBE = 1_000
+"""After how many rows indexes are compared."""
+
+Place: TypeAlias = tuple[float, str]
+"""The time and the id of a row."""
+
+
+class Condition(Struct, frozen=True):
+    """A condition on a row; `unindexed` says the same so that no index is used, and is given if there is one.
+
+    An index has the column of the condition before `created`. Of several conditions with an index one is chosen here, since
+    SQLite knows nothing of how many rows each of them finds.
+    """
+
+    sql: str
+    values: tuple[Any, ...] = ()
+    unindexed: str | None = None
+
+
+class TimeRange(Struct, frozen=True):
+    """A time span, both ends included."""
+
+    since: float | None = None
+    until: float | None = None
+
+
+class KeysetPage(Struct, frozen=True):
+    """The rows of a page, each with its place before the columns; if there may be more, `last` is where these begin."""
+
+    rows: list[Sequence[Any]]
+    last: Place | None = None
+
+
+class KeysetQuery(Struct, frozen=True):
+    """A list: its table, the columns that are read, and the conditions on its rows."""
+
+    table: str
+    columns: str
+    conditions: tuple[Condition, ...] = ()
+    times: TimeRange = TimeRange()
+
+    def page(
+        self, db: SqlConnection, start: Place | None, limit: int, *, newest_first: bool = True, rows: int = ROWS
+    ) -> KeysetPage:
+        """Return at most `limit` rows after the place `start`, and look at `rows` rows at most."""
+        scan = _Scan(self, newest_first, start)
+        indexed = [one for one in self.conditions if one.unindexed is not None]
+        if len(indexed) == len(self.conditions) <= 1:
+            return _ended(scan.rows(db, self.conditions, limit + 1), limit)
+        base = scan.rarest(db, indexed)
+        edge = scan.time_after(db, base, rows)
+        others = [
+            one if one.unindexed is None else Condition(one.unindexed, one.values)
+            for one in self.conditions
+            if one is not base
+        ]
+        found = scan.rows(db, [*([base] if base else []), *others], limit + 1, edge)
+        if len(found) > limit or edge is None:
+            return _ended(found, limit)
+        return KeysetPage(found, scan.last_at(db, base, edge))
+
+
+def _ended(found: list[Sequence[Any]], limit: int) -> KeysetPage:
+    rows = found[:limit]
+    return KeysetPage(rows, (rows[-1][0], rows[-1][1]) if len(found) > limit else None)
+
+
+class _Scan(Struct, frozen=True):
+    """Reads the rows of a query from a place on, in one direction."""
+
+    query: KeysetQuery
+    newest_first: bool
+    start: Place | None
+
+    def rows(
+        self, db: SqlConnection, conditions: Sequence[Condition], limit: int, edge: float | None = None
+    ) -> list[Sequence[Any]]:
+        """Return the first rows that fit, up to the time `edge`, which is included."""
+        where, values = self._where(conditions, edge)
+        direction = "DESC" if self.newest_first else "ASC"
+        text = (
+            f"SELECT created, id, {self.query.columns} FROM {self.query.table} WHERE {where} "  # noqa: S608 - constants
+            f"ORDER BY created {direction}, id {direction} LIMIT ?"
+        )
+        return db.execute(text, (*values, limit)).fetchall()
+
+    def time_after(self, db: SqlConnection, base: Condition | None, rows: int) -> float | None:
+        """Return the time of the row after which so many were looked at, None if there are fewer; reads an index alone."""
+        where, values = self._where([base] if base else [])
+        direction = "DESC" if self.newest_first else "ASC"
+        text = f"SELECT created FROM {self.query.table} WHERE {where} ORDER BY created {direction} LIMIT 1 OFFSET ?"  # noqa: S608 - constants
+        row = db.execute(text, (*values, rows - 1)).fetchone()
+        return None if row is None else row[0]
+
+    def last_at(self, db: SqlConnection, base: Condition | None, edge: float) -> Place:
+        """Return the place of the last row at this time."""
+        where, values = self._where([*([base] if base else []), Condition("created = ?", (edge,))])
+        last = "min" if self.newest_first else "max"
+        row = db.execute(f"SELECT {last}(id) FROM {self.query.table} WHERE {where}", values).fetchone()  # noqa: S608 - constants
+        return edge, row[0]
+
+    def rarest(self, db: SqlConnection, indexed: Sequence[Condition]) -> Condition | None:
+        """Return the condition that the fewest rows fit from here on: the next of them reach furthest."""
+        if len(indexed) <= 1:
+            return indexed[0] if indexed else None
+        reached: list[tuple[float, Condition]] = []
+        for one in indexed:
+            time = self.time_after(db, one, _PROBE)
+            if time is None:
+                return one
+            reached.append((time if self.newest_first else -time, one))
+        return min(reached, key=lambda pair: pair[0])[1]
+
+    def _where(self, conditions: Sequence[Condition], edge: float | None = None) -> tuple[str, list[Any]]:
+        texts, values = [one.sql for one in conditions], [value for one in conditions for value in one.values]
+        since, until = self.query.times.since, self.query.times.until
+        if self.start is not None:
+            sign = "<" if self.newest_first else ">"
+            texts.append(f"created {sign}= ? AND (created {sign} ? OR id {sign} ?)")
+            values += [self.start[0], *self.start]
+        bounds = [(">=", since), ("<=", until), (">=" if self.newest_first else "<=", edge)]
+        for sign, bound in bounds:
+            if bound is not None:
+                texts.append(f"created {sign} ?")
+                values.append(bound)
+        return " AND ".join(texts) or "1 = 1", values

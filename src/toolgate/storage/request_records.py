@@ -1,0 +1,165 @@
+"""Store one record a request: when, who, which model, how it ended and what it used. No content of requests or answers."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import astuple
+
+from toolgate.storage.database import Database, SqlConnection
+from toolgate.storage.keyset_page import ROWS, Condition, KeysetQuery, Place, TimeRange
+from toolgate.storage.responses import Write
+
+
+class StoredRequest(Struct, frozen=True):
+    """One request; `created` is when it arrived, in seconds since 1970, `tools` and `warnings` are JSON."""
+
+    id: str
+    owner: str
+    created: float
+    method: str
+    path: str
+    dialect: str
+    upstream: str
+    upstream_dialect: str
+    model: str
+    stream: int
+    status: int
+    finish_reason: str | None
+    code: str | None
+    error: str | None
+    input_tokens: int
+    output_tokens: int
+    cached_tokens: int
+    reasoning_tokens: int
+    estimated: int
+    cost: float
+    first_token_ms: float | None
+    total_ms: float
+    tools: str | None = None
+    warnings: str | None = None
+    run: str | None = None
+
+
+class StatusRange(Struct, frozen=True):
+    """The statuses from one to another, both included."""
+
+    first: int
+    last: int
+
+
+class RequestFilter(Struct, frozen=True):
+    """Which requests are read; None means any. `text` is a part of the model, the error or the id, in any case."""
+
+    owner: str | None = None
+    model: str | None = None
+    dialect: str | None = None
+    statuses: StatusRange | None = None
+    text: str | None = None
+    times: TimeRange = TimeRange()
+
+
+class RequestPage(Struct, frozen=True):
+    """The requests of a page, and the id of the last request that was looked at, if there may be more."""
+
+    requests: list[StoredRequest]
+    last: str | None = None
+
+
+_FIELDS = StoredRequest.__struct_fields__
+_COLUMNS = ", ".join(_FIELDS)
+_VALUES = ", ".join("?" * len(_FIELDS))
+_INSERT = f"INSERT INTO request_records ({_COLUMNS}) VALUES ({_VALUES}) ON CONFLICT (id) DO NOTHING"  # noqa: S608 - constants
+_LATER = (
+    *("upstream", "upstream_dialect", "model", "status", "finish_reason", "code", "error", "input_tokens", "cost"),
+    *("output_tokens", "cached_tokens", "reasoning_tokens", "estimated", "tools", "warnings", "run"),
+)
+_WAITED = "(excluded.created - request_records.created) * 1000"
+_REPLACE = f"""
+INSERT INTO request_records ({_COLUMNS}) VALUES ({_VALUES}) ON CONFLICT (id) DO UPDATE SET
+    {", ".join([f"{name} = excluded.{name}" for name in _LATER])},
+    first_token_ms = {_WAITED} + excluded.first_token_ms, total_ms = {_WAITED} + excluded.total_ms
+"""  # noqa: S608 - constants
+_FIND = f"SELECT {_COLUMNS} FROM request_records WHERE id = :id AND (CAST(:owner AS TEXT) IS NULL OR owner = :owner)"  # noqa: S608 - constants
+
+
+class RequestStore:
+    """Stores the records of requests."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def adding(
+        self, accepted: Callable[[], Iterable[StoredRequest]], background: Callable[[], Iterable[StoredRequest]]
+    ) -> Write:
+        """Return the write that stores these, which are made in the thread of the database.
+
+        The record of a `background` response takes the place of that of the request for it, and keeps its time.
+        """
+
+        def write(db: SqlConnection) -> None:
+            db.executemany(_INSERT, [astuple(one) for one in accepted()])
+            if later := [astuple(one) for one in background()]:
+                db.executemany(_REPLACE, later)
+
+        return write
+
+    async def find(self, id: str, owner: str | None) -> StoredRequest | None:
+        """Return the request of this id, if this owner has it; None is any owner."""
+        values = {"id": id, "owner": owner}
+        rows = await self._database.read(lambda db: db.execute(_FIND, values).fetchall())
+        return _request(rows[0]) if rows else None
+
+    async def page(
+        self, wanted: RequestFilter, after: str | None, limit: int, *, newest_first: bool = True, rows: int = ROWS
+    ) -> RequestPage | None:
+        """Return at most so many requests after the one named `after`; None if there is no such one.
+
+        At most `rows` are looked at, so that the page may be shorter although there are more.
+        """
+        query = KeysetQuery("request_records", _COLUMNS, tuple(_conditions(wanted)), wanted.times)
+
+        def read(db: SqlConnection) -> RequestPage | None:
+            start: Place | None = None
+            if after is not None:
+                found = db.execute(_FIND, {"id": after, "owner": wanted.owner}).fetchone()
+                if found is None:
+                    return None
+                start = (found[2], found[0])
+            page = query.page(db, start, limit, newest_first=newest_first, rows=rows)
+            return RequestPage([_request(row[2:]) for row in page.rows], page.last[1] if page.last else None)
+
+        return await self._database.read(read)
+
+
+def _conditions(wanted: RequestFilter) -> Iterable[Condition]:
+    if wanted.owner is not None:
+        yield Condition("owner = ?", (wanted.owner,), unindexed="owner || '' = ?")
+    if wanted.model is not None:
+        yield Condition("model = ?", (wanted.model,), unindexed="model || '' = ?")
+    if wanted.dialect is not None:
+        yield Condition("dialect = ?", (wanted.dialect,))
+    if (statuses := wanted.statuses) is not None:
+        if statuses.first >= 400:  # as the index of failed requests says it, letter by letter
+            yield Condition("status >= 400", unindexed="status + 0 >= 400")
+        if statuses.first == statuses.last:
+            yield Condition("status = ?", (statuses.first,))
+        elif (statuses.first, statuses.last) != FAILED:
+            yield Condition("status >= ? AND status <= ?", (statuses.first, statuses.last))
+    if wanted.text is not None:
+        pattern = f"%{_escaped(wanted.text.lower())}%"
+        fits = [f"lower({name}) LIKE ? ESCAPE '!'" for name in ("model", "coalesce(error, '')", "id")]
+        yield Condition(f"({' OR '.join(fits)})", (pattern,) * len(fits))
+
+
+FAILED = (400, 999)
+"""The statuses of all requests that failed."""
+
+
+def _escaped(text: str) -> str:
+    return text.replace("!", "!!").replace("%", "!%").replace("_", "!_")
+
+
+def _request(row: Any) -> StoredRequest:
+    return msgspec.convert(dict(zip(_FIELDS, row, strict=True)), StoredRequest)

@@ -1,0 +1,1 @@
+"""Emulate tool calling for models that only write text: plan the request, decode the answer."""

@@ -1,0 +1,96 @@
+"""Find blocks of results that a model makes up, in its text while it comes.
+
+A model that has read `Tool Call: f({…})` and `Result [SUCCESS]` may go on like that: it makes up results, or writes the line
+instead of a call. Lines that begin so are held back until it is clear which; what follows a made-up result is no answer.
+Knows no events.
+"""
+
+import re
+from collections.abc import Collection
+
+from toolgate.text_tools.prompts.rendering import CALL_MARK, RESULT_MARKS
+
+_TRAINED_MARKS: tuple[tuple[str, frozenset[str]], ...] = (
+    ("Observation:", frozenset({"react", "command_r"})),
+    ("<tool_response>", frozenset({"hermes", "hermes_tight", "hermes_ascii", "qwen3_coder", "longcat"})),
+    ("<function_results>", frozenset({"invoke", "auto", "anthropic_xml", "anthropic_legacy"})),
+)
+"""How results begin in the training data of a syntax's models: some write them whatever the prompt says."""
+
+_LINES = re.compile(r"(?<=\n)(?:[^\S\n]*+\n)++|[^\n]*\n|[^\n]+")
+"""Lines, and runs of blank lines as one: a model may write hundreds of thousands of them."""
+_CALL = re.compile(rf"{re.escape(CALL_MARK)}([^\s(]+)\((.*)\)[ \t]*\n?", re.DOTALL)
+_SEPARATORS = ("", "---")
+_LONGEST_LINE = 1 << 18
+
+
+def result_marks(syntax: str) -> tuple[str, ...]:
+    """Return the marks that show, at the start of a line, that a model of this syntax makes up results."""
+    return (*RESULT_MARKS, *[mark for mark, syntaxes in _TRAINED_MARKS if syntax in syntaxes])
+
+
+class FakeResultFilter:
+    """Filters the text of one answer: `feed` returns what is certainly text.
+
+    `calls` are the names and arguments of lines that stand for calls.
+    """
+
+    def __init__(self, tools: Collection[str], marks: tuple[str, ...] = RESULT_MARKS) -> None:
+        self.cut = False  # a made-up result has come, and the rest is ignored
+        self.calls: list[tuple[str, str]] = []
+        self._tools = tools
+        self._marks = marks
+        self._deciding = True  # the current line may be one that is held back
+        self._line = ""
+        self._held: list[str] = []
+
+    def feed(self, text: str) -> str:
+        """Return as much of the text so far as is certainly text."""
+        if not self._deciding and "\n" not in text:
+            return text
+        out: list[str] = []
+        for piece in _LINES.findall(text):
+            if self.cut:
+                break
+            if self._deciding:
+                self._decide(piece, out)
+            else:
+                out.append(piece)
+                self._deciding = piece.endswith("\n")
+        return "".join(out)
+
+    def release(self) -> str:
+        """End the text and return what was held back and is text; lines that stand for calls go to `calls`."""
+        found = [_CALL.fullmatch(line) for line in (*self._held, self._line)]
+        calls = [(match[1], match[2]) for match in found if match and match[1] in self._tools]
+        self.calls += calls
+        text = "" if self.cut or calls else "".join(self._held) + self._line
+        self._held, self._line, self._deciding = [], "", True
+        return text
+
+    def _decide(self, piece: str, out: list[str]) -> None:
+        self._line += piece
+        line = self._line
+        if line.startswith(self._marks):
+            self.cut = True
+            self._line = ""
+        elif len(line) <= _LONGEST_LINE and self._may_be_held(line):
+            if line.endswith("\n"):
+                self._held.append(line)
+                self._line = ""
+        else:
+            out.append("".join(self._held) + line)
+            self._held, self._line = [], ""
+            self._deciding = line.endswith("\n")
+
+    def _may_be_held(self, line: str) -> bool:
+        """Return whether the line is, or may become, one that is held back."""
+        unfinished = not line.endswith("\n")
+        if self._held and (line.strip() in _SEPARATORS or (unfinished and "---".startswith(line))):
+            return True
+        if unfinished and any(mark.startswith(line) for mark in (CALL_MARK, *self._marks)):
+            return True
+        if not line.startswith(CALL_MARK):
+            return False
+        name, opened, _ = line[len(CALL_MARK) :].partition("(")
+        return name in self._tools if opened else unfinished and any(tool.startswith(name) for tool in self._tools)

@@ -1,0 +1,1 @@
+"""Find tool calls and reasoning in streamed text. Knows no particular syntax."""

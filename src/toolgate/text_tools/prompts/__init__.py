@@ -1,0 +1,9 @@
+"""Write prompts and conversations for models that only write text, from editable templates.
+
+`templates/` has the texts, one file for each variant. Knows no upstream and no answer.
+"""
+
+from toolgate.text_tools.prompts.rendering import PromptRenderer, RulesFile
+from toolgate.text_tools.prompts.template_files import PromptTemplateError
+
+__all__ = ["PromptRenderer", "PromptTemplateError", "RulesFile"]

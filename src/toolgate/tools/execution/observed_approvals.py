@@ -1,0 +1,41 @@
+"""Note in the timeline of a run which of its calls wait for a person. Decides nothing by itself."""
+
+from typing import Protocol
+
+from toolgate.tools.execution.durable import ReplayableApprovals
+from toolgate.tools.tool import ApprovalVerdict, ProposedCall, Stance, ToolSpec
+
+
+class WaitingCalls(Protocol):
+    """Notes which calls wait."""
+
+    def call_waiting(self, call: str, approval: str) -> None:
+        """A call waits for this approval."""
+
+    def call_decided(self, call: str) -> None:
+        """A call does not wait any more."""
+
+
+class ObservedApprovals:
+    """The approvals of one run (`ReplayableApprovals`)."""
+
+    def __init__(self, approvals: ReplayableApprovals, waiting: WaitingCalls) -> None:
+        self._approvals = approvals
+        self._waiting = waiting
+
+    def stance(self, spec: ToolSpec, caller: str, requested: Stance | None = None) -> Stance:
+        return self._approvals.stance(spec, caller, requested)
+
+    async def decide(self, query: ProposedCall) -> ApprovalVerdict:
+        verdict = await self._approvals.decide(query)
+        if verdict.stance == "pending":
+            self._waiting.call_waiting(query.invocation.call_id, verdict.approval or "")
+        else:
+            self._waiting.call_decided(query.invocation.call_id)
+        return verdict
+
+    async def wait(self, approval: str, seconds: float) -> bool:
+        return await self._approvals.wait(approval, seconds)
+
+    async def used(self, query: ProposedCall) -> ApprovalVerdict | None:
+        return await self._approvals.used(query)

@@ -1,0 +1,64 @@
+"""Find the tools that the user's last message refers to, as in `#searchFiles`.
+
+A reference stands where a word could stand. What is part of a word (`C#x`), of an address (`…/page#part`), of a link
+(`](#part)`), of a heading, or stands in code is no reference; nor is a word that is no tool's name.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+
+from toolgate.conversation.message import Message, Text
+from toolgate.tools.registry import ToolRegistry
+from toolgate.tools.tool import Tool
+
+_MAX_TOOLS = 64
+_REFERENCE = re.compile(r"""(?<![^\s([{"'“‘«,;])(?<!\]\()\#([A-Za-z_][\w-]{0,63})(?![\w-])(?![/:.@=]\w)""")
+_FENCE = re.compile(r"[ \t>]*(`{3,}|~{3,})")
+_TICKS = re.compile(r"(`+)")
+
+
+def referenced_tools(messages: Sequence[Message], registry: ToolRegistry) -> tuple[Tool, ...]:
+    """List the tools that the last text of the user refers to, in order, each once."""
+    texts: list[str] = []
+    for message in reversed(messages):
+        texts = [part.text for part in message.parts if isinstance(part, Text)] if message.role == "user" else []
+        if texts:
+            break
+    found: dict[str, Tool] = {}
+    lines = [line for text in texts if "#" in text for line in _lines_outside_fences(text) if "#" in line]
+    for word in (reference[1] for line in lines for reference in _REFERENCE.finditer(_without_code(line))):
+        for tool in registry.referenced(word) or registry.referenced(word.rstrip("-")):
+            found.setdefault(tool.spec.name, tool)
+        if len(found) >= _MAX_TOOLS:
+            break
+    return tuple(found.values())
+
+
+def _lines_outside_fences(text: str) -> Iterator[str]:
+    """Iterate over the lines outside of fenced blocks; an open fence hides the rest, as it does when Markdown is shown."""
+    fence = ""
+    for line in text.splitlines():
+        mark = _FENCE.match(line)
+        if fence:
+            if mark and mark[1].startswith(fence) and not line[mark.end() :].strip(" \t`~"):
+                fence = ""
+        elif mark:
+            fence = mark[1]
+        else:
+            yield line
+
+
+def _without_code(line: str) -> str:
+    """Remove code spans: what stands between as many backticks before it as after it."""
+    pieces = _TICKS.split(line)  # text, ticks, text, ticks, … text
+    closing: dict[int, int] = {}
+    ends = [0] * len(pieces)
+    for place in range(len(pieces) - 2, 0, -2):
+        ends[place] = closing.get(len(pieces[place]), place)
+        closing[len(pieces[place])] = place
+    kept, place = [pieces[0]], 1
+    while place < len(pieces):
+        place = ends[place]
+        kept += ["`", pieces[place + 1]]
+        place += 2
+    return "".join(kept)

@@ -1,0 +1,118 @@
+"""Parse the bytes of a document into plain JSON values, within bounds. Knows nothing of OpenAPI.
+
+YAML can repeat a value a billion times in a few lines: aliases are expanded here, and counted; merge keys, which the parser
+would expand, are refused. Depth is checked before anything recursive runs.
+"""
+
+import math
+import re
+from typing import Any, ClassVar
+
+import msgspec
+import yaml
+
+MAX_JSON = 8 * 1024 * 1024
+MAX_YAML = 2 * 1024 * 1024
+MAX_DEPTH = 64
+MAX_NODES = 400_000
+_LEVELS = re.compile(rb'"[^"\\]*+(?>(?:\\.[^"\\]*+)*)(?:"|\\?\Z)|([\[{])|([\]}])', re.DOTALL)
+
+
+class DocumentError(Exception):
+    """The document cannot be used; the message is for the operator."""
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # typed only where libyaml is
+    """YAML with JSON's types: no dates, and no merging of mappings."""
+
+    yaml_implicit_resolvers: ClassVar = {
+        first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith((":timestamp", ":merge"))]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+def read_document(raw: bytes) -> dict[str, Any]:
+    """Parse JSON or YAML into an object whose keys are all text."""
+    beginning = raw.lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
+    loaded = _json(raw) if beginning == b"{" else _yaml(raw)
+    document = _JsonCopy().value(loaded, 0)
+    if not isinstance(document, dict):
+        raise DocumentError("it is not an object")
+    return document
+
+
+def _json(raw: bytes) -> Any:
+    if len(raw) > MAX_JSON:
+        raise DocumentError(f"it is larger than {MAX_JSON // 1024 // 1024} MiB")
+    depth = 0
+    for level in _LEVELS.finditer(raw):
+        depth += bool(level[1]) - bool(level[2])
+        if depth > MAX_DEPTH:
+            raise DocumentError(f"it is nested deeper than {MAX_DEPTH} levels")
+    try:
+        return msgspec.json.decode(raw.removeprefix(b"\xef\xbb\xbf"))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        if len(raw) <= MAX_YAML:
+            return _yaml(raw)
+        raise _syntax_error("JSON", error) from None
+
+
+def _yaml(raw: bytes) -> Any:
+    if len(raw) > MAX_YAML:
+        raise DocumentError(f"it is YAML larger than {MAX_YAML // 1024 // 1024} MiB; convert it to JSON")
+    try:
+        _check_events(raw)
+        return yaml.load(raw, Loader=_Loader)  # noqa: S506  # a SafeLoader with less in it
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise _syntax_error("YAML", error) from None
+
+
+def _check_events(raw: bytes) -> None:
+    """Refuse a document that is too deep or too large before it is built: that is done by recursion, in C."""
+    depth = 0
+    for count, event in enumerate(yaml.parse(raw, Loader=_Loader)):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > MAX_DEPTH:
+            raise DocumentError(f"it is nested deeper than {MAX_DEPTH} levels")
+        if count > MAX_NODES:
+            raise DocumentError(f"it has more than {MAX_NODES} nodes")
+
+
+def _syntax_error(form: str, error: Exception) -> DocumentError:
+    return DocumentError(f"it is not valid {form}: {' '.join(str(error).split())[:300]}")
+
+
+class _JsonCopy:
+    """Copies a value into JSON's types, with aliases expanded, and counts its nodes."""
+
+    def __init__(self) -> None:
+        self._left = MAX_NODES
+
+    def value(self, value: Any, depth: int) -> Any:
+        """Copy a value."""
+        self._left -= 1
+        if self._left < 0:
+            raise DocumentError(f"it has more than {MAX_NODES} nodes when its aliases are written out")
+        if depth > MAX_DEPTH:
+            raise DocumentError(f"it is nested deeper than {MAX_DEPTH} levels, or contains itself")
+        if isinstance(value, dict):
+            return {self._key(key): self.value(one, depth + 1) for key, one in value.items()}
+        if isinstance(value, list):
+            return [self.value(one, depth + 1) for one in value]
+        if isinstance(value, float) and not math.isfinite(value):
+            raise DocumentError("it contains a number that JSON cannot have")
+        if value is None or isinstance(value, (str, int, float)):
+            return value
+        raise DocumentError(f"it contains a {type(value).__name__}, which JSON cannot have")
+
+    def _key(self, key: Any) -> str:
+        if key == "<<":
+            raise DocumentError("it uses YAML merge keys (<<), which are not read; write the fields out")
+        if isinstance(key, bool):  # YAML reads `on` and `yes` as true
+            return "true" if key else "false"
+        if isinstance(key, (str, int, float)):
+            return str(key)
+        raise DocumentError("it has a key that is not text")

@@ -1,0 +1,177 @@
+"""A source of the tools that editors lend over the bridge.
+
+Its tools come and go with windows. They are trusted as the editor is: their definitions are not pinned, because every update
+of the editor changes some, and the editor itself asks its person about calls with effects. Arguments are checked by the
+runner before the editor sees them, because the editor checks none.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from msgspec import Raw
+
+from toolgate.bridge.exchange import ExchangeTimeouts
+from toolgate.bridge.frames import AnswerPiece, DataPiece, InvokeToolFrame, LentTool, TextPiece, encode_frame
+from toolgate.bridge.windows import EditorWindow, EditorWindows
+from toolgate.conversation.errors import Overloaded, UpstreamFault
+from toolgate.conversation.message import Media, Text
+from toolgate.scheduling import QueueFull
+from toolgate.tools.registry import fitting_name
+from toolgate.tools.schema_check import SchemaChecker
+from toolgate.tools.tool import (
+    NO_INPUT,
+    CallDenied,
+    CallPreview,
+    CallTimedOut,
+    Invocation,
+    OnChange,
+    Tool,
+    ToolFailure,
+    ToolOutput,
+    ToolSpec,
+)
+from toolgate.wire.jsontext import encode
+
+NAME = "vscode"
+_QUEUE_SECONDS = 30.0
+_FEW = 16  # new tools whose schemas are checked on the loop
+
+
+class VscodeToolSource:
+    """Brings the tools of all windows; a tool that several windows lend is one tool."""
+
+    name = NAME
+    problem: str | None = None
+
+    def __init__(self, windows: EditorWindows, seconds: float, schemas: SchemaChecker | None = None) -> None:
+        """A call may take so many seconds: a person may have to answer a dialog."""
+        self._windows = windows
+        self._seconds = seconds
+        self._schemas = schemas or SchemaChecker()
+        self._known: list[tuple[LentTool, VscodeTool]] = []
+        self._on_change: OnChange = lambda: None
+        self._unsubscribe: Callable[[], None] = lambda: None
+        self._checking: asyncio.Task[None] | None = None
+
+    @property
+    def tools(self) -> Sequence[Tool]:
+        """The tools that are lent now; many new ones only when their schemas are checked."""
+        return [tool for _, tool in self._known]
+
+    async def open(self, on_change: OnChange) -> None:
+        """Watch the windows."""
+        self._on_change = on_change
+        self._unsubscribe = self._windows.subscribe(self._update)
+        self._update()
+
+    async def aclose(self) -> None:
+        """Stop watching: the windows belong to the bridge."""
+        self._unsubscribe()
+        if self._checking is not None:
+            self._checking.cancel()
+            await asyncio.wait({self._checking})
+
+    def _update(self) -> None:
+        """Take over what is lent now; the schemas of many new tools are checked in a thread first."""
+        lent = self._windows.tools()
+        known = {id(one): tool for one, tool in self._known}
+        found = [(one, known.get(id(one)) or VscodeTool(self._windows, one, self._seconds)) for one in lent]
+        new = [tool for one, tool in found if id(one) not in known]
+        if self._checking is not None:
+            self._checking.cancel()
+        if len(new) > _FEW:
+            self._checking = asyncio.get_running_loop().create_task(self._check_then_use(found, new))
+        elif found != self._known:
+            self._known = found
+            self._on_change()
+
+    async def _check_then_use(self, found: "list[tuple[LentTool, VscodeTool]]", new: "list[VscodeTool]") -> None:
+        for tool in new:
+            await asyncio.to_thread(self._schemas.problem, tool.spec.input_schema)
+        self._known = found
+        self._on_change()
+
+
+class VscodeTool:
+    """One tool; a call goes to a window that lends it now."""
+
+    def __init__(self, windows: EditorWindows, lent: LentTool, seconds: float) -> None:
+        self._windows = windows
+        self._origin = lent.name
+        self._seconds = seconds
+        schema = lent.input_schema
+        self._spec = ToolSpec(
+            name=fitting_name(lent.name),
+            description=lent.description or lent.name,
+            source=NAME,
+            input_schema=schema if schema and schema.get("type", "object") == "object" else NO_INPUT,
+            origin=lent.name,
+            tags=lent.tags,
+            timeout=seconds,
+        )
+
+    @property
+    def spec(self) -> ToolSpec:
+        """The definition as the editor gives it."""
+        return self._spec
+
+    async def prepare(self, invocation: Invocation) -> CallPreview:
+        """Name the window that will run the call."""
+        return CallPreview(message=f"Run {self._origin} in {self._window(invocation).state.title}")
+
+    async def invoke(self, invocation: Invocation) -> ToolOutput:
+        """Have the editor run the call; cancelling the task cancels it there."""
+        window = self._window(invocation)
+        slots = window.invocations
+        if not slots.try_acquire():
+            try:
+                async with asyncio.timeout(_QUEUE_SECONDS):
+                    await slots.wait(invocation.caller)
+            except (QueueFull, TimeoutError):
+                raise ToolFailure(f"{window.state.title} runs as many tools as it may; try again later.") from None
+        try:
+            return await self._run(window, invocation)
+        finally:
+            slots.release()
+
+    def _window(self, invocation: Invocation) -> EditorWindow:
+        window = self._windows.tool_lender(self._origin, invocation.window)
+        if window is None:
+            raise ToolFailure(f"No editor lends {self._origin} now. It was not run.")
+        return window
+
+    async def _run(self, window: EditorWindow, invocation: Invocation) -> ToolOutput:
+        seconds = self._seconds
+        exchange = window.exchange(ExchangeTimeouts(start=seconds, consent=seconds, first_byte=seconds, total=seconds))
+        frame = InvokeToolFrame(
+            exchange.id, self._origin, Raw(encode(invocation.arguments)), seconds, invocation.caller, invocation.run
+        )
+        try:
+            await window.send(encode_frame(frame), exchange, "invoke", invocation.caller)
+            await exchange.begin()
+            pieces = await exchange.more()
+        except (UpstreamFault, Overloaded) as fault:
+            raise _failure(fault, self._origin) from None
+        finally:
+            exchange.cancel()
+            window.forget(exchange)
+        return ToolOutput(tuple(map(_part, pieces)))
+
+
+def _failure(fault: UpstreamFault | Overloaded, name: str) -> ToolFailure:
+    """Return the failure as the model reads it."""
+    match fault.code:
+        case "cancelled_in_editor":
+            return CallDenied(f"The person in the editor did not allow the call of {name}. It was not run.")
+        case "upstream_timeout":
+            return CallTimedOut(f"{name} did not answer in time; a dialog may be open in the editor.")
+    return ToolFailure(f"{name} failed in the editor: {fault.message}")
+
+
+def _part(piece: AnswerPiece) -> Text | Media:
+    match piece:
+        case TextPiece(text):
+            return Text(text)
+        case DataPiece(mime, data):
+            return Media("image" if mime.startswith("image/") else "file", mime, data)
+    return Text(encode(piece).decode())

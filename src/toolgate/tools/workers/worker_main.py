@@ -1,0 +1,201 @@
+"""The worker process, `python -m toolgate.tools.workers.worker_main`: answers requests over standard input and output.
+
+Before any tool's code is loaded, both are moved out of its reach: what a tool prints goes to the log, and it reads nothing.
+One request is answered at a time, on the main thread; another thread reads, so that a busy tool can be cancelled.
+"""
+
+import asyncio
+import inspect
+import os
+import queue
+import resource
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, BinaryIO
+
+from toolgate.processes.tree import adopt_orphans, kill_tree
+from toolgate.tools.authoring.cancellation import CancellationTokenSource
+from toolgate.tools.authoring.definition import Definition, ToolFunction
+from toolgate.tools.authoring.in_process_tool import preparation_of
+from toolgate.tools.authoring.jsonable import whole_characters
+from toolgate.tools.authoring.loading import CodeLoadError, CodeLocation, load
+from toolgate.tools.authoring.registry import Registry
+from toolgate.tools.authoring.result_parts import Progress, ToolInvocationToken
+from toolgate.tools.authoring.results import error_text, output_of
+from toolgate.tools.authoring.signature import BadTool, CallContext
+from toolgate.tools.tool import CallProgress
+from toolgate.tools.workers import frames
+from toolgate.wire.length_prefix import read_prefixed
+
+_REPORTS_PER_SECOND = 50
+_MAX_MESSAGE = 1000
+
+
+class WorkerPipes:
+    """The pipes from and to the server, hidden from the tools."""
+
+    def __init__(self) -> None:
+        self._incoming: BinaryIO = os.fdopen(os.dup(0), "rb")
+        self._outgoing = os.dup(1)
+        self._lock = threading.Lock()
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.close(nothing)
+        os.dup2(2, 1)
+        os.register_at_fork(after_in_child=self._close_in_child)
+
+    def read(self) -> bytes | None:
+        """Read the body of the next message; None when the server is gone."""
+        return read_prefixed(self._incoming.read)
+
+    def write(self, frame: bytes) -> None:
+        """Send the whole frame."""
+        rest = memoryview(frame)
+        with self._lock:
+            while rest:
+                rest = rest[os.write(self._outgoing, rest) :]
+
+    def _close_in_child(self) -> None:
+        """Close the pipe in a process that a tool has forked: it must neither answer nor keep the pipe open."""
+        os.close(self._outgoing)
+        self._outgoing = -1
+
+
+class WorkerLoop:
+    """Answers requests, one at a time."""
+
+    def __init__(self, pipes: WorkerPipes, limits: frames.SetupFrame) -> None:
+        self._pipes = pipes
+        self._limits = limits
+        self._requests: queue.SimpleQueue[frames.WorkerRequest] = queue.SimpleQueue()
+        self._cancellation = CancellationTokenSource()
+        self._loaded: dict[CodeLocation, dict[str, Definition]] = {}
+        self._registry = Registry()
+        self._runner: asyncio.Runner | None = None
+
+    def listen(self) -> None:
+        """Receive requests and cancellations until the server goes away, then end with everything that was started."""
+        while (body := self._pipes.read()) is not None:
+            match frames.decode_request(body):
+                case frames.CancelInvocationFrame():
+                    self._cancellation.cancel()
+                case frames.DescribeFrame() | frames.PrepareInvocationFrame() | frames.InvokeFrame() as request:
+                    self._cancellation = CancellationTokenSource()
+                    self._requests.put(request)
+        kill_tree(os.getpid())
+
+    def serve(self) -> None:
+        """Answer until memory runs out: what is left of the process then cannot be trusted."""
+        exhausted = False
+        while not exhausted:
+            request = self._requests.get()
+            try:
+                with self._registry.current():
+                    frame = frames.encode(self._response(request))
+                if len(frame) > frames.max_length(self._limits.output):
+                    size = f"{len(frame):,} bytes as JSON"
+                    frame = frames.encode(frames.InvocationFailedFrame(f"The tool returned too much output: {size}."))
+            except (CodeLoadError, BadTool) as error:
+                frame = frames.encode(frames.InvocationFailedFrame(str(error)))
+            except (Exception, SystemExit, KeyboardInterrupt, asyncio.CancelledError) as error:  # noqa: BLE001 - the tool boundary
+                exhausted = isinstance(error, MemoryError)
+                frame = frames.encode(frames.InvocationFailedFrame(error_text(error), last=exhausted))
+            self._pipes.write(frame)
+
+    def _response(self, request: frames.WorkerRequest) -> frames.WorkerResponse:
+        match request:
+            case frames.DescribeFrame(place):
+                described = [
+                    frames.WorkerToolInfo(one.spec, one.worker, one.prepare is not None, one.place)
+                    for one in self._tools(place).values()
+                ]
+                return frames.WorkerToolList(tuple(described))
+            case frames.PrepareInvocationFrame(place, tool, arguments):
+                prepare = self._definition(place, tool).prepare
+                prepared = self._run(prepare, arguments, ToolInvocationToken()) if prepare else None
+                return frames.InvocationPreviewFrame(preparation_of(prepared))
+            case frames.InvokeFrame(place, tool, arguments, call):
+                value = self._run(self._definition(place, tool).invoke, arguments, call)
+                return frames.encode_output(output_of(value, self._limits.output))
+
+    def _definition(self, place: CodeLocation, name: str) -> Definition:
+        """Find the tool; if its module was first loaded by way of another place, it is registered there."""
+        for tools in (self._tools(place), *self._loaded.values()):
+            if name in tools:
+                return tools[name]
+        raise BadTool(f"{place.label} has no tool `{name}` any more.")
+
+    def _tools(self, place: CodeLocation) -> dict[str, Definition]:
+        if place not in self._loaded:
+            self._loaded[place] = {definition.spec.name: definition for definition in load(place)}
+            for definition in self._loaded[place].values():
+                with suppress(BadTool):  # the server refuses a second tool of one name, and says so
+                    self._registry.define(definition)
+        return self._loaded[place]
+
+    def _run(self, step: ToolFunction, arguments: Mapping[str, Any], invocation: ToolInvocationToken) -> Any:
+        # The system itself ends a call that computes for so long, counted from now.
+        _, hard_limit = resource.getrlimit(resource.RLIMIT_CPU)
+        with suppress(ValueError, OSError):  # a lower limit is in force already
+            soft_limit = int(time.process_time()) + self._limits.cpu + 1
+            resource.setrlimit(resource.RLIMIT_CPU, (soft_limit, hard_limit))
+        call = CallContext(self._cancellation.token, Progress(ProgressThrottle(self._pipes)), invocation)
+        if step.blocks:
+            return step.run(arguments, call)
+        self._runner = self._runner or asyncio.Runner()
+        return self._runner.run(_run_cancellable(step, arguments, call))
+
+
+class ProgressThrottle:
+    """Sends a tool's reports to the server, but not more of them than a person could read."""
+
+    def __init__(self, pipes: WorkerPipes) -> None:
+        self._pipes = pipes
+        self._left = float(_REPORTS_PER_SECOND)
+        self._last = time.monotonic()
+
+    def __call__(self, progress: CallProgress) -> None:
+        """Send the report, unless there were too many in the last second."""
+        now = time.monotonic()
+        self._left = min(_REPORTS_PER_SECOND, self._left + (now - self._last) * _REPORTS_PER_SECOND)
+        self._last = now
+        if self._left < 1:
+            return
+        self._left -= 1
+        message = None if progress.message is None else whole_characters(str(progress.message)[:_MAX_MESSAGE])
+        self._pipes.write(frames.encode(frames.InvocationProgressFrame(message, progress.done, progress.total)))
+
+
+async def _run_cancellable(step: ToolFunction, arguments: Mapping[str, Any], call: CallContext) -> Any:
+    """Run async code so that the token's cancellation also cancels the task."""
+    task = asyncio.current_task()
+    assert task is not None  # this coroutine runs in one
+    stop = asyncio.get_running_loop().call_soon_threadsafe
+    with call.token.on_cancellation_requested(lambda: stop(task.cancel)):
+        value = step.run(arguments, call)
+        return await value if inspect.isawaitable(value) else value
+
+
+def main() -> None:
+    """Serve as a worker until the server goes away."""
+    pipes = WorkerPipes()
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # it is the real one still
+    os.environ.pop("PYTHONPATH", None)  # it is meant for this process, not for those that tools start
+    first = pipes.read()
+    setup = frames.decode_request(first) if first is not None else None
+    if not isinstance(setup, frames.SetupFrame):
+        return
+    adopt_orphans()
+    for kind, limit in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_AS, setup.memory)):
+        with suppress(ValueError, OSError):  # the system has a lower limit already, or none of this kind
+            resource.setrlimit(kind, (limit, limit))
+    worker = WorkerLoop(pipes, setup)
+    threading.Thread(target=worker.listen, name="toolgate-listener", daemon=True).start()
+    worker.serve()
+
+
+if __name__ == "__main__":
+    main()

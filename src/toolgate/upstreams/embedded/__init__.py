@@ -1,5 +1,0 @@
-"""The embedded model: a small LLM on this machine's processor that needs no key and, once its weights are here, no network.
-
-`model.py` is the model that the gateway asks; `engine.py` runs in a process of its own; `weights.py` knows where the
-weights come from. Nothing here loads the runtime into the gateway's process.
-"""

@@ -1,0 +1,254 @@
+"""The engine process: `python -m toolgate.upstreams.local.engine`, with messages on its standard input and output.
+
+It loads weights and answers one question at a time on the main thread, while another thread listens for cancellations.
+It ends when the gateway closes its end of the pipe, however the gateway came to its end.
+Only here is the runtime imported, and only here are its words known.
+"""
+
+import os
+import queue
+import secrets
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from toolgate.upstreams.local import frames
+from toolgate.upstreams.local.control_tokens import ControlTokenFilter, UnreadableVocabulary, control_tokens
+from toolgate.upstreams.local.stop_texts import StopTextFilter
+from toolgate.wire.length_prefix import read_prefixed
+
+BATCH = 128
+"""Tokens of a prompt that are read between two checks for a cancellation."""
+
+NOT_INSTALLED = (
+    "The runtime is not installed: run pip install '.[embedded]' in the clone of Toolgate, "
+    "or install its wheel with the extra: pip install './toolgate_server-VERSION.whl[embedded]'."
+)
+NO_OPENMP = "The runtime needs the system's OpenMP library: install the package libgomp1 (libgomp on Fedora)."
+
+
+class EnginePipes:
+    """The message streams, protected from libraries that print."""
+
+    def __init__(self) -> None:
+        self._incoming: BinaryIO = os.fdopen(os.dup(0), "rb")
+        self._outgoing = os.dup(1)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.close(nothing)
+        os.dup2(2, 1)
+
+    def read(self) -> frames.Order | None:
+        """Return the next message; None when the server has closed the stream."""
+        body = read_prefixed(self._incoming.read)
+        return frames.decode_order(body) if body else None
+
+    def write(self, report: frames.Report) -> None:
+        """Send a message; the process ends if the server is gone."""
+        rest = memoryview(frames.encode(report))
+        try:
+            while rest:
+                rest = rest[os.write(self._outgoing, rest) :]
+        except OSError:
+            os._exit(0)
+
+
+class WeightsNotLoadable(Exception):
+    """The weights cannot be loaded; the text says why."""
+
+
+class LlamaEngine:
+    """Loaded weights that generate one answer at a time."""
+
+    def __init__(self, pipes: EnginePipes) -> None:
+        self._pipes = pipes
+        self._orders: queue.SimpleQueue[frames.GenerateFrame] = queue.SimpleQueue()
+        self._cancelled: set[int] = set()
+        self._server: Any = None  # the runtime has no types
+        self._neutral = ControlTokenFilter(())
+
+    def load(self, order: frames.LoadFrame) -> None:
+        """Load the weights, or raise Unloadable."""
+        began = time.monotonic()
+        self._server = _load(order)
+        try:
+            self._neutral = ControlTokenFilter(control_tokens(Path(order.path)))
+        except UnreadableVocabulary as error:
+            raise WeightsNotLoadable(f"{Path(order.path).name} cannot be used: {error}.") from None
+        self._pipes.write(frames.EngineReadyFrame(time.monotonic() - began))
+
+    def listen(self) -> None:
+        """Read messages until the server is gone, then end at once: loading and generating cannot be interrupted."""
+        while (order := self._pipes.read()) is not None:
+            match order:
+                case frames.GenerateFrame():
+                    self._orders.put(order)
+                case frames.CancelGenerationFrame(id):
+                    self._cancelled.add(id)
+        os._exit(0)
+
+    def serve(self) -> None:
+        """Generate answers until the process ends."""
+        while True:
+            order = self._orders.get()
+            writer = GenerationCallback(self._pipes, order, self._cancelled)
+            try:
+                if order.id not in self._cancelled:
+                    self._server.handle_chat_completions(_body(order, self._neutral), writer)
+                report = writer.report
+            except (ValueError, RuntimeError, TypeError) as error:  # the runtime's words for a request it cannot take
+                report = frames.GenerationFailedFrame(order.id, str(error)[:1000])
+            self._pipes.write(report)
+            self._cancelled.discard(order.id)
+
+
+class GenerationCallback:
+    """Sends the runtime's chunks of one answer; returns True when the answer is to stop."""
+
+    def __init__(self, pipes: EnginePipes, order: frames.GenerateFrame, cancelled: set[int]) -> None:
+        self._pipes = pipes
+        self._id = order.id
+        self._cancelled = cancelled
+        self._stops = StopTextFilter(order.stop)
+        self._ending: frames.Ending = "cancelled"
+        self._failed: frames.GenerationFailedFrame | None = None
+        self._counts: Mapping[str, Any] = {}
+
+    def __call__(self, chunk: Any) -> bool:
+        """Send the text of a chunk; called by the runtime, which must see no exception."""
+        if not isinstance(chunk, dict):
+            return False
+        if "error" in chunk:
+            self._failed = _failure(self._id, chunk["error"])
+            return True
+        self._counts = chunk.get("timings") or self._counts
+        if "prompt_progress" in chunk:
+            progress = chunk["prompt_progress"]
+            self._pipes.write(
+                frames.PromptProgressFrame(self._id, progress.get("processed", 0), progress.get("total", 0))
+            )
+        for choice in chunk.get("choices") or ():
+            self._say(choice.get("delta", {}).get("content"))
+            if choice.get("finish_reason"):
+                self._end("length" if choice["finish_reason"] == "length" else "stop")
+        return self._stops.found is not None or self._id in self._cancelled
+
+    @property
+    def report(self) -> frames.GenerationEndFrame | frames.GenerationFailedFrame:
+        """Return how the answer ended."""
+        if self._failed is not None:
+            return self._failed
+        cached, count = int(self._counts.get("cache_n", 0)), self._counts.get
+        return frames.GenerationEndFrame(
+            self._id,
+            self._ending,
+            cached + int(count("prompt_n", 0)),
+            cached,
+            int(count("predicted_n", 0)),
+            self._stops.found,
+        )
+
+    def _say(self, text: str | None) -> None:
+        if text and (released := self._stops.feed(text)):
+            self._pipes.write(frames.GeneratedTextFrame(self._id, released))
+        if self._stops.found is not None:
+            self._ending = "stop_sequence"
+
+    def _end(self, ending: frames.Ending) -> None:
+        if self._stops.found is None:
+            self._ending = ending
+            if rest := self._stops.end():
+                self._pipes.write(frames.GeneratedTextFrame(self._id, rest))
+
+
+def _failure(id: int, error: Any) -> frames.GenerationFailedFrame:
+    details = error if isinstance(error, dict) else {}
+    message = str(details.get("message") or error)[:1000]
+    return frames.GenerationFailedFrame(id, message, details.get("n_prompt_tokens"), details.get("n_ctx"))
+
+
+def _body(order: frames.GenerateFrame, neutral: ControlTokenFilter) -> dict[str, Any]:
+    """Return the runtime's own request; its timings have the exact token counts, also of a cut answer.
+
+    No content of a message holds a control token, whoever wrote it: the model's template alone begins and ends turns.
+    """
+    body: dict[str, Any] = {
+        **order.sampling,
+        "messages": [{**message, "content": neutral(message["content"])} for message in order.messages],
+        "max_tokens": order.max_tokens,
+        "stream": True,
+        "return_progress": True,
+        "timings_per_token": True,
+        "cache_prompt": True,
+    }
+    # Its `json_schema` and `tool_choice` let free text through when they fail; a grammar of our own is checked by us.
+    return {**body, "grammar": order.grammar} if order.grammar else body
+
+
+def _load(order: frames.LoadFrame) -> Any:
+    if not Path(order.path).is_file():
+        raise WeightsNotLoadable(f"There is no file {order.path}.")
+    try:
+        import xllamacpp as runtime  # type: ignore[import-not-found, import-untyped, unused-ignore]  # an extra
+    except ModuleNotFoundError:
+        raise WeightsNotLoadable(NOT_INSTALLED) from None
+    except ImportError as error:
+        raise WeightsNotLoadable(
+            NO_OPENMP if "libgomp" in str(error) else f"The runtime does not start: {error}."
+        ) from None
+    try:
+        return runtime.Server(_parameters(runtime, order))
+    except (RuntimeError, ValueError, MemoryError) as error:
+        raise WeightsNotLoadable(f"{Path(order.path).name} cannot be loaded: {error}.") from None
+
+
+def _parameters(runtime: Any, order: frames.LoadFrame) -> Any:
+    """Return the runtime's settings: bounded memory, no copy of the file, and no access to the port that it opens."""
+    asked = runtime.CommonParams()
+    asked.model.path = order.path
+    asked.n_ctx = order.context
+    asked.n_batch = asked.n_ubatch = BATCH
+    asked.n_parallel = 1
+    asked.cache_ram_mib = order.cache
+    asked.load_mode = runtime.llama_load_mode(0)
+    asked.cpuparams.n_threads = asked.cpuparams_batch.n_threads = order.threads
+    asked.api_keys = [secrets.token_urlsafe(32)]
+    asked.cors_origins = ""
+    asked.ui = asked.endpoint_slots = asked.endpoint_props = asked.endpoint_metrics = False
+    asked.force_pure_content_parser = True  # what looks like a call in its text is text
+    asked.reasoning_format = runtime.common_reasoning_format.COMMON_REASONING_FORMAT_NONE
+    asked.verbosity = 1
+    return asked
+
+
+def _be_expendable() -> None:
+    """Have the kernel end this process before the server when memory runs out."""
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("500")
+
+
+def main() -> None:
+    """Run the engine until the server is gone."""
+    os.environ["GOMP_SPINCOUNT"] = "1000"  # read when the runtime is loaded: spinning threads starve a busy machine
+    pipes = EnginePipes()
+    _be_expendable()
+    order = pipes.read()
+    if not isinstance(order, frames.LoadFrame):
+        return
+    engine = LlamaEngine(pipes)
+    threading.Thread(target=engine.listen, name="toolgate-listener", daemon=True).start()
+    try:
+        engine.load(order)
+    except WeightsNotLoadable as error:
+        pipes.write(frames.LoadRefusedFrame(str(error)))
+        sys.stderr.flush()
+        os._exit(1)
+    engine.serve()
+
+
+if __name__ == "__main__":
+    main()

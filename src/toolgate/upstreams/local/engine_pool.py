@@ -1,0 +1,88 @@
+"""Lease the engine to one answer at a time. Knows nothing of prompts.
+
+A machine has one engine: a worker process uses the pool of its supervisor (`workers/shared_engine.py`) instead of its own.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from typing import Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from toolgate.upstreams.local import frames
+from toolgate.upstreams.local.engine_supervisor import EngineOptions, EngineSupervisor, Fetch
+from toolgate.upstreams.local.fetch import fetch
+from toolgate.upstreams.local.queue import RequestQueue
+from toolgate.upstreams.local.state import LocalModelState, OnState
+
+
+class TextGeneration(Protocol):
+    """One generation under way."""
+
+    def __aiter__(self) -> AsyncIterator[frames.GenerationFrame]:
+        """Yield frames up to a `GenerationEndFrame` or `GenerationFailedFrame`; EngineFault if the engine ends before."""
+
+    def cancel(self) -> None:
+        """Stop it, unless it is over."""
+
+
+class GenerationEngine(Protocol):
+    """Generates text."""
+
+    def generate(self, order: frames.GenerateFrame, over: Callable[[], None]) -> TextGeneration:
+        """Start a generation; `over` is called as soon as it ends."""
+
+
+class EngineLease(Struct, frozen=True):
+    """The engine for one answer; it must be released, also more than once."""
+
+    engine: GenerationEngine
+    leave: Callable[[], None]
+
+
+class EnginePool(Protocol):
+    """Leases the engine, one answer at a time."""
+
+    @property
+    def state(self) -> LocalModelState:
+        """The state of the model."""
+
+    def start(self) -> None:
+        """Start to download and load in the background."""
+
+    async def enter(self) -> EngineLease:
+        """Return a lease of the engine, in the order of requests; Overloaded or UpstreamUnavailable if there is none."""
+
+    async def aclose(self) -> None:
+        """Release it."""
+
+
+class OwnEnginePool:
+    """The engine in a child process."""
+
+    def __init__(self, options: EngineOptions, on_state: OnState = lambda state: None, fetch: Fetch = fetch) -> None:
+        self._keeper = EngineSupervisor(options, on_state, fetch)
+        self._line = RequestQueue(options.queue, options.wait)
+
+    @property
+    def state(self) -> LocalModelState:
+        """The state of the model, and the length of its queue."""
+        return replace(self._keeper.state, waiting=self._line.waiting)
+
+    def start(self) -> None:
+        """Start to download and load in the background."""
+        self._keeper.start()
+
+    async def enter(self) -> EngineLease:
+        """Return a lease of the engine, in the order of requests."""
+        await self._keeper.engine()  # nobody stands in line for an engine that is not there
+        ticket = await self._line.enter()
+        try:
+            return EngineLease(await self._keeper.engine(), ticket.leave)
+        except BaseException:
+            ticket.leave()
+            raise
+
+    async def aclose(self) -> None:
+        """End the engine and any download."""
+        await self._keeper.aclose()

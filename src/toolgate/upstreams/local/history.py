@@ -1,0 +1,132 @@
+"""Read a conversation for the local model: questions, the tool results for each, and the answers.
+
+Its own template for tool results serves it badly, so calls and results are written as plain text. Pure.
+"""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from toolgate.conversation.errors import InvalidRequest
+from toolgate.conversation.message import (
+    Media,
+    Message,
+    Part,
+    Reasoning,
+    Refusal,
+    Text,
+    ToolCall,
+    ToolResult,
+    content_with_error_prefix,
+    plain_text,
+)
+from toolgate.conversation.result_delimiters import ResultMarks, wrap_result
+from toolgate.upstreams.foreign_fields import unread_parts
+
+UNSEEN = "{} were left out of the conversation: the embedded model reads text only"
+
+
+class LocalToolCall(Struct, frozen=True):
+    """A call and its result; `mark` is a word that the result cannot know."""
+
+    name: str
+    arguments: str
+    result: str
+    mark: str
+    failed: bool = False
+
+    def render(self) -> str:
+        """The call and result as plain text."""
+        outcome = "failed with" if self.failed else "returned"
+        result = wrap_result(self.result, self.mark)
+        return f"The tool {self.name} was called with {self.arguments} and {outcome}:\n{result}"
+
+
+class LocalTurn(Struct, frozen=True):
+    """A question, the tools used for it, and the answer so far."""
+
+    question: str
+    used: tuple[LocalToolCall, ...] = ()
+    answer: str = ""
+
+
+class LocalHistory(Struct, frozen=True):
+    """A whole conversation; the last turn is the one to answer."""
+
+    system: str
+    turns: tuple[LocalTurn, ...]
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def last(self) -> LocalTurn:
+        """The turn to answer."""
+        return self.turns[-1]
+
+
+def read(messages: Sequence[Message], secret: bytes) -> LocalHistory:
+    """Return the conversation in turns; InvalidRequest if the newest question has unsupported parts.
+
+    Results stand between marks made of `secret`.
+    """
+    last = max([number for number, message in enumerate(messages) if message.role == "user"], default=-1)
+    unseen: set[str] = set()
+    for number, message in enumerate(messages):
+        kinds = {part.kind for part in message.parts if isinstance(part, Media)}
+        if kinds and number == last:
+            raise _unreadable(sorted(kinds)[0], number)
+        unseen |= kinds | {kind for part in message.parts for kind in _kinds_within(part)}
+    system = "\n\n".join([plain_text(message.parts) for message in messages if message.role == "system"])
+    warnings = [UNSEEN.format(f"parts of kind {kind}") for kind in sorted(unseen)]
+    return LocalHistory(system, _turns(messages, ResultMarks(secret)), (*warnings, *unread_parts(messages)))
+
+
+def _unreadable(kind: str, number: int) -> InvalidRequest:
+    message = f"The embedded model reads text only, and messages[{number}] holds a part of kind {kind}."
+    return InvalidRequest(message, param=f"messages[{number}].content", code="unsupported_content")
+
+
+def _kinds_within(part: Part) -> set[str]:
+    return {one.kind for one in part.content if isinstance(one, Media)} if isinstance(part, ToolResult) else set()
+
+
+def _turns(messages: Sequence[Message], marks: ResultMarks) -> tuple[LocalTurn, ...]:
+    results = {part.call_id: part for message in messages for part in message.parts if isinstance(part, ToolResult)}
+    turns: list[LocalTurn] = []
+    fresh = True
+    for message in messages:
+        marks.add(message)
+        match message.role:
+            case "user":
+                text = plain_text(message.parts)
+                if turns and fresh:  # two messages in a row are one question
+                    turns[-1] = LocalTurn(f"{turns[-1].question}\n\n{text}")
+                else:
+                    turns.append(LocalTurn(text))
+                fresh = True
+            case "assistant":
+                turn = turns.pop() if turns else LocalTurn("")
+                turns.append(_answered(turn, message.parts, results, marks))
+                fresh = False
+    return tuple(turns) or (LocalTurn(""),)
+
+
+def _answered(turn: LocalTurn, parts: Sequence[Part], results: dict[str, ToolResult], marks: ResultMarks) -> LocalTurn:
+    used, answer = list(turn.used), turn.answer
+    for part in parts:
+        match part:
+            case Text(text) | Refusal(text):
+                answer += text
+            case ToolCall():
+                used.append(_used(part, results.get(part.id), marks))
+            case Reasoning() | _:
+                pass  # thoughts of other models would only mislead a small one
+    return LocalTurn(turn.question, tuple(used), answer)
+
+
+def _used(call: ToolCall, result: ToolResult | None, marks: ResultMarks) -> LocalToolCall:
+    if result is None:
+        return LocalToolCall(call.name, call.arguments, "There is no result.", marks.mark(()), failed=True)
+    text = "".join(
+        [part.text if isinstance(part, Text) else f"[{part.kind}]" for part in content_with_error_prefix(result)]
+    )
+    return LocalToolCall(call.name, call.arguments, text, marks.mark([text]), bool(result.is_error))

@@ -1,0 +1,98 @@
+"""Plan a request for a small model that makes one call at a time: what may, must and cannot be called.
+
+Pure; it knows neither prompts nor the engine.
+"""
+
+from typing import Any
+
+from msgspec import Struct
+
+from toolgate.conversation.request import ModelRequest, RequestSettings, ToolDef
+from toolgate.conversation.result_delimiters import new_secret
+from toolgate.dialects.dialect import Quirks
+from toolgate.upstreams.local import grammar, history
+from toolgate.upstreams.local.history import LocalHistory
+from toolgate.upstreams.tool_translation import AdaptedRequest, adapt
+
+NAME = "embedded"
+MOST_CALLS = 6
+"""Calls for one question, after which it is answered: small models get lost in longer chains."""
+
+_ONE_CALL = "parallel_tool_calls: the embedded model makes one call at a time"
+_SAMPLING_DEFAULTS = {"temperature": 0.3, "top_p": 0.9, "top_k": 20}
+
+
+class GenerationPlan(Struct, frozen=True):
+    """A plan: the conversation, the tools in the prompt, which may be called next, and whether none may be."""
+
+    adapted: AdaptedRequest
+    talk: LocalHistory
+    tools: tuple[ToolDef, ...]
+    callable: tuple[ToolDef, ...]
+    may_decline: bool
+    max_tokens: int
+    warnings: tuple[str, ...]
+
+    @property
+    def settings(self) -> RequestSettings:
+        """The settings of the answer."""
+        return self.adapted.request.settings
+
+
+def make(request: ModelRequest, max_tokens: int, secret: bytes | None = None) -> GenerationPlan:
+    """Return the plan of a request; `max_tokens` is its default. InvalidRequest for what is not supported.
+
+    Results of tools stand between marks made of `secret`.
+    """
+    adapted = adapt(request, NAME, Quirks())
+    asked = adapted.request
+    talk = history.read(asked.messages, secret or new_secret())
+    tools = tuple([tool for tool in asked.tools if tool.kind == "function"])
+    choice = asked.tool_choice
+    mode = choice.mode if choice else "auto"
+    named = choice.names[0] if choice and choice.names else None
+    if mode == "none" or (mode == "auto" and len(talk.last.used) >= MOST_CALLS):
+        offered: tuple[ToolDef, ...] = ()
+    else:
+        offered = tuple([tool for tool in tools if named in (None, tool.name)])
+    return GenerationPlan(
+        adapted,
+        talk,
+        offered,
+        _fresh(offered, talk) if mode == "auto" else offered,
+        mode == "auto",
+        asked.settings.max_tokens or max_tokens,
+        (*adapted.dropped, *talk.warnings, *_left_out(asked, offered)),
+    )
+
+
+def _fresh(tools: tuple[ToolDef, ...], talk: LocalHistory) -> tuple[ToolDef, ...]:
+    """Return the tools without a result for this question: a small model would call the same tool again."""
+    served = {used.name for used in talk.last.used if not used.failed}
+    return tuple([tool for tool in tools if tool.name not in served])
+
+
+def _left_out(request: ModelRequest, offered: tuple[ToolDef, ...]) -> list[str]:
+    choice, settings = request.tool_choice, request.settings
+    left: list[str] = []
+    if choice is not None and choice.parallel and offered:
+        left.append(_ONE_CALL)
+    if settings.thinking is not None and settings.thinking.enabled:
+        left.append("the embedded model does not think before it answers")
+    left += [f"tool {tool.name} is hosted elsewhere" for tool in request.tools if tool.kind == "hosted"]
+    loose = [tool.name for tool in offered if grammar.unheld(tool.input_schema)]
+    left += [f"the schema of {name} holds references or patterns that the embedded model ignores" for name in loose]
+    return left
+
+
+def sampling(settings: RequestSettings) -> dict[str, Any]:
+    """Return the sampling settings for the engine, with defaults that suit a small model."""
+    given = {
+        "temperature": settings.temperature,
+        "top_p": settings.top_p,
+        "top_k": settings.top_k,
+        "seed": settings.seed,
+        "frequency_penalty": settings.frequency_penalty,
+        "presence_penalty": settings.presence_penalty,
+    }
+    return {**_SAMPLING_DEFAULTS, **{name: value for name, value in given.items() if value is not None}}

@@ -1,0 +1,164 @@
+"""Write the prompts of each stage: to answer, to choose a tool, to write the arguments of a call. Pure.
+
+The beginning of each prompt is the same for the same tools, so that the engine has read most of it before.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from toolgate.conversation.request import ToolDef
+from toolgate.upstreams.local.history import LocalHistory, LocalTurn
+
+Messages: TypeAlias = tuple[Mapping[str, str], ...]
+
+_ROOM = 6000
+"""Characters for the descriptions of all tools together in the choosing prompt."""
+
+_SHORTEST, _LONGEST = 40, 240
+_QUESTION_TO_CHOOSE, _QUESTION_TO_CALL, _RESULT, _EARLIER = 1500, 6000, 1500, 300
+_NO_TOOL_NEEDED = ("Hello, how are you?", "Write a short poem about the sea.", "What is the capital of France?")
+_EXAMPLE_TOOLS = {
+    "play_music": ("Plays music.", "Play some jazz."),
+    "find_place": ("Tells about shops and other places.", "Is the pharmacy on Main Street still open?"),
+}
+"""Example tools that cannot be chosen: without them a small model seldom chooses any."""
+
+_CHOOSE = (
+    "You choose the tool that is needed for the user's message.\n"
+    "Tools:\n{tools}\n- {none}: for greetings, general knowledge and writing\n"
+    "Reply with the name of one tool only."
+)
+_MUST_CHOOSE = (
+    "You choose the tool that fits the user's message best.\nTools:\n{tools}\nReply with the name of one tool only."
+)
+_USER_MESSAGE = "User's message: "
+_WHICH = "Which tool helps to answer it?"
+_NEXT = "Which tool is needed next? Say {none} if the answer is known now."
+_ENOUGH = "User's message: Is the shop open?\nThe tool {} was called with {} and returned:\nopen until 18:00\n"
+_NOT_ENOUGH = _ENOUGH.replace("open?", "still open? And play some jazz.")
+_SHOP = '{"shop": "bakery"}'
+_CALL = (
+    "You write the arguments for one call of the tool {name} as a JSON object.\n"
+    "{description}\n"
+    "Parameters:\n{parameters}\n"
+    "Take the values from the user's message, exactly as they are meant. "
+    "Leave out optional parameters that the user does not speak of."
+)
+
+
+def name_for_no_tool(tools: Sequence[ToolDef]) -> str:
+    """Return the name that stands for no tool and is not the name of one."""
+    return "no_tool" if any(tool.name == "none" for tool in tools) else "none"
+
+
+def to_answer(talk: LocalHistory) -> Messages:
+    """Return the prompt for an answer in text."""
+    messages = [_message("system", talk.system)] if talk.system else []
+    for turn in talk.turns[:-1]:
+        messages.append(_message("user", _noted(turn)))
+        if turn.answer:
+            messages.append(_message("assistant", turn.answer))
+    last = talk.last
+    if last.used:
+        messages.append(_message("user", _with_results(last)))
+    else:
+        messages.append(_message("user", last.question))
+        if last.answer:  # the client has begun the answer, which is to be gone on with
+            messages.append(_message("assistant", last.answer))
+    return tuple(messages)
+
+
+def to_choose(talk: LocalHistory, tools: Sequence[ToolDef], none: str | None) -> Messages:
+    """Return the prompt for choosing a tool; `none` is the name that stands for no tool, where that is allowed."""
+    room = min(_LONGEST, max(_SHORTEST, _ROOM // len(tools)))
+    listed = [f"- {tool.name}: {clipped(_one_line(tool.description or ''), room)}" for tool in tools]
+    if none is None:
+        instructions = _MUST_CHOOSE.format(tools="\n".join(listed))
+        return (_message("system", instructions), _message("user", _asked(talk, _WHICH)))
+    taken = {tool.name for tool in tools}
+    examples = {name: example for name, example in _EXAMPLE_TOOLS.items() if name not in taken}
+    listed += [f"- {name}: {description}" for name, (description, _) in examples.items()]
+    shots = [(question, name) for name, (_, question) in examples.items()]
+    shots += [(question, none) for question in _NO_TOOL_NEEDED]
+    shown = [(f"{_USER_MESSAGE}{question}\n{_WHICH}", name) for question, name in shots]
+    then = _NEXT.format(none=none) if talk.last.used else _WHICH
+    if talk.last.used:
+        shown += [(_NOT_ENOUGH.format("find_place", _SHOP) + then, "play_music")] if len(examples) == 2 else []
+        shown.append((_ENOUGH.format("shop_hours", _SHOP) + then, none))
+    return (
+        _message("system", _CHOOSE.format(tools="\n".join(listed), none=none)),
+        *[message for prompt, name in shown for message in (_message("user", prompt), _message("assistant", name))],
+        _message("user", _asked(talk, then)),
+    )
+
+
+def to_call(talk: LocalHistory, tool: ToolDef) -> Messages:
+    """Return the prompt for the arguments of this tool."""
+    instructions = _CALL.format(
+        name=tool.name,
+        description=clipped(_one_line(tool.description or ""), 600),
+        parameters=_parameters(tool.input_schema or {}) or "none",
+    )
+    question = _asked(talk, f"Write the arguments for the call of {tool.name}.", _QUESTION_TO_CALL)
+    return (_message("system", instructions), _message("user", question))
+
+
+def clipped(text: str, most: int) -> str:
+    """Return the text, or its beginning and end where it is longer."""
+    if len(text) <= most:
+        return text
+    return f"{text[: most * 2 // 3]} … {text[-(most // 3) :]}"
+
+
+def _asked(talk: LocalHistory, then: str, room: int = _QUESTION_TO_CHOOSE) -> str:
+    """Return the newest question with its tool results, and earlier turns in short."""
+    last = talk.last
+    lines: list[str] = []
+    for turn in talk.turns[-3:-1]:
+        lines.append(f"Earlier the user said: {clipped(_one_line(turn.question), _EARLIER)}")
+        if turn.answer:
+            lines.append(f"They were answered: {clipped(_one_line(turn.answer), _EARLIER)}")
+    question = clipped(last.question, room)
+    lines.append(f"{_USER_MESSAGE}{question}")
+    lines += [clipped(used.render(), _RESULT) for used in last.used]
+    return "\n".join([*lines, then])
+
+
+def _noted(turn: LocalTurn) -> str:
+    """Return an earlier question with its tool results, so that follow-up questions work."""
+    return "\n\n".join([turn.question, *[f"({used.render()})" for used in turn.used]])
+
+
+def _with_results(turn: LocalTurn) -> str:
+    results = "\n\n".join([used.render() for used in turn.used])
+    return f"The user asked: {turn.question}\n\n{results}\n\nAnswer the user."
+
+
+def _parameters(schema: Mapping[str, Any]) -> str:
+    required = schema.get("required") or ()
+    fields = schema.get("properties")
+    if not isinstance(fields, Mapping):
+        return ""
+    return "\n".join([_parameter(name, field, name in required) for name, field in fields.items()])
+
+
+def _parameter(name: str, field: Any, required: bool) -> str:
+    schema = field if isinstance(field, Mapping) else {}
+    kind = schema.get("type", "any")
+    form = kind if isinstance(kind, str) else "/".join(map(str, kind))
+    if "enum" in schema:
+        form = "one of " + ", ".join([json.dumps(one, ensure_ascii=False) for one in schema["enum"]])
+    inner = {key: schema[key] for key in ("items", "properties") if key in schema}
+    detail = clipped(json.dumps(inner, ensure_ascii=False), 400) if inner else ""
+    description = clipped(_one_line(str(schema.get("description", ""))), 300)
+    need = "required" if required else "optional"
+    return f"- {name} ({form}, {need}): {description} {detail}".rstrip(" :")
+
+
+def _message(role: str, content: str) -> dict[str, str]:
+    return {"role": role, "content": content}
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

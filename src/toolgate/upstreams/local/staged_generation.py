@@ -1,0 +1,233 @@
+"""Generate one answer of the local model: first choose a tool, if any; then write its arguments, or text.
+
+Both stages of a call are held to a form: the name is one of those on offer, and the arguments are JSON by the tool's
+schema. Knows the engine only as something that writes.
+"""
+
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from toolgate.conversation.arguments import is_object
+from toolgate.conversation.errors import InvalidRequest, MalformedResponse, UpstreamFault, UpstreamUnavailable
+from toolgate.conversation.events import Delta, PartEnd, PartStart, StepEnd, StepEvent, StepStart, Usage
+from toolgate.conversation.ids import new_call_id
+from toolgate.conversation.message import Text, ToolCall
+from toolgate.conversation.request import ToolDef
+from toolgate.upstreams.local import frames, grammar, prompts
+from toolgate.upstreams.local.engine_pool import GenerationEngine
+from toolgate.upstreams.local.plan import NAME, GenerationPlan, sampling
+from toolgate.upstreams.local.process import EngineFault
+from toolgate.upstreams.tool_translation import ToolNameRestorer
+
+_NAME_TOKENS = 64
+_ARGUMENT_TOKENS = 1024
+"""Without it a small model that is caught in a string goes on to the end of its context."""
+
+_EXACTLY = {"temperature": 0.0}
+_RETRY = 5.0
+_RELUCTANCE = -1.0
+"""The penalty for choosing no tool: found by measuring, see bench/embedded.py."""
+
+
+class LocalModelStream:
+    """An answer that is being generated; its first events have arrived."""
+
+    upstream = NAME
+    dialect: str | None = None
+    whole = False
+
+    def __init__(
+        self, first: list[StepEvent], rest: AsyncGenerator[list[StepEvent], None], warnings: tuple[str, ...]
+    ) -> None:
+        self.warnings = warnings
+        self._first = first
+        self._rest = rest
+
+    async def events(self) -> AsyncGenerator[list[StepEvent], None]:
+        """Yield the events as they are generated."""
+        yield self._first
+        async for batch in self._rest:
+            yield batch
+
+    async def aclose(self) -> None:
+        """Stop the generation, if it still runs."""
+        await self._rest.aclose()
+
+
+class GenerationOutput(Struct):
+    """The text of one generation, filled while it runs."""
+
+    pieces: list[str] = []
+    over: frames.GenerationEndFrame | None = None
+
+    @property
+    def text(self) -> str:
+        """The whole text."""
+        return "".join(self.pieces)
+
+
+class StagedGeneration:
+    """Runs the generations of a plan; `done` is called after the last one."""
+
+    def __init__(self, engine: GenerationEngine, plan: GenerationPlan, model: str, done: Callable[[], None]) -> None:
+        self._engine = engine
+        self._plan = plan
+        self._model = model
+        self._done = done
+        self._usage = Usage()
+
+    async def events(self) -> AsyncGenerator[list[StepEvent], None]:
+        """Yield the events of the step; closing it stops the generation."""
+        restorer = ToolNameRestorer(self._plan.adapted.originals)
+        try:
+            async with aclosing(self._step()) as step:
+                async for batch in step:
+                    if events := restorer.restore(batch):
+                        yield events
+        finally:
+            self._done()
+
+    async def _step(self) -> AsyncGenerator[list[StepEvent], None]:
+        start: list[StepEvent] = [StepStart(model=self._model)]
+        tool, called = await self._chosen(), False
+        if tool is not None:
+            call = self._further_call if self._plan.talk.last.used else self._call
+            async with aclosing(call(tool, start)) as batches:
+                async for batch in batches:
+                    called = True
+                    yield batch
+        if not called:
+            async with aclosing(self._text_answer(start)) as batches:
+                async for batch in batches:
+                    yield batch
+
+    async def _chosen(self) -> ToolDef | None:
+        """Choose the tool to call next, if any."""
+        plan = self._plan
+        tools = plan.callable
+        if not tools or (len(tools) == 1 and not plan.may_decline):
+            return tools[0] if tools else None
+        none = prompts.name_for_no_tool(plan.tools) if plan.may_decline else None
+        names = [tool.name for tool in tools] + ([none] if none else [])
+        asked = prompts.to_choose(plan.talk, plan.tools, none)
+        choosing = {**_EXACTLY, "logit_bias": [[none, _RELUCTANCE]]} if none else _EXACTLY
+        order = frames.GenerateFrame(0, asked, _NAME_TOKENS, choosing, grammar=grammar.one_of(names))
+        written = GenerationOutput()
+        await _exhaust(self._write(order, written, _not_yet))
+        return next((tool for tool in tools if tool.name == written.text.strip()), None)
+
+    async def _call(self, tool: ToolDef, start: list[StepEvent]) -> AsyncGenerator[list[StepEvent], None]:
+        """Yield a call whose arguments are emitted while they are generated."""
+        opening = ToolCall(new_call_id(), tool.name, "")
+        yield [*start, PartStart(opening)]
+        written = GenerationOutput()
+        async with aclosing(self._arguments(tool, written)) as pieces:
+            async for piece in pieces:
+                yield [Delta(piece)]
+        yield self._call_ended(opening, written)
+
+    async def _further_call(self, tool: ToolDef, start: list[StepEvent]) -> AsyncGenerator[list[StepEvent], None]:
+        """Yield a further call for the same question if it is a new one."""
+        written = GenerationOutput()
+        await _exhaust(self._arguments(tool, written))
+        used = self._plan.talk.last.used
+        if self._plan.may_decline and any((one.name, one.arguments) == (tool.name, written.text) for one in used):
+            return
+        opening = ToolCall(new_call_id(), tool.name, "")
+        deltas = [Delta(written.text)] if written.pieces else []
+        yield [*start, PartStart(opening), *deltas, *self._call_ended(opening, written)]
+
+    def _call_ended(self, opening: ToolCall, written: GenerationOutput) -> list[StepEvent]:
+        complete = is_object(written.text)
+        if not complete and written.over is not None and written.over.ending != "length":
+            raise MalformedResponse("The embedded model wrote arguments that are not JSON.")
+        call = replace(opening, arguments=written.text, complete=complete)
+        return [PartEnd(call), StepEnd("tool_calls" if complete else "length", self._usage)]
+
+    async def _text_answer(self, start: list[StepEvent]) -> AsyncGenerator[list[StepEvent], None]:
+        """Yield an answer in text, or in JSON if that was requested."""
+        plan, settings = self._plan, self._plan.settings
+        order = frames.GenerateFrame(
+            0, prompts.to_answer(plan.talk), plan.max_tokens, sampling(settings), stop=settings.stop
+        )
+        written = GenerationOutput()
+        forms = grammar.value(settings.output.schema) if settings.output else None
+        begun = False
+        writing = self._held(order, forms, written) if forms else self._write(order, written, self._done)
+        async with aclosing(writing) as pieces:
+            async for piece in pieces:
+                yield [Delta(piece)] if begun else [*start, PartStart(Text("")), Delta(piece)]
+                begun = True
+        last: list[StepEvent] = [PartEnd(Text(written.text))] if begun else start
+        yield [*last, self._ended(written)]
+
+    def _ended(self, written: GenerationOutput) -> StepEnd:
+        over = written.over
+        length = over is not None and over.ending == "length"
+        return StepEnd("length" if length else "stop", self._usage, over.stop_sequence if over else None)
+
+    def _arguments(self, tool: ToolDef, written: GenerationOutput) -> AsyncGenerator[str, None]:
+        most = min(self._plan.max_tokens, _ARGUMENT_TOKENS)
+        order = frames.GenerateFrame(0, prompts.to_call(self._plan.talk, tool), most, _EXACTLY)
+        return self._held(order, grammar.arguments(tool.input_schema), written)
+
+    async def _held(
+        self, order: frames.GenerateFrame, forms: Iterator[str], written: GenerationOutput
+    ) -> AsyncGenerator[str, None]:
+        """Yield the text of the first of these grammars that the engine accepts."""
+        for form in forms:
+            async with aclosing(self._write(replace(order, grammar=form), written, self._done)) as pieces:
+                async for piece in pieces:
+                    if not grammar.is_begun(written.pieces[0]):
+                        break
+                    yield piece
+            if grammar.is_begun(written.text):
+                return
+            written.pieces, written.over = [], None
+        raise MalformedResponse("The embedded model could not be held to the form that was asked for.")
+
+    async def _write(
+        self, order: frames.GenerateFrame, written: GenerationOutput, done: Callable[[], None]
+    ) -> AsyncGenerator[str, None]:
+        """Yield the pieces of one generation; `done` is called when it has ended, read or not."""
+        generation = self._engine.generate(order, done)
+        try:
+            async for message in generation:
+                match message:
+                    case frames.GeneratedTextFrame(_, text):
+                        written.pieces.append(text)
+                        yield text
+                    case frames.GenerationEndFrame():
+                        written.over = message
+                        self._usage += Usage(message.prompt, message.written, cache_read=message.cached)
+                    case frames.GenerationFailedFrame():
+                        raise _fault(message)
+        except EngineFault as fault:
+            raise _broken(str(fault), bool(written.pieces)) from None
+        finally:
+            generation.cancel()
+
+
+def _not_yet() -> None:
+    """Another generation follows."""
+
+
+async def _exhaust(pieces: AsyncGenerator[str, None]) -> None:
+    async with aclosing(pieces):
+        async for _ in pieces:
+            pass
+
+
+def _fault(failed: frames.GenerationFailedFrame) -> InvalidRequest | MalformedResponse:
+    if failed.prompt is not None:
+        text = f"This model's context is {failed.context} tokens, and the request takes {failed.prompt}."
+        return InvalidRequest(text, param="messages", code="context_length_exceeded")
+    return MalformedResponse(f"The embedded model's engine refused: {failed.message}")
+
+
+def _broken(how: str, midway: bool) -> UpstreamFault:
+    text = f"{how} It is being started again; this answer is lost."
+    return MalformedResponse(text) if midway else UpstreamUnavailable(text, status=503, retry_after=_RETRY)

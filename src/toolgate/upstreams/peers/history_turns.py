@@ -1,0 +1,184 @@
+"""Read a stateless history as turns of two speakers that end in a new message of the user.
+
+Two histories are the same to us when their digests are: however their text is cut into parts and messages, whatever their
+line ends, blanks at line ends and Unicode composition, in whatever order a call's arguments stand. What the model said is
+compared without any blanks: clients trim it, and calls that it wrote are written anew on their way back. Pure.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+
+from toolgate.conversation.errors import InvalidRequest
+from toolgate.conversation.history import match_results
+from toolgate.conversation.history_digest import canonical_arguments, normalize_text, remove_whitespace
+from toolgate.conversation.message import Media, Message, Part, Refusal, Text, ToolCall, ToolResult
+from toolgate.conversation.request import ModelRequest
+from toolgate.conversation.result_delimiters import ResultMarks, new_secret, wrap_result
+from toolgate.upstreams.foreign_fields import unread_parts
+from toolgate.wire.jsontext import encode
+
+Speaker: TypeAlias = Literal["user", "assistant"]
+Replay: TypeAlias = Callable[[str], str]
+
+_GAP = "\n\n"
+_EXPLANATION = "This is our conversation so far. Go on from where it ends."
+
+
+class PeerTurn(Struct, frozen=True):
+    """The texts of one speaker in a row: `text` as it is sent to the peer, `compared` without marks of results."""
+
+    speaker: Speaker
+    text: str
+    compared: str
+
+
+class PeerHistory(Struct, frozen=True):
+    """A history: `earlier` turns end with the model's last one, `last` is the turn that follows."""
+
+    system: str
+    earlier: tuple[PeerTurn, ...]
+    last: PeerTurn
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def new(self) -> str:
+        """The message that continues a conversation."""
+        return self.last.text
+
+    @property
+    def opening(self) -> str:
+        """The first message of a new conversation: system prompt, earlier turns, and the new message."""
+        blocks = [_system_block(self), _transcript(self), self.new]
+        return _GAP.join([block for block in blocks if block])
+
+    def digest(self, replay: Replay) -> str:
+        """Return the digest of the conversation that this history continues."""
+        return _digest(self.system, self.earlier, replay)
+
+    def digest_after(self, answer: str, replay: Replay) -> str:
+        """Return the digest of the conversation after this answer."""
+        turns = (*self.earlier, self.last, PeerTurn("assistant", answer, answer))
+        return _digest(self.system, turns, replay)
+
+
+def read_history(request: ModelRequest, secret: bytes | None = None) -> PeerHistory:
+    """Read the history of a request; InvalidRequest when its new message cannot be sent to a peer.
+
+    Results stand between marks made of `secret`. The digests leave the marks out, so a conversation goes on whatever the
+    secret was when it began.
+    """
+    settled = match_results(request, lenient=True)
+    messages = [message for message in settled.messages if message.role != "system"]
+    if not messages or messages[-1].role == "assistant":
+        raise InvalidRequest(
+            "The last message must be the user's or a tool's: this model's upstream keeps the conversation itself "
+            "and cannot continue an answer.",
+            param="messages",
+        )
+    _refuse_new_media(messages)
+    system = _GAP.join([text for message in settled.messages if message.role == "system" if (text := _text(message))])
+    turns = _turns(messages, ResultMarks(secret or new_secret()))
+    warnings = (*settled.warnings[len(request.warnings) :], *_left_out(settled.messages))
+    return PeerHistory(system, turns[:-1], turns[-1], warnings)
+
+
+def _turns(messages: Iterable[Message], marks: ResultMarks) -> tuple[PeerTurn, ...]:
+    """Join neighbouring messages of one speaker to a turn; tool results are the user's."""
+    turns: list[tuple[Speaker, list[str], list[str]]] = []
+    for message in messages:
+        speaker: Speaker = "assistant" if message.role == "assistant" else "user"
+        if not turns or turns[-1][0] != speaker:
+            turns.append((speaker, [], []))
+        marks.add(message)
+        if text := _text(message):
+            turns[-1][1].append(_text(message, marks.mark([text])) if message.role == "tool" else text)
+            turns[-1][2].append(text)
+    return tuple([PeerTurn(speaker, _GAP.join(texts), _GAP.join(compared)) for speaker, texts, compared in turns])
+
+
+def _text(message: Message, mark: str = "") -> str:
+    """Return a message as text, results between marks; neighbouring texts are joined as the client wrote them."""
+    pieces: list[str] = []
+    texts: list[str] = []
+    for part in message.parts:
+        if isinstance(part, Text | Refusal):
+            texts.append(part.text)
+        elif text := _part_text(part, mark):
+            pieces += ["".join(texts), text]
+            texts = []
+    return _GAP.join([piece for piece in (*pieces, "".join(texts)) if piece])
+
+
+def _part_text(part: Part, mark: str) -> str:
+    match part:
+        case ToolCall(name=name):
+            return f"Tool Call: {name}({canonical_arguments(part)})"
+        case ToolResult(content=content, is_error=is_error, name=name):
+            outcome = "ERROR" if is_error else "SUCCESS"
+            text = "".join([one.text if isinstance(one, Text) else _placeholder(one) for one in content])
+            return f"Tool Call: {name or 'tool'}\nResult [{outcome}]\n{wrap_result(text, mark) if mark else text}"
+        case Media():
+            return _placeholder(part)
+        case _:
+            return ""
+
+
+def _placeholder(media: Media) -> str:
+    return f"[{media.kind}{': ' + media.name if media.name else ''}]"
+
+
+def _refuse_new_media(messages: Sequence[Message]) -> None:
+    for message in reversed(messages):
+        if message.role == "assistant":
+            return
+        for part in message.parts:
+            if isinstance(part, Media):
+                text = f"This model's upstream takes text only: the {part.kind} cannot be sent to it."
+                raise InvalidRequest(text, param="messages", code="unsupported_content")
+
+
+def _left_out(messages: Sequence[Message]) -> Iterator[str]:
+    """Yield warnings for media of earlier turns and results, which the peer gets by name only."""
+    parts = [part for message in messages for part in message.parts]
+    shown = [*parts, *[one for part in parts if isinstance(part, ToolResult) for one in part.content]]
+    for kind in sorted({part.kind for part in shown if isinstance(part, Media)}):
+        yield f"{kind} content was left out: the model's upstream takes text only"
+    yield from unread_parts(messages)
+
+
+def _system_block(history: PeerHistory) -> str:
+    if not history.system:
+        return ""
+    tag = _free_tag("system_context", history)
+    return f"<{tag}>\n{history.system}\n</{tag}>"
+
+
+def _transcript(history: PeerHistory) -> str:
+    """Return all earlier turns, in tags that occur in none of them."""
+    if not history.earlier:
+        return ""
+    outer, inner = _free_tag("conversation_so_far", history), _free_tag("turn", history)
+    turns = [f'<{inner} speaker="{turn.speaker}">\n{turn.text}\n</{inner}>' for turn in history.earlier]
+    return "\n".join([f"<{outer}>", _EXPLANATION, *turns, f"</{outer}>"])
+
+
+def _free_tag(tag: str, history: PeerHistory) -> str:
+    """Return the tag, or one that depends on all texts if a text contains it."""
+    texts = [history.system, history.new, *[turn.text for turn in history.earlier]]
+    if not any(f"<{tag}" in text or f"</{tag}" in text for text in texts):
+        return tag
+    return f"{tag}_{hashlib.sha256(encode(texts)).hexdigest()[:16]}"
+
+
+def _digest(system: str, turns: Sequence[PeerTurn], replay: Replay) -> str:
+    compared = [[turn.speaker, _compared(turn, replay)] for turn in turns]
+    return hashlib.sha256(encode([normalize_text(system), compared])).hexdigest()
+
+
+def _compared(turn: PeerTurn, replay: Replay) -> str:
+    if turn.speaker == "user":
+        return normalize_text(turn.compared)
+    return remove_whitespace(replay(turn.compared))

@@ -1,0 +1,127 @@
+"""Connect to one peer when it is needed, and again after the connection was lost.
+
+While that fails, it is tried ever more seldom; whoever asks in between is told so at once and may ask somebody else.
+"""
+
+import asyncio
+import os
+import random
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from toolgate.conversation.errors import UpstreamFault, UpstreamUnavailable, UpstreamUnreachable
+from toolgate.upstreams.peers.connection import PeerConnection, PeerLimits
+from toolgate.upstreams.peers.websocket import PeerAddress, open_websocket
+from toolgate.upstreams.transport.address import Proxies
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
+__all__ = ["PeerLimits", "ReconnectingPeer"]
+
+FIRST_REST = 0.5
+LONGEST_REST = 30.0
+_NO_LIMITS = PeerLimits()
+
+
+class ReconnectingPeer:
+    """A peer and its connection, which all its models share."""
+
+    def __init__(
+        self,
+        name: str,
+        url: str,
+        api_key: str | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        limits: PeerLimits = _NO_LIMITS,
+        tls: "SSLContext | None" = None,
+        environment: Mapping[str, str] | None = None,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        """Open nothing yet; `tls` is a context that verifies, by default the system's."""
+        self.name = name
+        self._place = PeerAddress.of(url)
+        self._headers = {**({"authorization": f"Bearer {api_key}"} if api_key else {}), **(headers or {})}
+        self._limits = limits
+        self._tls = tls
+        self._proxies = Proxies.of(os.environ if environment is None else environment)
+        self._chance = chance
+        self._connection: PeerConnection | None = None
+        self._opening = asyncio.Lock()
+        self._failures = 0
+        self._rest_until = 0.0
+        self._closed = False
+
+    async def connection(self) -> PeerConnection:
+        """Return the open connection; concurrent callers wait for the same one."""
+        if self._connection is not None and self._connection.open:
+            return self._connection
+        async with self._opening:
+            if self._connection is not None and self._connection.open:
+                return self._connection
+            self._count_loss()
+            self._check_rest()
+            try:
+                connection = await self._opened()
+            except UpstreamFault:
+                self._failed()
+                raise
+            self._connection = connection
+        if self._closed:  # meanwhile
+            await self.aclose()
+            raise self._closed_error()
+        return connection
+
+    async def aclose(self) -> None:
+        """Close the connection for good."""
+        self._closed = True
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.aclose()
+
+    async def _opened(self) -> PeerConnection:
+        limit = self._limits.timeouts.connect
+        name = self._place.origin.name
+        try:
+            async with asyncio.timeout(limit if limit < float("inf") else None):
+                socket = await open_websocket(
+                    self._place, self._headers, limit, self._limits.frame, self._tls, self._proxies
+                )
+                connection = PeerConnection(socket, name, self._limits)
+                try:
+                    await connection.greet()
+                except BaseException:
+                    connection.lose("was left")
+                    await socket.aclose()
+                    raise
+        except TimeoutError:
+            text = f"no welcome from {name} within {limit:g} s (limit: connect)"
+            raise UpstreamUnreachable(text, status=504, code="upstream_timeout") from None
+        return connection
+
+    def _count_loss(self) -> None:
+        """Count the loss of a connection that was never useful as a failure."""
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        if connection.proven:
+            self._failures = 0
+        else:
+            self._failed()
+
+    def _failed(self) -> None:
+        rest = min(LONGEST_REST, FIRST_REST * 2.0 ** min(self._failures, 10)) * (0.5 + self._chance() / 2)
+        self._failures += 1
+        self._rest_until = asyncio.get_running_loop().time() + rest
+
+    def _check_rest(self) -> None:
+        if self._closed:
+            raise self._closed_error()
+        left = self._rest_until - asyncio.get_running_loop().time()
+        if left > 0:
+            text = f"{self._place.origin.name} could not be reached a moment ago and is left alone for {left:.1f} s"
+            raise UpstreamUnavailable(text, status=503, retry_after=left)
+
+    def _closed_error(self) -> UpstreamUnavailable:
+        return UpstreamUnavailable(f"the connection to {self._place.origin.name} was closed here", status=503)

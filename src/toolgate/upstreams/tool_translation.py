@@ -1,0 +1,243 @@
+"""Adapt the tools of a request to an upstream, and undo it in the response: names, namespaces and freeform tools.
+
+A tool name that is too long or uses characters an upstream refuses gets a short stable one. A tool of a namespace gets its
+namespace in front. A freeform tool becomes a function with one text parameter. What a choice narrows to names becomes
+fewer tools. Each is undone in the calls of the response, so that the client receives only names it knows.
+A request in the upstream's own dialect is sent unchanged.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from operator import attrgetter
+from typing import Any, TypeAlias
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from toolgate.conversation.errors import InvalidRequest
+from toolgate.conversation.events import Delta, PartEnd, PartStart, StepEvent
+from toolgate.conversation.message import Media, Message, Part, ToolCall, ToolResult
+from toolgate.conversation.request import ModelRequest, ToolChoice, ToolDef
+from toolgate.conversation.tool_memoization import cached_by_tools
+from toolgate.dialects.dialect import Quirks
+from toolgate.upstreams.foreign_fields import foreign_fields, unusual_messages
+
+_NAME, _EXTRA, _NAMESPACE, _KIND = map(attrgetter, ("name", "extra", "namespace", "kind"))
+_FUNCTION = frozenset({"function"})
+_UNSAFE = re.compile(r"[^a-zA-Z0-9_-]")
+_FREEFORM_FIELD = "input"
+_VENDORS = {"openai_chat": "openai", "openai_responses": "openai"}  # the dialects that share files
+Replacements: TypeAlias = Mapping[tuple[str | None, str], ToolDef]
+
+
+class AdaptedRequest(Struct, frozen=True):
+    """A request as the upstream accepts it, with the original of each changed tool.
+
+    `dropped` names the fields that mean something in the client's dialect only.
+    """
+
+    request: ModelRequest
+    originals: Mapping[str, ToolDef] = {}
+    dropped: tuple[str, ...] = ()
+
+
+def check_choices(request: ModelRequest, dialect: str) -> None:
+    """Refuse several choices unless they are relayed: no other dialect has them."""
+    if request.settings.choices > 1 and not (request.relay and request.dialect == dialect == "openai_chat"):
+        raise InvalidRequest(
+            "n must be 1 here: several answers pass from a Chat upstream to a Chat client alone, unchanged.", param="n"
+        )
+
+
+def adapt(request: ModelRequest, dialect: str, quirks: Quirks) -> AdaptedRequest:
+    """Return the request as an upstream of this dialect and these quirks can take it."""
+    check_choices(request, dialect)
+    if request.dialect == dialect:
+        return AdaptedRequest(request)
+    dropped: tuple[str, ...] = ()
+    if request.dialect:
+        unusual = unusual_messages(request.messages)
+        dropped = foreign_fields(request, dialect, unusual)
+        if unusual:
+            request = _without_foreign_files(request, dialect)
+    request = _narrowed(request)
+    replacements = _replacements(request.tools, quirks, dialect == "openai_responses") if request.tools else None
+    if not replacements:
+        return AdaptedRequest(request, dropped=dropped)
+    tools = [replacements.get((tool.namespace, tool.name), tool) for tool in request.tools]
+    adapted = replace(
+        request,
+        tools=tuple(tools),
+        messages=tuple([_renamed(message, replacements) for message in request.messages]),
+        tool_choice=_renamed_choice(request.tool_choice, replacements),
+    )
+    originals = {taken.name: tool for taken, tool in zip(tools, request.tools, strict=True) if taken is not tool}
+    return AdaptedRequest(adapted, originals, dropped)
+
+
+class ToolNameRestorer:
+    """Restores the original tools in the events of one response."""
+
+    done = False
+
+    def __init__(self, originals: Mapping[str, ToolDef]) -> None:
+        self._originals = originals
+        self._holding = False  # inside a freeform call: its text is emitted whole, without the JSON around it
+
+    def restore(self, events: list[StepEvent]) -> list[StepEvent]:
+        """Return the events with the client's own tools."""
+        restored: list[StepEvent] = []
+        for event in events:
+            match event:
+                case Delta() if self._holding:
+                    continue
+                case PartStart(ToolCall() as call) if call.name in self._originals:
+                    self._holding = self._originals[call.name].kind == "freeform"
+                    restored.append(PartStart(self._call(call)))
+                case PartEnd(ToolCall() as call) if call.name in self._originals:
+                    whole = self._call(call)
+                    if self._holding:
+                        self._holding = False
+                        restored.append(Delta(whole.arguments))
+                    restored.append(PartEnd(whole))
+                case _:
+                    restored.append(event)
+        return restored
+
+    def _call(self, call: ToolCall) -> ToolCall:
+        tool = self._originals[call.name]
+        extra = {**call.extra, "openai_responses": {"namespace": tool.namespace}} if tool.namespace else call.extra
+        if tool.kind == "freeform":
+            return replace(call, name=tool.name, arguments=_unwrapped(call.arguments), freeform=True, extra=extra)
+        return replace(call, name=tool.name, extra=extra)
+
+
+def _narrowed(request: ModelRequest) -> ModelRequest:
+    """Replace a choice among some tools by fewer tools: few upstreams support the former."""
+    choice = request.tool_choice
+    if choice is None or not choice.names or (choice.mode == "required" and len(choice.names) == 1):
+        return request
+    tools = tuple([tool for tool in request.tools if tool.name in choice.names])
+    return replace(request, tools=tools, tool_choice=ToolChoice(choice.mode, (), choice.parallel))
+
+
+def _without_foreign_files(request: ModelRequest, dialect: str) -> ModelRequest:
+    """Remove file ids of other vendors; the codec then warns of what it cannot send."""
+    vendor = _VENDORS.get(dialect, dialect)
+    if _VENDORS.get(request.dialect, request.dialect) == vendor:
+        return request
+    if not any(_has_file_id(part) for message in request.messages for part in message.parts):
+        return request
+    messages = [replace(one, parts=tuple([_without_file_id(part) for part in one.parts])) for one in request.messages]
+    return replace(request, messages=tuple(messages))
+
+
+def _has_file_id(part: Part) -> bool:
+    if type(part) is ToolResult:
+        return any(_has_file_id(piece) for piece in part.content)
+    return type(part) is Media and part.file_id is not None
+
+
+def _without_file_id(part: Any) -> Any:
+    if type(part) is ToolResult:
+        return replace(part, content=tuple([_without_file_id(piece) for piece in part.content]))
+    return replace(part, file_id=None) if type(part) is Media else part
+
+
+@cached_by_tools
+def _replacements(tools: tuple[ToolDef, ...], quirks: Quirks, keeps_namespaces: bool) -> Replacements:
+    """Return the tools that the upstream accepts only in another form, by namespace and name."""
+    limit, names = quirks.name_limit, [*map(_NAME, tools)]
+    if (
+        max(map(len, names)) <= limit
+        and _UNSAFE.search("".join(names)) is None
+        and not any(map(_EXTRA, tools))
+        and not any(map(_NAMESPACE, tools))
+        and _FUNCTION.issuperset(map(_KIND, tools))
+    ):
+        return {}  # as of most requests, and cheaper than a look at each tool
+    return {
+        (tool.namespace, tool.name): other
+        for tool in tools
+        if tool.kind != "function" or tool.namespace or tool.extra or short_name(tool.name, limit) != tool.name
+        if (other := _accepted_form(tool, quirks, keeps_namespaces)) is not tool
+    }
+
+
+def _accepted_form(tool: ToolDef, quirks: Quirks, keeps_namespaces: bool) -> ToolDef:
+    if tool.kind == "hosted":
+        return tool
+    if tool.namespace and not keeps_namespaces:
+        tool = replace(tool, name=f"{tool.namespace}__{tool.name}", namespace=None)
+    if tool.kind == "freeform" and not quirks.freeform_tools:
+        tool = _as_function(tool)
+    examples = tool.extra["anthropic"].get("input_examples") if "anthropic" in tool.extra else None
+    if examples:
+        shown = f"Examples of its input: {msgspec.json.encode(examples).decode()}"
+        tool = replace(tool, description=f"{tool.description}\n\n{shown}" if tool.description else shown)
+    name = short_name(tool.name, quirks.name_limit)
+    return tool if name == tool.name else replace(tool, name=name)
+
+
+@lru_cache(maxsize=8192)  # the same tools are offered again and again
+def short_name(name: str, limit: int) -> str:
+    """Return the name if every upstream accepts it, else a readable beginning and a digest of the whole."""
+    safe = _UNSAFE.sub("_", name)
+    if safe == name and len(name) <= limit:
+        return name
+    digest = hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:8]
+    return f"{safe[: limit - 9]}_{digest}"
+
+
+def _as_function(tool: ToolDef) -> ToolDef:
+    field: dict[str, Any] = {"type": "string", "description": "The whole input of the tool, as plain text."}
+    if tool.format and tool.format.get("type") == "grammar":
+        grammar = tool.format.get("grammar")
+        if type(grammar) is not dict:
+            grammar = tool.format  # the Responses API has its fields here
+        field["description"] += (
+            f" It must follow this {grammar.get('syntax', '')} grammar:\n{grammar.get('definition', '')}"
+        )
+    schema = {"type": "object", "properties": {_FREEFORM_FIELD: field}, "required": [_FREEFORM_FIELD]}
+    return ToolDef(tool.name, tool.description, {**schema, "additionalProperties": False}, extra=tool.extra)
+
+
+def _unwrapped(arguments: str) -> str:
+    try:
+        value = msgspec.json.decode(arguments)
+    except (msgspec.MsgspecError, RecursionError):
+        return arguments
+    text = value.get(_FREEFORM_FIELD) if type(value) is dict else None
+    return text if type(text) is str else arguments
+
+
+def _renamed(message: Message, replacements: Replacements) -> Message:
+    if not any(isinstance(part, (ToolCall, ToolResult)) for part in message.parts):
+        return message
+    return replace(message, parts=tuple([_renamed_part(part, replacements) for part in message.parts]))
+
+
+def _renamed_part(part: Part, replacements: Replacements) -> Part:
+    match part:
+        case ToolCall():
+            taken = replacements.get((part.extra.get("openai_responses", {}).get("namespace"), part.name))
+            if taken is None:
+                return part
+            if part.freeform and taken.kind == "function":
+                text = msgspec.json.encode({_FREEFORM_FIELD: part.arguments}).decode()
+                return replace(part, name=taken.name, arguments=text, freeform=False)
+            return replace(part, name=taken.name)
+        case ToolResult(name=str(name)) if taken := replacements.get((None, name)):
+            return replace(part, name=taken.name)
+        case _:
+            return part
+
+
+def _renamed_choice(choice: ToolChoice | None, replacements: Replacements) -> ToolChoice | None:
+    if choice is None or not choice.names:
+        return choice
+    names = {name: taken.name for (_, name), taken in replacements.items()}
+    return replace(choice, names=tuple([names.get(name, name) for name in choice.names]))

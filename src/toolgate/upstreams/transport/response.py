@@ -1,0 +1,139 @@
+"""Read a response: status, headers, and the body whole or piece by piece, within the size limits."""
+
+import asyncio
+import warnings
+import zlib
+from collections.abc import Mapping
+from io import BytesIO
+
+from toolgate.conversation.errors import MalformedResponse
+from toolgate.upstreams.transport.inflate import CODINGS, Inflate
+from toolgate.upstreams.transport.limits import ResponseSizeLimits, size
+from toolgate.upstreams.transport.response_reader import ResponseReader
+
+_GRACE_SECONDS = 0.25
+
+
+class UpstreamResponse:
+    """A response whose head has arrived; read it to the end or `aclose` it.
+
+    Whatever ends it too early (a cut, a cap, a limit) raises, after all that came before has been handed over.
+    """
+
+    __slots__ = (
+        "_cap",
+        "_caps",
+        "_coding",
+        "_inflate",
+        "_plain",
+        "_read",
+        "_reader",
+        "_released",
+        "headers",
+        "status",
+    )
+
+    def __init__(self, reader: ResponseReader, caps: ResponseSizeLimits) -> None:
+        self.status = reader.status
+        self.headers: Mapping[str, str] = reader.headers
+        self._reader = reader
+        self._caps = caps
+        self._cap = caps.stream
+        self._read = 0
+        self._released = False
+        self._coding = coding = reader.headers.get("content-encoding", "").lower()
+        self._plain = not coding or coding == "identity"
+        self._inflate = Inflate(coding) if coding and coding in CODINGS else None
+
+    def __aiter__(self) -> "UpstreamResponse":
+        return self
+
+    async def __anext__(self) -> bytes:
+        """Return the next piece of the body, as much as has arrived; never empty."""
+        reader = self._reader
+        while True:
+            piece = reader.take() if self._plain else await self._inflated()
+            if piece:
+                self._read += len(piece)
+                if self._read > self._cap:
+                    raise self._over()
+                return piece
+            if reader.connection is None:
+                self._check_end()
+                raise StopAsyncIteration
+            await reader.arrival()
+
+    async def read(self) -> bytes:
+        """Return the whole body, or the rest that has not been read."""
+        self._cap = self._caps.whole
+        if self._plain and self._reader.complete and self._reader.size <= self._cap:
+            return self._reader.take()
+        if self._cap < self._declared():
+            raise self._over()
+        with BytesIO() as whole:  # closed, so that the traceback of a failure does not keep megabytes alive
+            async for piece in self:
+                whole.write(piece)
+            return whole.getvalue()
+
+    def release(self) -> None:
+        """Release a response whose content is complete: the socket is kept if its end follows at once."""
+        connection = self._reader.connection
+        if connection is not None:
+            self._released = True
+            connection.loop.call_later(_GRACE_SECONDS, self._reader.abandon)
+
+    async def aclose(self) -> None:
+        """Close the response: the socket is closed at once, unless the end has arrived or the response was released."""
+        if not self._released:
+            self._reader.abandon()
+
+    def __del__(self) -> None:
+        # A reply that was dropped unread would keep its connection, and its slot, until a timeout.
+        connection = self._reader.connection
+        if connection is not None and not self._released and not connection.loop.is_closed():
+            warnings.warn(
+                f"a reply of {connection.upstream} was neither read nor closed", ResourceWarning, stacklevel=1
+            )
+            connection.loop.call_soon_threadsafe(self._reader.abandon)
+
+    async def _inflated(self) -> bytes:
+        reader, inflate = self._reader, self._inflate
+        if inflate is None:
+            if reader.size:
+                raise self._broken("sent its body in a content-encoding that was not asked for")
+            return b""
+        try:
+            piece = inflate.more()
+            while not piece and (compressed := reader.take()):
+                inflate.feed(compressed)
+                piece = inflate.more()
+        except zlib.error:
+            raise self._broken(f"sent a body that is not {self._coding} as its header says") from None
+        if reader.size > self._cap:
+            raise self._over()
+        if piece:  # a few bytes can hold megabytes: let others have their turn in between
+            await self._breathe()
+        return piece
+
+    async def _breathe(self) -> None:
+        try:
+            await asyncio.sleep(0)
+        except BaseException:
+            self._reader.abandon()
+            raise
+
+    def _check_end(self) -> None:
+        if self._reader.error is not None:
+            raise self._reader.error
+        if self._inflate is not None and not self._inflate.finished:
+            raise self._broken(f"ended its {self._coding} body in the middle")
+
+    def _declared(self) -> int:
+        return int(self.headers.get("content-length", "0"))
+
+    def _over(self) -> MalformedResponse:
+        return self._broken(f"sent a body larger than {size(self._cap)}")
+
+    def _broken(self, what: str) -> MalformedResponse:
+        self._reader.abandon()
+        return MalformedResponse(f"{self._reader.upstream} {what}")

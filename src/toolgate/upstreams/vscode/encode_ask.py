@@ -1,0 +1,187 @@
+"""Encode a request as a question to a model of an editor, and list what an editor cannot express.
+
+Editors have two roles and no system messages: system text is sent as the user's, where it stands. What has no place in
+the editor's API is named in a warning. Pure.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from toolgate.bridge.frames import (
+    AskFrame,
+    DataPiece,
+    EditorMessage,
+    ModelAddress,
+    OfferedTool,
+    Piece,
+    TextPiece,
+    ToolCallPiece,
+    ToolResultPiece,
+)
+from toolgate.conversation import ids
+from toolgate.conversation.arguments import is_object
+from toolgate.conversation.errors import InvalidRequest
+from toolgate.conversation.message import (
+    REASONING_DROPPED,
+    Media,
+    Message,
+    Opaque,
+    Part,
+    Reasoning,
+    Refusal,
+    Text,
+    ToolCall,
+    ToolResult,
+)
+from toolgate.conversation.request import ModelRequest, OptionalFieldGroup, RequestSettings, ToolChoice, ToolDef
+
+_NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
+_OPTIONS = OptionalFieldGroup(
+    temperature="temperature",
+    top_p="top_p",
+    max_tokens="max_tokens",
+    frequency_penalty="frequency_penalty",
+    presence_penalty="presence_penalty",
+    seed="seed",
+)
+_UNSUPPORTED = OptionalFieldGroup(
+    top_k="top_k",
+    user="user",
+    verbosity="verbosity",
+    service_tier="service_tier",
+    prompt_cache_key="cache_key",
+    prompt_cache_retention="cache_retention",
+    safety_identifier="safety_identifier",
+    metadata="metadata",
+    logprobs="logprobs",
+    top_logprobs="top_logprobs",
+    thinking="thinking",
+)
+_BESIDE_PROPERTIES = ("oneOf", "anyOf", "allOf", "not", "if", "then", "else")
+
+
+class EditorCapabilities(Struct, frozen=True):
+    """What the model can take."""
+
+    images: bool = True
+
+
+class AskOrigin(Struct, frozen=True):
+    """On whose behalf a model is asked: `request` and `round` let the editor show what one client request costs."""
+
+    caller: str = ""
+    request: str = ""
+    round: int = 1
+
+
+def encode_ask(
+    id: str, model: ModelAddress, request: ModelRequest, capabilities: EditorCapabilities, origin: AskOrigin
+) -> tuple[AskFrame, tuple[str, ...]]:
+    """Return the frame, and warnings of what it leaves out."""
+    dropped: list[str] = []
+    choice = request.tool_choice or ToolChoice()
+    tools = [_tool(tool) for tool in _offered(request, choice, dropped)]
+    forced = choice.mode == "required" and len(tools) == 1
+    if choice.mode == "required" and not tools:
+        raise InvalidRequest("tool_choice demands a call, but there is no tool to call.", param="tool_choice")
+    frame = AskFrame(
+        id=id,
+        model=model,
+        messages=tuple(_messages(request.messages, capabilities, dropped)),
+        tools=tuple(tools),
+        tool_mode="required" if forced else "auto",
+        options=_options(request.settings, dropped),
+        justification=f"Toolgate passes on a request of {origin.caller or 'a program on this machine'}.",
+        caller=origin.caller,
+        request=origin.request,
+        round=origin.round,
+    )
+    return frame, tuple(dict.fromkeys(dropped))
+
+
+def _offered(request: ModelRequest, choice: ToolChoice, dropped: list[str]) -> list[ToolDef]:
+    if choice.mode == "none":
+        return []
+    if any(tool.strict for tool in request.tools):
+        dropped.append("strict schemas are not enforced")
+    offered = []
+    for tool in request.tools:
+        if tool.kind != "function":
+            dropped.append(f"the {tool.kind} tool {tool.name!r} has no place here")
+        elif not choice.names or tool.name in choice.names:
+            offered.append(tool)
+    return offered
+
+
+def _tool(tool: ToolDef) -> OfferedTool:
+    return OfferedTool(tool.name, tool.description or tool.name, plain_schema(tool.input_schema))
+
+
+def plain_schema(schema: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Return a schema as models of editors take it: an object with properties, and no alternatives at its root."""
+    if not schema or schema.get("type") != "object":
+        return _NO_PARAMETERS
+    plain = {key: value for key, value in schema.items() if key not in _BESIDE_PROPERTIES}
+    properties = plain.get("properties")
+    properties = properties if isinstance(properties, Mapping) else {}
+    required = plain.get("required")
+    if isinstance(required, list):
+        plain["required"] = [name for name in required if name in properties]
+    return {**plain, "properties": properties}
+
+
+def _options(settings: RequestSettings, dropped: list[str]) -> dict[str, Any]:
+    options = _OPTIONS.fields(settings)
+    dropped += _UNSUPPORTED.warnings(settings)
+    if settings.output is not None:
+        dropped.append("the editor's models take no output format")
+    return options
+
+
+def _messages(
+    messages: tuple[Message, ...], capabilities: EditorCapabilities, dropped: list[str]
+) -> Iterator[EditorMessage]:
+    for message in messages:
+        parts = tuple([piece for part in message.parts for piece in _pieces(part, capabilities, dropped)])
+        if parts:
+            yield EditorMessage("assistant" if message.role == "assistant" else "user", parts)
+
+
+def _pieces(part: Part, capabilities: EditorCapabilities, dropped: list[str]) -> Iterator[Piece]:
+    match part:
+        case Text(text) | Refusal(text):
+            if text:
+                yield TextPiece(text)
+        case Media():
+            yield from _media(part, capabilities, dropped)
+        case ToolCall():
+            arguments = part.arguments if is_object(part.arguments) else msgspec.json.encode({"input": part.arguments})
+            raw = Raw(arguments.encode() if isinstance(arguments, str) else arguments)
+            yield ToolCallPiece(ids.original_id(part.id), part.name, raw)
+        case ToolResult(call_id, content, is_error):
+            inner = [piece for one in content for piece in _pieces(one, capabilities, dropped)]
+            kept = tuple([piece for piece in inner if isinstance(piece, (TextPiece, DataPiece))])
+            yield ToolResultPiece(ids.original_id(call_id), kept or (TextPiece(""),), bool(is_error))
+        case Reasoning():
+            dropped.append(REASONING_DROPPED)
+        case Opaque(dialect, value):
+            dropped.append(f"a part of type {value.get('type')!r} is known to {dialect} only")
+        case _:
+            pass  # an approval request, which no history holds
+
+
+def _media(part: Media, capabilities: EditorCapabilities, dropped: list[str]) -> Iterator[Piece]:
+    if part.kind == "image" and part.data is not None:
+        if not capabilities.images:
+            raise InvalidRequest(
+                "This model of the editor takes no images.", param="messages", code="unsupported_content"
+            )
+        if part.detail not in (None, "auto"):
+            dropped.append("detail of an image has no place here")
+        yield DataPiece(part.mime or "image/png", part.data)
+        return
+    where = "url" if part.url else "value" if part.data else "file id"
+    dropped.append(f"{part.kind} by {where} has no place here")

@@ -1,0 +1,297 @@
+"""A model that an editor lends: a request goes to a window that lends it now, and its answer streams back.
+
+Which window that is, is decided with every request: the one that the client names, else the one that was focused last.
+Every question may cost the person in the editor something, so that nothing is retried here.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+
+from msgspec.structs import replace
+
+from toolgate.bridge.exchange import EditorExchange, ExchangeTimeouts
+from toolgate.bridge.frames import (
+    CountFrame,
+    DataPiece,
+    EditorTokenUsage,
+    LentModel,
+    ModelAddress,
+    TextPiece,
+    ThinkingPiece,
+    ToolCallPiece,
+    ToolResultPiece,
+    encode_frame,
+)
+from toolgate.bridge.windows import EditorWindow, EditorWindows
+from toolgate.conversation.errors import (
+    EmptyModelAnswer,
+    MalformedResponse,
+    Overloaded,
+    UpstreamFault,
+    UpstreamRejected,
+    UpstreamUnavailable,
+    UpstreamUnreachable,
+)
+from toolgate.conversation.events import StepEvent, Usage
+from toolgate.conversation.fragment_assembler import FragmentAssembler
+from toolgate.conversation.message import Media, Message, Text, ToolCall, ToolResult
+from toolgate.conversation.request import ModelRequest
+from toolgate.conversation.size import is_request_larger
+from toolgate.conversation.tool_memoization import tool_names
+from toolgate.dialects.dialect import Quirks
+from toolgate.engine.json_thread import LARGE_BODY, run_in_thread
+from toolgate.engine.ports import ModelStream
+from toolgate.scheduling import FairSlots, QueueFull
+from toolgate.upstreams.setting_emulation import EmulatedSettingsRewriter, in_turn, substitute
+from toolgate.upstreams.token_counting_offline import count_request_aside
+from toolgate.upstreams.tool_translation import ToolNameRestorer, adapt
+from toolgate.upstreams.vscode.encode_ask import AskOrigin, EditorCapabilities, encode_ask
+from toolgate.upstreams.vscode.forced_call import as_one_tool
+
+DIALECT = "vscode"
+UPSTREAM = "vscode"
+"""The name of the upstream in the configuration and in the log."""
+
+_QUIRKS, _WITHOUT_TOOLS = Quirks(), Quirks(output_format="none")
+_MARGIN = 1.1  # tokenizers differ: only what is clearly too long is refused here
+_SLOT_SECONDS = 10.0
+_COUNT_SECONDS = 10.0
+
+
+class VscodeModel:
+    """One model by its vendor and its id or family; without a vendor, of any."""
+
+    def __init__(
+        self,
+        windows: EditorWindows,
+        vendor: str | None,
+        model: str,
+        timeouts: ExchangeTimeouts | None = None,
+        note: Callable[[str, str], None] = lambda upstream, outcome: None,
+    ) -> None:
+        """`note` is called for every attempt with `ok` or the code of the failure."""
+        self._windows = windows
+        self._vendor = vendor
+        self._model = model
+        self._timeouts = timeouts or ExchangeTimeouts()
+        self._note = note
+
+    async def ask(self, request: ModelRequest) -> ModelStream:
+        """Return the answer once its first piece has arrived."""
+        try:
+            answer = await self._asked(request)
+        except UpstreamFault as fault:
+            self._note(UPSTREAM, fault.code)
+            raise
+        self._note(UPSTREAM, "ok")
+        return answer
+
+    async def count(self, request: ModelRequest) -> int:
+        """Have the editor count the input tokens of a request."""
+        window, lent = self._lender(request)
+        texts = tuple([part.text for message in request.messages for part in message.parts if isinstance(part, Text)])
+        others = await count_request_aside(replace(request, messages=_without_texts(request)))
+        exchange = window.exchange(replace(self._timeouts, start=_COUNT_SECONDS, first_byte=_COUNT_SECONDS))
+        try:
+            frame = CountFrame(exchange.id, ModelAddress(lent.vendor, lent.id), texts)
+            await window.send(encode_frame(frame), exchange, "count", request.caller)
+            await exchange.begin()
+        finally:
+            exchange.cancel()
+            window.forget(exchange)
+        if exchange.ending is None or len(exchange.ending.tokens) != len(texts):
+            raise MalformedResponse("The editor did not count what it was asked to count.")
+        return sum(exchange.ending.tokens) + others
+
+    def _lender(self, request: ModelRequest) -> tuple[EditorWindow, LentModel]:
+        if request.editor is None:
+            raise UpstreamUnavailable(
+                "Web pages may use the models of an editor only with a key.", code="origin_not_allowed", status=403
+            )
+        found = self._windows.lender(self._vendor, self._model, request.editor)
+        if found is None:
+            name = f"{self._vendor}/{self._model}" if self._vendor else self._model
+            where = f"The window {request.editor[:80]!r} does not lend" if request.editor else "No editor lends"
+            raise UpstreamUnreachable(
+                f"{where} the model {name} now: open it in VS Code and switch lending on.",
+                code="no_editor",
+                status=503,
+            )
+        return found
+
+    async def _asked(self, request: ModelRequest) -> ModelStream:
+        window, lent = self._lender(request)
+        await _check_length(request, lent)
+        slots = window.asks
+        await _acquire(slots, request.caller, window.state.title)
+        try:
+            return await self._send(request, window, lent)
+        except BaseException:
+            slots.release()
+            raise
+
+    async def _send(self, request: ModelRequest, window: EditorWindow, lent: LentModel) -> ModelStream:
+        exchange = window.exchange(self._timeouts)
+        try:
+            if request.small or not is_request_larger(request, LARGE_BODY):
+                frame, dropped, rewriter = _encode(exchange.id, request, lent)
+            else:
+                frame, dropped, rewriter = await run_in_thread(_encode, exchange.id, request, lent)
+            await window.send(frame, exchange, "ask", request.caller)
+            await exchange.begin()
+        except BaseException:
+            exchange.cancel()
+            window.forget(exchange)
+            raise
+        only_one = request.tool_choice is not None and request.tool_choice.parallel is False
+        return VscodeStream(window, exchange, lent, tool_names(request.tools), dropped, rewriter, only_one)
+
+
+class VscodeStream:
+    """An answer that streams in; it holds a slot of its window until it is read or closed."""
+
+    whole = False
+    dialect: str | None = None
+    upstream = UPSTREAM
+
+    def __init__(
+        self,
+        window: EditorWindow,
+        exchange: EditorExchange,
+        lent: LentModel,
+        tools: frozenset[str],
+        warnings: tuple[str, ...],
+        rewriter: EmulatedSettingsRewriter | None,
+        only_one_call: bool,
+    ) -> None:
+        self.warnings = warnings
+        self._window = window
+        self._exchange = exchange
+        self._lent = lent
+        self._tools = tools
+        self._rewriter = rewriter
+        self._only_one_call = only_one_call
+        self._closed = False
+
+    async def events(self) -> AsyncGenerator[list[StepEvent], None]:
+        """Yield the events in batches, as the editor sent them."""
+        assembler, rewriter = FragmentAssembler(self._tools), self._rewriter
+        assembler.start(model=self._lent.id)
+        empty, stopped = True, False
+        try:
+            while not stopped and (pieces := await self._exchange.more()):
+                for piece in pieces:
+                    match piece:
+                        case TextPiece(text):
+                            assembler.text(text)
+                            empty = empty and not text
+                        case ThinkingPiece(text=text):
+                            assembler.reasoning(text)
+                        case ToolCallPiece(call_id, name, raw) if not (self._only_one_call and assembler.called):
+                            arguments = bytes(raw).decode()
+                            assembler.end_part()
+                            assembler.call(call_id, id=call_id, name=name, arguments=arguments)
+                            assembler.end_call(call_id)
+                            empty = False
+                        case ToolCallPiece():
+                            stopped = True  # the client wants one call at a time, and editors have no field for that
+                        case DataPiece(mime=mime, data=data):
+                            assembler.whole(Media("image" if mime.startswith("image/") else "file", mime, data))
+                            empty = False
+                        case ToolResultPiece():
+                            pass  # of a tool that the provider has run
+                batch = assembler.take()
+                if rewriter is not None:
+                    batch = rewriter.restore(batch)
+                    stopped = stopped or rewriter.done
+                if batch:
+                    yield batch
+        finally:
+            self._close()
+        if rewriter is not None and rewriter.done:
+            return
+        ending = self._exchange.ending
+        if empty:
+            raise EmptyModelAnswer("The editor's model answered with neither text nor a call.")
+        usage = _usage(ending.usage) if ending is not None and ending.usage is not None else None
+        assembler.end((ending.finish if ending is not None else None) or "stop", usage)
+        batch = assembler.take()
+        yield batch if rewriter is None else rewriter.restore(batch)
+
+    async def aclose(self) -> None:
+        """Close the stream; an unfinished answer is cancelled at the editor."""
+        self._close()
+
+    def _close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._exchange.cancel()
+            self._window.forget(self._exchange)
+            self._window.asks.release()
+
+
+def _encode(
+    id: str, request: ModelRequest, lent: LentModel
+) -> tuple[bytes, tuple[str, ...], EmulatedSettingsRewriter | None]:
+    """Return the frame, warnings, and the rewriter that undoes the changes that the editor's API needs."""
+    adapted = adapt(request, DIALECT, _QUIRKS)
+    changed = substitute(adapted.request, DIALECT, _WITHOUT_TOOLS if lent.tools is False else _QUIRKS)
+    rewriters = changed.rewriters
+    sent = changed.request
+    if combined := as_one_tool(sent):
+        sent, decoder = combined
+        rewriters = (decoder, *rewriters)
+    if adapted.originals:
+        rewriters = (*rewriters, ToolNameRestorer(adapted.originals))
+    capabilities = EditorCapabilities(images=lent.images is not False)
+    frame, dropped = encode_ask(id, ModelAddress(lent.vendor, lent.id), sent, capabilities, _origin(request))
+    return encode_frame(frame), (*adapted.dropped, *changed.dropped, *dropped), in_turn(rewriters)
+
+
+def _origin(request: ModelRequest) -> AskOrigin:
+    """Return on whose behalf the model is asked, and count the question."""
+    tally = request.tally
+    if tally is None:
+        return AskOrigin(request.caller, request.request_id)
+    tally.lent += 1
+    return AskOrigin(request.caller, request.request_id, tally.lent)
+
+
+async def _check_length(request: ModelRequest, lent: LentModel) -> None:
+    """Refuse a request that is clearly too long, before it costs the person anything."""
+    if not is_request_larger(request, 2 * lent.max_input_tokens):
+        return
+    counted = await count_request_aside(request)
+    if counted > lent.max_input_tokens * _MARGIN:
+        raise UpstreamRejected(
+            f"The request has about {counted} tokens, and {lent.name or lent.id} takes {lent.max_input_tokens} at most.",
+            code="context_length_exceeded",
+        )
+
+
+async def _acquire(slots: FairSlots, caller: str, editor: str) -> None:
+    if slots.try_acquire():
+        return
+    try:
+        async with asyncio.timeout(_SLOT_SECONDS):
+            await slots.wait(caller)
+    except (QueueFull, TimeoutError):
+        raise Overloaded(
+            f"{editor} is answering as many requests as it may; try again shortly.",
+            code="upstream_full",
+            retry_after=_SLOT_SECONDS,
+        ) from None
+
+
+def _usage(reported: EditorTokenUsage) -> Usage:
+    return Usage(reported.input, reported.output, cache_read=min(reported.cached or 0, reported.input))
+
+
+def _without_texts(request: ModelRequest) -> tuple[Message, ...]:
+    kinds = (Media, ToolCall, ToolResult)
+    return tuple(
+        [
+            replace(message, parts=tuple([part for part in message.parts if isinstance(part, kinds)]))
+            for message in request.messages
+        ]
+    )

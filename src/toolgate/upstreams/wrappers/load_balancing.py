@@ -1,0 +1,48 @@
+"""Balance requests among deployments of one model by weight."""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from toolgate.conversation.request import ModelRequest
+from toolgate.engine.ports import Model, ModelStream
+from toolgate.upstreams.wrappers.breaker import CircuitBreaker
+from toolgate.upstreams.wrappers.fallback import first_answer
+
+
+class Deployment(Struct, frozen=True):
+    """One deployment of a model, its weight, its circuit breaker, and the name of its upstream."""
+
+    model: Model
+    weight: float = 1
+    breaker: CircuitBreaker | None = None
+    name: str = "an upstream"
+
+    @property
+    def ready(self) -> bool:
+        """Whether its circuit lets a request through."""
+        return self.breaker is None or self.breaker.ready
+
+
+class BalancedModel:
+    """Deployments that take turns by weight; an open circuit is skipped, and after a failure the next one is tried."""
+
+    def __init__(self, deployments: Sequence[Deployment]) -> None:
+        self._deployments = tuple(deployments)
+        self._credits = [0.0] * len(self._deployments)
+
+    async def ask(self, request: ModelRequest) -> ModelStream:
+        """Return the response of the deployment whose turn it is, or of the next that begins one."""
+        deployments = [self._deployments[place] for place in self._order()]
+        return await first_answer([(one.name, one.model) for one in deployments], request)
+
+    def _order(self) -> list[int]:
+        """Return the deployments in the order to try: each gains credit by weight, and the first pays for all."""
+        deployments, credits = self._deployments, self._credits
+        places = [place for place, deployment in enumerate(deployments) if deployment.ready]
+        places = places or list(range(len(deployments)))  # none is ready: their breakers tell the client when to retry
+        for place in places:
+            credits[place] += deployments[place].weight
+        places.sort(key=lambda place: -credits[place])
+        credits[places[0]] -= sum([deployments[place].weight for place in places])
+        return places

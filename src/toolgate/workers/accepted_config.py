@@ -1,0 +1,63 @@
+"""Keep the text of the configuration that workers serve, for workers that are started later.
+
+The file may have changed since: it may be half written, or its reload may have been refused. Knows bytes; it must not
+know what they mean.
+"""
+
+import os
+import tempfile
+from hashlib import sha256
+from pathlib import Path
+from typing import IO
+
+from toolgate.config.parse import MAX_FILE_BYTES
+
+
+class AcceptedConfig:
+    """The last text that a worker has accepted; before that, the text that was read first."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._last_read: dict[str, bytes] = {}
+        self.text = self.read()
+
+    def read(self) -> bytes | None:
+        """Read the file up to the longest allowed size; None if it is missing or unreadable."""
+        try:
+            if self._path is None or not self._path.is_file():
+                return None
+            with self._path.open("rb") as file:
+                text = file.read(MAX_FILE_BYTES + 1)
+        except OSError:
+            return None
+        self._last_read = {digest_of(text): text}
+        return text
+
+    def accept(self, digest: str) -> None:
+        """Note that a worker serves the text of this digest; only the text read last can be accepted."""
+        self.text = self._last_read.get(digest, self.text)
+
+
+def digest_of(text: bytes) -> str:
+    """Return the digest that identifies a text."""
+    return sha256(text).hexdigest()
+
+
+def open_text(text: bytes) -> IO[bytes]:
+    """Write the text to an unnamed file that a process can inherit; `read_text` reads it."""
+    if hasattr(os, "memfd_create"):
+        file: IO[bytes] = os.fdopen(os.memfd_create("configuration"), "w+b")
+    else:
+        file = tempfile.TemporaryFile()  # noqa: SIM115 - its owner closes it
+    file.write(text)
+    file.flush()
+    return file
+
+
+def read_text(descriptor: int) -> bytes | None:
+    """Read the text of an inherited file and close it; None for a negative descriptor."""
+    if descriptor < 0:
+        return None
+    with os.fdopen(descriptor, "rb") as file:
+        file.seek(0)
+        return file.read()

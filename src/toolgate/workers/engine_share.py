@@ -1,0 +1,110 @@
+"""Lease the local model's engine to workers, one answer at a time; the supervisor owns it."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, Protocol
+
+from msgspec import Raw, json, structs
+
+from toolgate.conversation.errors import Overloaded, ToolgateError
+from toolgate.upstreams.local import frames
+from toolgate.upstreams.local.engine_pool import EngineLease, EnginePool, TextGeneration
+from toolgate.upstreams.local.process import EngineFault
+from toolgate.workers import messages
+
+
+class EngineClient(Protocol):
+    """A worker, as far as it leases the engine."""
+
+    def send(self, message: messages.EngineMessage) -> None:
+        """Send a message to the worker."""
+
+
+class _WorkerLease:
+    """One lease of a worker, from its request to its release."""
+
+    def __init__(self) -> None:
+        self.granted: EngineLease | None = None
+        self.generations: dict[int, TextGeneration] = {}
+        self.tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    def end(self) -> None:
+        """Cancel what is generated under the lease, and let the next worker have the engine."""
+        for task in self.tasks:
+            task.cancel()
+        for generation in self.generations.values():
+            generation.cancel()
+        if self.granted is not None:
+            self.granted.leave()
+
+
+class EngineShare:
+    """Leases the engine to workers."""
+
+    def __init__(self, engines: EnginePool) -> None:
+        self._engines = engines
+        self._leases: dict[tuple[EngineClient, int], _WorkerLease] = {}
+
+    def receive(
+        self,
+        worker: EngineClient,
+        message: messages.EngineLeaseRequest | messages.EngineCommand | messages.EngineRelease,
+    ) -> None:
+        """Handle a worker's message about the engine."""
+        at = (worker, message.lease)
+        lease = self._leases.get(at)
+        match message:
+            case messages.EngineLeaseRequest(id):
+                lease = self._leases[at] = _WorkerLease()
+                lease.start(self._grant(worker, id, lease))
+            case messages.EngineCommand(id, order) if lease is not None:
+                self._command(worker, id, lease, frames.decode_order(bytes(order)))
+            case messages.EngineRelease() if lease is not None:
+                self._leases.pop(at).end()
+
+    def worker_ended(self, worker: EngineClient) -> None:
+        """End all leases of a worker that is gone."""
+        for at in [at for at in self._leases if at[0] is worker]:
+            self._leases.pop(at).end()
+
+    def start(self) -> None:
+        """Start to download and load the weights."""
+        self._engines.start()
+
+    async def aclose(self) -> None:
+        """End the engine."""
+        await self._engines.aclose()
+
+    async def _grant(self, worker: EngineClient, id: int, lease: _WorkerLease) -> None:
+        try:
+            lease.granted = await self._engines.enter()
+        except ToolgateError as error:
+            self._leases.pop((worker, id), None)
+            overloaded = isinstance(error, Overloaded)
+            worker.send(messages.EngineDeclined(id, error.message, error.code, overloaded, error.retry_after))
+        else:
+            worker.send(messages.EngineGranted(id))
+
+    def _command(self, worker: EngineClient, id: int, lease: _WorkerLease, order: frames.Order) -> None:
+        match order:
+            case frames.GenerateFrame(number) if lease.granted is not None:
+                generation = lease.generations[number] = lease.granted.engine.generate(order, lambda: None)
+                lease.start(_relay(worker, id, number, generation))
+            case frames.CancelGenerationFrame(number):
+                cancelled = lease.generations.pop(number, None)
+                if cancelled is not None:
+                    cancelled.cancel()
+
+
+async def _relay(worker: EngineClient, lease: int, number: int, generation: TextGeneration) -> None:
+    """Send the engine's reports to the worker, under the number that the worker gave the generation."""
+    try:
+        async for report in generation:
+            worker.send(messages.EngineOutput(lease, Raw(json.encode(structs.replace(report, id=number)))))
+    except EngineFault as fault:
+        worker.send(messages.EngineEnded(lease, str(fault)))

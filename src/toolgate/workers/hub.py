@@ -1,0 +1,149 @@
+"""Share between workers what exists once: limit counters, the sum of metrics, topics and the local engine.
+
+Runs in the supervisor. Knows messages and workers; it must not know how workers are started or replaced.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import count
+from typing import Protocol
+
+import msgspec
+
+from toolgate.limits import LocalCounters, Reservation
+from toolgate.telemetry.metrics_sum import MetricsSum
+from toolgate.telemetry.prometheus import family
+from toolgate.workers import messages
+from toolgate.workers.process import ServerWorkerProcess
+
+_METRICS_SECONDS = 0.5
+"""How long a sum waits for a worker that is busy; after that, the metrics it sent last are used."""
+
+
+class SharedEngine(Protocol):
+    """The local model's engine, leased to one worker after the other."""
+
+    def receive(
+        self,
+        worker: ServerWorkerProcess,
+        message: messages.EngineLeaseRequest | messages.EngineCommand | messages.EngineRelease,
+    ) -> None:
+        """Handle a worker's message about the engine."""
+
+    def worker_ended(self, worker: ServerWorkerProcess) -> None:
+        """End all leases of a worker that is gone."""
+
+
+class SupervisorHub:
+    """Handles the messages of all workers."""
+
+    def __init__(
+        self, engine: SharedEngine | None = None, accepted: Callable[[str], None] = lambda digest: None
+    ) -> None:
+        """`accepted` is called with the digest of each configuration that a worker serves."""
+        self._accepted = accepted
+        self._engine = engine
+        self._workers: set[ServerWorkerProcess] = set()
+        self._counters = LocalCounters()
+        self._reservations: dict[ServerWorkerProcess, dict[int, Reservation]] = {}
+        self._ids = count(1)
+        self._ended_metrics = MetricsSum()
+        self._collecting: dict[int, tuple[set[ServerWorkerProcess], asyncio.Event]] = {}
+        self._sums: set[asyncio.Task[None]] = set()
+        self._bridge_members: dict[str, ServerWorkerProcess] = {}
+
+    def worker_started(self, worker: ServerWorkerProcess) -> None:
+        """Add a worker."""
+        self._workers.add(worker)
+        self._reservations[worker] = {}
+
+    def worker_ended(self, worker: ServerWorkerProcess) -> None:
+        """Remove a worker and settle its reservations; its counters stay in the sum of metrics."""
+        self._workers.discard(worker)
+        for reservation in self._reservations.pop(worker, {}).values():
+            self._counters.settle(reservation, reservation.tokens)
+        self._ended_metrics.add(worker.metrics, gauges=False)
+        for id in list(self._collecting):
+            self._metrics_received(id, worker)
+        if self._engine is not None:
+            self._engine.worker_ended(worker)
+        for member in [member for member, one in self._bridge_members.items() if one is worker]:
+            del self._bridge_members[member]
+            for other in self._workers:
+                other.send(messages.BridgeMemberLost(member))
+
+    async def receive(self, worker: ServerWorkerProcess, message: messages.FromWorker) -> None:
+        """Handle a worker's message."""
+        match message:
+            case messages.WorkerReady():
+                worker.note_ready()
+            case messages.ConfigAccepted(digest):
+                self._accepted(digest)
+            case messages.ReserveRateLimit(id, key, limits, tokens):
+                result = await self._counters.reserve(key, limits, tokens)
+                if result.reservation is not None:
+                    slot = next(self._ids)
+                    self._reservations[worker][slot] = result.reservation
+                    result = msgspec.structs.replace(
+                        result, reservation=Reservation(key, result.reservation.tokens, slot=slot)
+                    )
+                worker.send(messages.ReservationReply(id, result))
+            case messages.SettleRateLimit(slot, tokens):
+                if reservation := self._reservations[worker].pop(slot, None):
+                    self._counters.settle(reservation, tokens)
+            case messages.ChargeTokens(key, tokens):
+                self._counters.charge(key, tokens)
+            case messages.CollectMetrics(id, metrics):
+                worker.metrics = metrics
+                task = asyncio.get_running_loop().create_task(self._sum_metrics(worker, id))
+                self._sums.add(task)
+                task.add_done_callback(self._sums.discard)
+            case messages.WorkerMetrics(id, metrics):
+                worker.metrics = metrics
+                self._metrics_received(id, worker)
+            case messages.TopicChanged():
+                for other in self._workers - {worker}:
+                    other.send(message)
+            case messages.BridgeMessage():
+                self._pass_bridge_message(worker, message)
+            case messages.EngineLeaseRequest() | messages.EngineCommand() | messages.EngineRelease():
+                if self._engine is not None:
+                    self._engine.receive(worker, message)
+
+    def _pass_bridge_message(self, worker: ServerWorkerProcess, message: messages.BridgeMessage) -> None:
+        """Pass a message on to the worker that it names, or to all others; the sender learns of one that is gone."""
+        self._bridge_members[message.sender] = worker
+        if message.to is None:
+            for other in self._workers - {worker}:
+                other.send(message)
+        elif receiver := self._bridge_members.get(message.to):
+            receiver.send(message)
+        else:
+            worker.send(messages.BridgeMemberLost(message.to))
+
+    async def _sum_metrics(self, worker: ServerWorkerProcess, request_id: int) -> None:
+        id, others = next(self._ids), {one for one in self._workers if one is not worker and one.serving}
+        if others:
+            complete = asyncio.Event()
+            self._collecting[id] = (others, complete)
+            for other in set(others):
+                other.send(messages.MetricsRequest(id))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_METRICS_SECONDS):
+                    await complete.wait()
+            del self._collecting[id]
+        total = MetricsSum()
+        for one in sorted(self._workers, key=lambda one: one.place):
+            total.add(one.metrics)
+        # Counters of workers that have ended must not fall; their gauges are gone with them.
+        total.add(self._ended_metrics.text(), gauges=False)
+        serving = sum(one.serving for one in self._workers)
+        total.add(family("toolgate_workers", "gauge", "Workers that serve.", [("", (), serving)]))
+        worker.send(messages.MetricsTotal(request_id, total.text()))
+
+    def _metrics_received(self, id: int, worker: ServerWorkerProcess) -> None:
+        missing, complete = self._collecting.get(id, (set(), None))
+        missing.discard(worker)
+        if complete is not None and not missing:
+            complete.set()

@@ -1,0 +1,219 @@
+"""The messages between the supervisor and its workers: JSON, each behind its length. Pure."""
+
+from typing import TypeAlias
+
+import msgspec
+from msgspec import Raw, Struct
+
+from toolgate.limits import KeyLimits, RateLimitResult
+from toolgate.wire.length_prefix import encode_prefixed
+
+LONGEST = 80 * 1024 * 1024
+"""Bytes of the longest message: a prompt for the local model."""
+
+
+class WorkerReady(Struct, frozen=True, tag="ready"):
+    """The worker serves."""
+
+
+class ConfigAccepted(Struct, frozen=True, tag="accepted"):
+    """The worker serves the configuration whose text has this digest."""
+
+    digest: str
+
+
+class ReserveRateLimit(Struct, frozen=True, tag="take"):
+    """Asks to reserve one request and so many tokens of a key's limits."""
+
+    id: int
+    key: str
+    limits: KeyLimits
+    tokens: int
+
+
+class SettleRateLimit(Struct, frozen=True, tag="settle"):
+    """Ends a reservation, whose request used so many tokens."""
+
+    slot: int
+    tokens: int
+
+
+class ChargeTokens(Struct, frozen=True, tag="charge"):
+    """Counts tokens that were used without a reservation."""
+
+    key: str
+    tokens: int
+
+
+class CollectMetrics(Struct, frozen=True, tag="gather"):
+    """Asks for the sum of all workers' metrics, and brings the sender's own."""
+
+    id: int
+    metrics: str
+
+
+class WorkerMetrics(Struct, frozen=True, tag="counted"):
+    """The worker's metrics; it sends the last of them when it ends."""
+
+    id: int
+    metrics: str
+
+
+class TopicChanged(Struct, frozen=True, tag="changed"):
+    """A topic was published by one worker; the supervisor passes it on to the others."""
+
+    topic: str
+
+
+class EngineLeaseRequest(Struct, frozen=True, tag="engage"):
+    """Asks for a lease of the local model's engine, under a number that the worker chose."""
+
+    lease: int
+
+
+class EngineCommand(Struct, frozen=True, tag="order"):
+    """A command to the leased engine."""
+
+    lease: int
+    order: Raw
+
+
+class EngineRelease(Struct, frozen=True, tag="release"):
+    """Ends the lease."""
+
+    lease: int
+
+
+class BridgeMessage(Struct, frozen=True, tag="bridge"):
+    """A message between workers that share the windows of editors: to one member of them, or to all others."""
+
+    sender: str
+    to: str | None
+    body: Raw
+
+
+class BridgeMemberLost(Struct, frozen=True, tag="bridge_lost"):
+    """The worker that was this member is gone."""
+
+    member: str
+
+
+class DrainWorker(Struct, frozen=True, tag="drain"):
+    """Ends the worker when all requests are answered; sent twice, at once."""
+
+
+class RetireWorker(Struct, frozen=True, tag="retire"):
+    """Ends the worker when all requests are answered; idle clients may send one more within these seconds."""
+
+    seconds: float
+
+
+class ReloadConfig(Struct, frozen=True, tag="reload"):
+    """Has the worker read the configuration again: the text of its file, None if it could not be read."""
+
+    text: bytes | None = None
+
+
+class AdoptListener(Struct, frozen=True, tag="cover"):
+    """Has the worker accept from the socket of a place without a worker, or stop it."""
+
+    place: int
+    begin: bool
+
+
+class ReservationReply(Struct, frozen=True, tag="granted"):
+    """The reply to a `ReserveRateLimit`; the reservation's slot is the number to settle it by."""
+
+    id: int
+    result: RateLimitResult
+
+
+class MetricsRequest(Struct, frozen=True, tag="count"):
+    """Asks for the worker's metrics."""
+
+    id: int
+
+
+class MetricsTotal(Struct, frozen=True, tag="summed"):
+    """The sum of all workers' metrics."""
+
+    id: int
+    metrics: str
+
+
+class EngineGranted(Struct, frozen=True, tag="engaged"):
+    """The lease has begun."""
+
+    lease: int
+
+
+class EngineDeclined(Struct, frozen=True, tag="declined"):
+    """The lease was refused; the rest is the error that the client gets."""
+
+    lease: int
+    message: str
+    code: str | None
+    overloaded: bool
+    retry_after: float | None
+
+
+class EngineOutput(Struct, frozen=True, tag="report"):
+    """A report of the leased engine."""
+
+    lease: int
+    report: Raw
+
+
+class EngineEnded(Struct, frozen=True, tag="broken"):
+    """The engine has ended before the answer was complete."""
+
+    lease: int
+    reason: str
+
+
+EngineMessage: TypeAlias = EngineGranted | EngineDeclined | EngineOutput | EngineEnded
+FromWorker: TypeAlias = (
+    WorkerReady
+    | ConfigAccepted
+    | ReserveRateLimit
+    | SettleRateLimit
+    | ChargeTokens
+    | CollectMetrics
+    | WorkerMetrics
+    | TopicChanged
+    | EngineLeaseRequest
+    | EngineCommand
+    | EngineRelease
+    | BridgeMessage
+)
+ToWorker: TypeAlias = (
+    DrainWorker
+    | RetireWorker
+    | ReloadConfig
+    | AdoptListener
+    | ReservationReply
+    | MetricsRequest
+    | MetricsTotal
+    | TopicChanged
+    | EngineMessage
+    | BridgeMessage
+    | BridgeMemberLost
+)
+
+_FROM: msgspec.json.Decoder[FromWorker] = msgspec.json.Decoder(FromWorker)
+_TO: msgspec.json.Decoder[ToWorker] = msgspec.json.Decoder(ToWorker)
+
+
+def encode(message: FromWorker | ToWorker) -> bytes:
+    """Encode a message behind its length."""
+    return encode_prefixed(msgspec.json.encode(message))
+
+
+def decode_from_worker(body: bytes) -> FromWorker:
+    """Decode a message of a worker."""
+    return _FROM.decode(body)
+
+
+def decode_to_worker(body: bytes) -> ToWorker:
+    """Decode a message of the supervisor."""
+    return _TO.decode(body)

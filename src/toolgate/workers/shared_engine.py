@@ -1,0 +1,108 @@
+"""Use the local model's engine in a worker: the supervisor owns it and leases it for one answer at a time."""
+
+import asyncio
+from collections.abc import Callable
+from itertools import count
+
+from msgspec import Raw, json, structs
+
+from toolgate.conversation.errors import Overloaded, UpstreamUnavailable
+from toolgate.upstreams.local import frames
+from toolgate.upstreams.local.engine_pool import EngineLease
+from toolgate.upstreams.local.process import EngineFault, EngineGeneration
+from toolgate.upstreams.local.state import LocalModelState
+from toolgate.workers import messages
+from toolgate.workers.client import SupervisorClient
+
+
+class BorrowedEngine:
+    """The engine during one lease; `granted` is done once the lease has begun."""
+
+    def __init__(self, supervisor: SupervisorClient) -> None:
+        self.granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._supervisor = supervisor
+        self._ids = count(1)
+        self._generations: dict[int, EngineGeneration] = {}
+        self._lease = supervisor.request_engine(self._receive)
+
+    def generate(self, order: frames.GenerateFrame, over: Callable[[], None] = lambda: None) -> EngineGeneration:
+        """Start to generate; `over` is called as soon as the engine has finished."""
+        id = next(self._ids)
+        generation = self._generations[id] = EngineGeneration(self, id, over)
+        self._command(structs.replace(order, id=id))
+        return generation
+
+    def forget(self, id: int) -> None:
+        """Cancel a generation whose answer is not wanted any more."""
+        if self._generations.pop(id, None) is not None:
+            self._command(frames.CancelGenerationFrame(id))
+
+    def release(self) -> None:
+        """End the lease; a second time does nothing."""
+        self._supervisor.release_engine(self._lease)
+
+    def _command(self, order: frames.Order) -> None:
+        self._supervisor.send(messages.EngineCommand(self._lease, Raw(json.encode(order))))
+
+    def _receive(self, message: messages.EngineMessage | None) -> None:
+        match message:
+            case None:
+                self._break("The server is shutting down.")
+            case messages.EngineGranted() if not self.granted.done():
+                self.granted.set_result(None)
+            case messages.EngineDeclined(_, text, code, overloaded, retry_after) if not self.granted.done():
+                self.granted.set_exception(
+                    Overloaded(text, code=code or "upstream_full", retry_after=retry_after)
+                    if overloaded
+                    else UpstreamUnavailable(text, status=503)
+                )
+            case messages.EngineOutput(_, report):
+                self._report(frames.decode_report(bytes(report)))
+            case messages.EngineEnded(_, reason):
+                self._break(reason)
+
+    def _report(self, report: frames.Report) -> None:
+        match report:
+            case frames.GenerationEndFrame(id) | frames.GenerationFailedFrame(id):
+                if generation := self._generations.pop(id, None):
+                    generation.receive(report)
+            case frames.GeneratedTextFrame(id) | frames.PromptProgressFrame(id):
+                if generation := self._generations.get(id):
+                    generation.receive(report)
+
+    def _break(self, reason: str) -> None:
+        """Fail everything that waits for the engine, which has ended or cannot be reached."""
+        if not self.granted.done():
+            self.granted.set_exception(UpstreamUnavailable(reason, status=503))
+        for generation in tuple(self._generations.values()):
+            generation.receive(EngineFault(reason))
+        self._generations.clear()
+
+
+class BorrowedEnginePool:
+    """Leases the supervisor's engine."""
+
+    def __init__(self, supervisor: SupervisorClient, model: str) -> None:
+        self._supervisor = supervisor
+        self._model = model
+
+    @property
+    def state(self) -> LocalModelState:
+        """A state that says nothing: only the supervisor knows the model's."""
+        return LocalModelState("asleep", self._model, "The supervisor has it.")
+
+    def start(self) -> None:
+        """Do nothing: the supervisor starts the engine."""
+
+    async def enter(self) -> EngineLease:
+        """Wait for the engine, behind the requests that all workers made before."""
+        engine = BorrowedEngine(self._supervisor)
+        try:
+            await engine.granted
+        except BaseException:
+            engine.release()
+            raise
+        return EngineLease(engine, engine.release)
+
+    async def aclose(self) -> None:
+        """Do nothing: the supervisor ends the engine."""

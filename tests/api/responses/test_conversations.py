@@ -1,0 +1,180 @@
+"""/v1/conversations over bare sockets: bounds, complaints, locks and strangers (spec: C3)."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.api.responses.stateful import Stateful, stateful
+from toolgate.conversation.message import ToolResult, plain_text
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Stateful]:
+    async with stateful() as server:
+        yield server
+
+
+def output(text: str) -> dict[str, Any]:
+    return {"type": "message", "role": "user", "content": text}
+
+
+async def made(server: Stateful, *items: Any) -> str:
+    received = await server.request("POST", "/v1/conversations", {"items": list(items)})
+    assert received.status == 200, received.body
+    return str(received.json["id"])
+
+
+async def texts(server: Stateful, id: str) -> list[str]:
+    received = await server.request("GET", f"/v1/conversations/{id}/items?order=asc&limit=100")
+    return [item["content"][0]["text"] if item["type"] == "message" else item["type"] for item in received.json["data"]]
+
+
+async def test_a_conversation_needs_no_body(server: Stateful) -> None:
+    received = await server.request("POST", "/v1/conversations")
+    assert (received.status, received.json["object"], received.json["metadata"]) == (200, "conversation", {})
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"items": "hello"}, "items"),
+        ({"items": [output("x")] * 21}, "items"),
+        ({"items": [output("x"), {"type": "message", "role": "nobody", "content": "x"}]}, "items[1].role"),
+        ({"items": [{"type": "item_reference", "id": "msg_unknown"}]}, "items[0]"),
+        ({"items": [7]}, "items[0]"),
+        ({"metadata": {"a": 1}}, "metadata.a"),
+        ({"metadata": {"a" * 65: "1"}}, "metadata." + "a" * 64),
+        ({"metadata": {"a": "b" * 513}}, "metadata.a"),
+        ({"metadata": {str(n): "b" for n in range(17)}}, "metadata"),
+    ],
+)
+async def test_what_is_wrong_is_refused_by_its_name(server: Stateful, body: Any, param: str) -> None:
+    received = await server.request("POST", "/v1/conversations", body)
+    assert (received.status, received.json["error"]["param"]) == (400, param), received.body
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=101", "limit=x", "order=up", "after=msg_unknown"])
+async def test_an_impossible_page_is_refused(server: Stateful, query: str) -> None:
+    id = await made(server, output("a"))
+    received = await server.request("GET", f"/v1/conversations/{id}/items?{query}")
+    assert (received.status, received.json["error"]["param"]) == (400, query.partition("=")[0])
+
+
+async def test_a_call_and_its_result_may_be_added_one_after_the_other(server: Stateful) -> None:
+    scripted = server.play("Sunny.")
+    call = {"type": "function_call", "call_id": "call_1", "name": "look", "arguments": "{}"}
+    id = await made(server, output("Look."), call)
+    result = {"type": "function_call_output", "call_id": "call_1", "output": "sun"}
+    received = await server.request("POST", f"/v1/conversations/{id}/items", {"items": [result]})
+    assert received.json["data"][0]["id"].startswith("fco_")
+    received = await server.request("POST", "/v1/responses", {"model": "m", "input": "So?", "conversation": id})
+    assert received.status == 200, received.body
+    parts = [part for message in scripted.requests[0].messages for part in message.parts]
+    assert [plain_text(part.content) for part in parts if isinstance(part, ToolResult)] == ["sun"]
+    assert await texts(server, id) == ["Look.", "function_call", "function_call_output", "So?", "Sunny."]
+
+
+async def test_a_conversation_and_a_previous_response_exclude_each_other(server: Stateful) -> None:
+    body = {"model": "m", "input": "Hi", "conversation": "conv_x", "previous_response_id": "resp_x"}
+    received = await server.request("POST", "/v1/responses", body)
+    assert (received.status, received.json["error"]["code"]) == (400, "mutually_exclusive_parameters")
+
+
+@pytest.mark.parametrize("conversation", ["", 7, {}, {"id": 7}, []])
+async def test_a_conversation_that_is_no_name_is_refused(server: Stateful, conversation: Any) -> None:
+    received = await server.request(
+        "POST", "/v1/responses", {"model": "m", "input": "Hi", "conversation": conversation}
+    )
+    assert (received.status, received.json["error"]["param"]) == (400, "conversation")
+
+
+@pytest.mark.parametrize("background", [False, True])
+async def test_two_responses_at_once_in_one_conversation_are_one_too_many(server: Stateful, background: bool) -> None:
+    asked, go = asyncio.Event(), asyncio.Event()
+
+    async def wait(_: Any) -> str:
+        asked.set()
+        await go.wait()
+        return "First."
+
+    server.play(wait, "Second.")
+    id = await made(server)
+    body = {"model": "m", "input": "One", "conversation": {"id": id}, "background": background}
+    async with server.asking("POST", "/v1/responses", body) as first:
+        await asked.wait()
+        other = {"model": "m", "input": "Two", "conversation": id}
+        second = await server.request("POST", "/v1/responses", other)
+        assert (second.status, second.json["error"]["code"]) == (409, "conversation_locked")
+        added = await server.request("POST", f"/v1/conversations/{id}/items", {"items": [output("Three")]})
+        assert added.status == 409
+        go.set()
+        answered = (await first.response()).json["id"]
+    await server.ended(answered)
+    assert (await server.request("POST", "/v1/responses", other)).status == 200
+    assert await texts(server, id) == ["One", "First.", "Two", "Second."]
+
+
+async def test_a_failed_response_adds_nothing_and_frees_the_conversation(server: Stateful) -> None:
+    server.play(RuntimeError("a defect"), "Better.")
+    id = await made(server, output("Hi"))
+    body = {"model": "m", "input": "Go", "conversation": id}
+    assert (await server.request("POST", "/v1/responses", body)).status == 500
+    assert await texts(server, id) == ["Hi"]
+    assert (await server.request("POST", "/v1/responses", body)).status == 200
+    assert await texts(server, id) == ["Hi", "Go", "Better."]
+
+
+async def test_an_unstored_response_adds_to_its_conversation_all_the_same(server: Stateful) -> None:
+    server.play("Hello.")
+    id = await made(server)
+    body = {"model": "m", "input": "Hi", "conversation": id, "store": False}
+    received = await server.request("POST", "/v1/responses", body)
+    assert (await server.request("GET", f"/v1/responses/{received.json['id']}")).status == 404
+    assert await texts(server, id) == ["Hi", "Hello."]
+
+
+async def test_a_response_of_a_conversation_is_continued_with_all_that_came_before_it(server: Stateful) -> None:
+    scripted = server.play("One.", "Two.", "Other.")
+    id = await made(server, output("Hi"))
+    first, _ = [
+        (await server.request("POST", "/v1/responses", {"model": "m", "input": text, "conversation": id})).json
+        for text in ("First", "Second")
+    ]
+    body = {"model": "m", "input": "Else", "previous_response_id": first["id"]}
+    assert (await server.request("POST", "/v1/responses", body)).status == 200
+    assert [plain_text(message.parts) for message in scripted.requests[-1].messages] == ["Hi", "First", "One.", "Else"]
+    assert await texts(server, id) == ["Hi", "First", "One.", "Second", "Two."]
+    await server.request("DELETE", f"/v1/conversations/{id}")
+    gone = await server.request("POST", "/v1/responses", body)
+    assert (gone.status, gone.json["error"]["code"]) == (400, "previous_response_not_found")
+
+
+async def test_strangers_are_reported_that_nothing_is_there(server: Stateful) -> None:
+    """fault: Z2"""
+    id = await made(server, output("secret"))
+    item = (await server.request("GET", f"/v1/conversations/{id}/items")).json["data"][0]["id"]
+    tries: list[tuple[str, str, Any]] = [
+        ("GET", f"/v1/conversations/{id}", None),
+        ("POST", f"/v1/conversations/{id}", {"metadata": {}}),
+        ("DELETE", f"/v1/conversations/{id}", None),
+        ("GET", f"/v1/conversations/{id}/items", None),
+        ("POST", f"/v1/conversations/{id}/items", {"items": [output("mine")]}),
+        ("GET", f"/v1/conversations/{id}/items/{item}", None),
+        ("DELETE", f"/v1/conversations/{id}/items/{item}", None),
+        ("POST", "/v1/responses", {"model": "m", "input": "Hi", "conversation": id}),
+    ]
+    for method, path, body in tries:
+        theirs = await server.request(method, path, body, who="bob")
+        absent = await server.request(
+            method,
+            path.replace(id, "conv_absent"),
+            {**body, "conversation": "conv_absent"} if body and "conversation" in body else body,
+            who="bob",
+        )
+        assert theirs.status == absent.status == 404, (method, path, theirs.body)
+        assert theirs.json["error"]["code"] == absent.json["error"]["code"]
+    named = {"items": [{"type": "item_reference", "id": item}]}
+    assert (await server.request("POST", "/v1/conversations", named, who="bob")).status == 400
+    assert await texts(server, id) == ["secret"]

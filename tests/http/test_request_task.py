@@ -1,0 +1,67 @@
+"""The task in which a connection's requests run."""
+
+import asyncio
+from typing import Any
+
+from tests.api.http_client import HttpConnection
+from toolgate.http.listener import listening
+
+
+class Noting:
+    """Answers at once, notes the task that did, and after `/linger` goes on until it is let go."""
+
+    def __init__(self) -> None:
+        self.tasks: list[asyncio.Task[Any] | None] = []
+        self.let_go = asyncio.Event()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            while (await receive())["type"] == "lifespan.startup":
+                await send({"type": "lifespan.startup.complete"})
+            await send({"type": "lifespan.shutdown.complete"})
+            return
+        self.tasks.append(asyncio.current_task())
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"ok"})
+        if scope["path"] == "/linger":
+            await self.let_go.wait()
+
+
+async def _ask(caller: HttpConnection, path: str = "/") -> None:
+    await caller.post(path, b"")
+    assert (await caller.response()).body == b"ok"
+
+
+async def test_the_requests_of_a_connection_run_in_one_task_that_ends_with_it() -> None:
+    app = Noting()
+    async with listening(app) as url:
+        async with HttpConnection(url) as caller:
+            for _ in range(3):
+                await _ask(caller)
+        first = app.tasks[0]
+        assert first is not None
+        await asyncio.wait_for(asyncio.wait({first}), 30)
+    assert app.tasks == [first] * 3
+
+
+async def test_a_request_does_not_wait_for_what_the_one_before_still_does() -> None:
+    app = Noting()
+    async with listening(app) as url, HttpConnection(url) as caller:
+        await _ask(caller, "/linger")
+        await asyncio.wait_for(_ask(caller), 30)
+        assert app.tasks[0] is not app.tasks[1]
+        app.let_go.set()
+        await _ask(caller)
+        assert app.tasks[2] is app.tasks[1]
+
+
+async def test_a_task_that_was_cancelled_runs_nothing_more() -> None:
+    app = Noting()
+    async with listening(app) as url, HttpConnection(url) as caller:
+        await _ask(caller, "/linger")
+        cancelled = app.tasks[0]
+        assert cancelled is not None
+        cancelled.cancel()
+        await asyncio.wait({cancelled})
+        await _ask(caller)
+        assert app.tasks[1] is not cancelled

@@ -1,0 +1,63 @@
+"""What a key is charged when a fallback at another price answers in place of the model that was asked for."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+
+from tests.api.http_client import CLIENTS, PATHS, ask, body
+from tests.stage import MEMORY, QUIET
+from toolgate.app.asgi_app import Toolgate
+from toolgate.config import BUILTIN, Config, KeySettings, ModelConfig, Secret, TargetConfig
+from toolgate.config.settings import KeyBudgetSettings, PriceSettings, ServerSettings
+from toolgate.conversation.errors import UpstreamUnavailable
+from toolgate.conversation.events import ModelResponse, Usage
+from toolgate.conversation.message import Text
+from toolgate.http.listener import listening
+from toolgate.limits.prices import reservation_prices
+from toolgate.testing import Entry, ScriptedModel
+
+KEY = "x-api-key: tg-ann-0123456789"
+ANSWER = ModelResponse((Text("Hello."),), "stop", Usage(400_000, 100_000))
+FREE, CHEAP, DEAR = PriceSettings(), PriceSettings(input=1.0, output=2.0), PriceSettings(input=10.0, output=20.0)
+
+
+def model(name: str, price: PriceSettings, **more: tuple[str, ...]) -> ModelConfig:
+    return ModelConfig(name=name, targets=(TargetConfig(upstream=BUILTIN, model=name),), price=price, **more)  # type: ignore[arg-type]
+
+
+MODELS = (model("cheap", CHEAP, fallbacks=("dear",)), model("dear", DEAR), model("free", FREE, fallbacks=("cheap",)))
+
+
+@asynccontextmanager
+async def serving(**scripts: list[Entry]) -> AsyncIterator[str]:
+    key = KeySettings(
+        name="ann", key=Secret("tg-ann-0123456789"), scopes=("chat", "admin"), budget=KeyBudgetSettings(amount=1000)
+    )
+    config = Config(server=ServerSettings(port=0), models=MODELS, keys=(key,), storage=MEMORY, log=QUIET)
+    scripted = {one.name: ScriptedModel(scripts.get(one.name, [])) for one in MODELS}
+    async with listening(Toolgate(config, scripted)) as url:
+        yield url
+
+
+async def spent(url: str) -> tuple[float, float]:
+    """What the key has spent of its budget, and what the usage report says that it cost."""
+    async with httpx.AsyncClient(base_url=url, headers=dict([KEY.split(": ")])) as client:
+        keys = (await client.get("/v1/keys")).json()["data"]
+        rows = (await client.get("/v1/usage")).json()["data"]
+    return keys[0]["spent"]["total"], sum(row["cost"] for row in rows)
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_price_is_that_of_the_model_that_answered(client: str, stream: bool) -> None:
+    async with serving(cheap=[UpstreamUnavailable("No."), ANSWER], dear=[ANSWER]) as url:
+        for cost in (6.0, 6.6):
+            await ask(url, PATHS[client], body(client, "cheap", stream=stream), KEY)
+            assert await spent(url) == pytest.approx((cost, cost))
+
+
+def test_the_reservation_covers_the_dearest_model_that_may_answer() -> None:
+    prices = reservation_prices(Config(models=MODELS))
+    assert [prices(name).output for name in ("cheap", "dear", "free", "unknown")] == [20.0, 20.0, 2.0, 0.0]

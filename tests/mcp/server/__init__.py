@@ -1,0 +1,1 @@
+"""Toolgate as an MCP server (spec: R8)."""

@@ -1,0 +1,195 @@
+"""Timelines show what runs did, across attempts and nodes, and cost nothing that grows without bound (spec: E8, D3)."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from tests.tools.execution.toolwork import soon
+from toolgate.conversation.events import Usage
+from toolgate.conversation.message import Message, Text, ToolCall, ToolResult
+from toolgate.pubsub.pubsub import LocalPubSub
+from toolgate.runs import timeline as timelines
+from toolgate.runs.timeline import CallEntry, RunTimeline, RunTimelines, StepEntry, TimelineEntry, decode_entries
+from toolgate.storage.database import Database
+from toolgate.storage.responses import Write
+from toolgate.storage.run_records import CUT_OFF, RunRecord, RunRecordStore
+
+
+def call(number: int = 1) -> ToolCall:
+    return ToolCall(f"call_{number}", "look_up", "{}", executor="gateway")
+
+
+def record(**fields: Any) -> RunRecord:
+    usual: dict[str, Any] = {"owner": "ann", "kind": "background", "state": "running", "model": "m", "created": 1.0}
+    return RunRecord("run", **{**usual, **fields})
+
+
+def timeline(*entries: TimelineEntry, **fields: Any) -> RunTimeline:
+    return RunTimeline(record(**fields), entries, lambda: 7.0, lambda timeline: None)
+
+
+def outcomes(run: RunTimeline) -> list[tuple[Any, ...]]:
+    return [(one.step, one.call if isinstance(one, CallEntry) else None, one.outcome) for one in run.entries]
+
+
+def test_steps_and_calls_are_recorded_in_their_order() -> None:
+    run = timeline()
+    run.step_started(["look_up"])
+    run.step_ended(Usage(10, 5), calls=True)
+    run.call_started(call())
+    run.call_ended("call_1", "denied", "python")
+    run.call_ended("call_1", "failed")
+    run.step_started(["look_up"])
+    run.step_ended(Usage(20, 6), calls=False)
+    assert outcomes(run) == [(1, None, "tool_calls"), (1, "call_1", "denied"), (2, None, "answer")]
+    assert [one.offered for one in run.entries if isinstance(one, StepEntry)] == [("look_up",), None]
+    now = run.record()
+    assert (now.steps, now.calls, now.tools, now.input_tokens, now.output_tokens) == (2, 1, '["look_up"]', 30, 11)
+
+
+def test_what_a_dead_process_had_open_is_cut_off_and_its_step_is_made_again() -> None:
+    run = timeline(StepEntry(1, 1.0, 2.0, "tool_calls"), CallEntry(1, "call_1", "look_up", 2.0), StepEntry(2, 3.0))
+    assert outcomes(run) == [(1, None, "tool_calls"), (1, "call_1", "unknown"), (2, None, "failed")]
+    assert run.entries[2].ended is None
+    run.step_started([])
+    assert outcomes(run)[-1] == (2, None, "running")
+
+
+def test_a_call_that_is_run_again_has_an_entry_of_its_own() -> None:
+    run = timeline(StepEntry(1, 1.0, 2.0, "tool_calls"), CallEntry(1, "call_1", "look_up", 2.0))
+    run.call_started(call())
+    run.call_ended("call_1", "completed")
+    assert outcomes(run)[1:] == [(1, "call_1", "unknown"), (1, "call_1", "completed")]
+
+
+def test_a_person_who_is_asked_about_a_call_of_unknown_outcome_is_shown_with_it() -> None:
+    run = timeline(StepEntry(1, 1.0, 2.0, "tool_calls"), CallEntry(1, "call_1", "look_up", 2.0))
+    run.call_waiting("call_1", "mcpr_1")
+    assert (outcomes(run)[1], run.state) == ((1, "call_1", "waiting"), "waiting")
+    run.call_started(call())
+    run.call_decided("call_1")
+    run.call_ended("call_1", "completed")
+    assert (outcomes(run)[1:], run.state) == ([(1, "call_1", "completed")], "running")
+
+
+HISTORY = (
+    Message("assistant", (Text("Well."), call(1), call(2))),
+    Message("tool", (ToolResult("call_1", (Text("found"),), False, "look_up"),)),
+)
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        (),
+        (StepEntry(1, 1.0),),
+        (StepEntry(1, 1.0, 2.0, "tool_calls"), CallEntry(1, "call_1", "look_up", 2.0)),
+    ],
+)
+def test_what_was_finished_but_not_written_in_time_is_added(stored: tuple[TimelineEntry, ...]) -> None:
+    run = timeline(*stored)
+    run.reconcile(HISTORY)
+    assert outcomes(run) == [(1, None, "tool_calls"), (1, "call_1", "completed")]
+    run.step_started([])
+    assert outcomes(run)[-1] == (2, None, "running")
+
+
+def test_the_steps_of_a_fork_are_counted_after_the_copied_ones() -> None:
+    copied = (StepEntry(1, 1.0, 2.0, "tool_calls", copied=True), StepEntry(2, 1.0, 2.0, "tool_calls", copied=True))
+    run = timeline(*copied, StepEntry(3, 4.0), forked_run="other", forked_step=2)
+    run.reconcile(HISTORY)
+    assert outcomes(run)[2:] == [(3, None, "tool_calls"), (3, "call_1", "completed")]
+    run.step_started([])
+    assert outcomes(run)[-1] == (4, None, "running")
+
+
+def test_a_timeline_is_bounded_and_the_run_is_still_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timelines, "MOST_ENTRIES", 5)
+    run = timeline()
+    for number in range(9):
+        run.step_started([])
+        run.step_ended(None, calls=True)
+        run.call_started(call(number))
+        run.call_ended(f"call_{number}", "completed")
+    assert (len(run.entries), run.record().steps, run.record().calls) == (5, 9, 9)
+
+
+@pytest.fixture
+async def database(storage_url: str) -> AsyncIterator[Database]:
+    database = Database(storage_url)
+    yield database
+    await database.aclose()
+
+
+class Node:
+    """The timelines of one node, whose writes are made one after the other."""
+
+    def __init__(self, database: Database, pubsub: LocalPubSub, name: str, is_gone: Callable[[str], bool]) -> None:
+        self.cancelled: list[str] = []
+        self._database = database
+        self._writing: set[asyncio.Task[None]] = set()
+        store = RunRecordStore(database, name, is_gone=is_gone)
+        self.timelines = RunTimelines(store, self._put, pubsub, self._cancel)
+        self._has: set[str] = set()
+
+    def begin(self, id: str) -> RunTimeline:
+        self._has.add(id)
+        return self.timelines.begin(id, "ann", "m")
+
+    def _cancel(self, run: str) -> bool:
+        if run in self._has:
+            self.cancelled.append(run)
+        return run in self._has
+
+    def _put(
+        self, kind: str, write: Write, size: int = 0, records: int = 1, written: Callable[[], None] | None = None
+    ) -> None:
+        async def run() -> None:
+            await self._database.change(write)
+            if written is not None:
+                written()
+
+        task = asyncio.get_running_loop().create_task(run())
+        self._writing.add(task)
+        task.add_done_callback(self._writing.discard)
+
+    async def written(self) -> None:
+        self.timelines.flush()
+        await asyncio.gather(*self._writing)
+
+
+async def test_a_run_is_cancelled_on_the_node_that_makes_it(database: Database) -> None:
+    pubsub = LocalPubSub()
+    here, there = [Node(database, pubsub, name, lambda node: False) for name in ("here", "there")]
+    there.timelines.open()
+    there.begin("run")
+    await there.written()
+    await here.timelines.cancel("run")
+    await soon(lambda: there.cancelled == ["run"])
+    await there.timelines.cancel("run")
+    assert (there.cancelled, here.cancelled) == (["run"] * 2, [])
+    await there.timelines.aclose()
+    await there.written()
+
+
+async def test_a_run_of_a_dead_node_is_ended_at_the_start_of_another(database: Database) -> None:
+    pubsub = LocalPubSub()
+    dead, alive = [Node(database, pubsub, name, lambda node: node == "dead") for name in ("dead", "alive")]
+    dead.begin("run").step_started([])
+    await dead.written()
+    alive.timelines.open()
+
+    async def ended() -> RunRecord | None:
+        found = await alive.timelines.store.find("run", "ann")
+        return found if found is not None and found.is_over else None
+
+    found = await soon(ended)
+    assert (found.state, found.error) == ("failed", CUT_OFF)
+    await alive.timelines.aclose()
+    again = await alive.timelines.resume("run", "ann", "m")
+    assert outcomes(again) == [(1, None, "failed")], "the same request continues its timeline"
+    await alive.written()
+    stored = decode_entries(await alive.timelines.store.entries("run"))
+    assert [one.outcome for one in stored] == ["failed"]

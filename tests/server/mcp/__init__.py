@@ -1,1 +1,0 @@
-"""Toolgate as an MCP server (R8)."""

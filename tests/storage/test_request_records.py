@@ -1,0 +1,168 @@
+"""Records of requests are found by any filter while a bounded number of rows is looked at (spec: E8, D1)."""
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from toolgate.storage import retention
+from toolgate.storage.database import Database
+from toolgate.storage.keyset_page import TimeRange
+from toolgate.storage.request_records import RequestFilter, RequestStore, StatusRange, StoredRequest
+
+NOW = 1_800_000_000.0
+ONE = StoredRequest(
+    id="",
+    owner="ann",
+    created=NOW,
+    method="POST",
+    path="/v1/messages",
+    dialect="anthropic",
+    upstream="box",
+    upstream_dialect="ollama",
+    model="m",
+    stream=0,
+    status=200,
+    finish_reason="stop",
+    code=None,
+    error=None,
+    input_tokens=1,
+    output_tokens=2,
+    cached_tokens=0,
+    reasoning_tokens=0,
+    estimated=0,
+    cost=0.5,
+    first_token_ms=3.0,
+    total_ms=4.0,
+    tools='["clock"]',
+)
+
+
+def request(number: int, **fields: Any) -> StoredRequest:
+    return replace(ONE, id=f"r{number:06}", **{"created": NOW + number, **fields})
+
+
+@pytest.fixture
+async def database(storage_url: str) -> AsyncIterator[Database]:
+    database = Database(storage_url)
+    yield database
+    await database.aclose()
+
+
+async def put(database: Database, *rows: StoredRequest, background: tuple[StoredRequest, ...] = ()) -> RequestStore:
+    store = RequestStore(database)
+    await database.change(store.adding(lambda: rows, lambda: background))
+    return store
+
+
+async def ids(store: RequestStore, wanted: RequestFilter, after: str | None = None, **how: Any) -> list[str]:
+    page = await store.page(wanted, after, how.pop("limit", 50), **how)
+    assert page is not None
+    return [one.id for one in page.requests]
+
+
+async def test_a_stored_request_is_read_as_it_was_written(database: Database) -> None:
+    store = await put(database, request(1))
+    assert await store.find("r000001", "ann") == await store.find("r000001", None) == request(1)
+    assert await store.find("r000001", "bob") is None
+
+
+async def test_every_filter_and_every_pair_of_them_finds_the_same_as_a_search_through_all(database: Database) -> None:
+    rows = [
+        request(
+            number,
+            owner=("ann", "bob")[number % 2],
+            model=("m", "n", "odd")[number % 3],
+            status=(200, 200, 404, 503, 200)[number % 5],
+            dialect=("ollama", "anthropic")[number % 7 > 3],
+            error="It broke." if number % 11 == 0 else None,
+            created=NOW + number // 2,  # two at a time
+        )
+        for number in range(120)
+    ]
+    store = await put(database, *rows)
+    filters: dict[str, tuple[Any, Callable[[StoredRequest], bool]]] = {
+        "owner": ("ann", lambda one: one.owner == "ann"),
+        "model": ("odd", lambda one: one.model == "odd"),
+        "dialect": ("ollama", lambda one: one.dialect == "ollama"),
+        "statuses": (StatusRange(400, 499), lambda one: one.status == 404),
+        "text": ("BROKE", lambda one: one.error is not None),
+        "times": (TimeRange(NOW + 10, NOW + 40), lambda one: NOW + 10 <= one.created <= NOW + 40),
+    }
+    for first in filters:
+        for second in filters:
+            names = {first, second}
+            wanted = RequestFilter(**{name: filters[name][0] for name in names})
+            fitting = [one for one in rows if all(filters[name][1](one) for name in names)]
+            newest = [one.id for one in sorted(fitting, key=lambda one: (one.created, one.id), reverse=True)]
+            found, after = [], None
+            while True:
+                page = await store.page(wanted, after, 7)
+                assert page is not None
+                found += [one.id for one in page.requests]
+                if (after := page.last) is None:
+                    break
+            assert found == newest, names
+            assert await ids(store, wanted, newest_first=False, limit=200) == newest[::-1], names
+
+
+@pytest.mark.parametrize(
+    ("statuses", "found"),
+    [
+        (StatusRange(400, 999), ["r000004", "r000003", "r000002"]),
+        (StatusRange(400, 499), ["r000003", "r000002"]),
+        (StatusRange(404, 404), ["r000003"]),
+        (StatusRange(200, 200), ["r000001"]),
+    ],
+)
+async def test_statuses_are_found_by_number_class_and_failure(
+    database: Database, statuses: StatusRange, found: list[str]
+) -> None:
+    store = await put(database, *[request(n, status=s) for n, s in enumerate((200, 400, 404, 502), 1)])
+    assert await ids(store, RequestFilter(statuses=statuses)) == found
+
+
+async def test_a_rare_text_is_looked_for_in_so_many_rows_and_the_next_page_goes_on_from_there(
+    database: Database,
+) -> None:
+    rows = [request(number) for number in range(50)]
+    store = await put(database, replace(rows[0], error="rare"), *rows[1:])
+    page = await store.page(RequestFilter(text="rare"), None, 5, rows=20)
+    assert page is not None
+    assert (page.requests, page.last) == ([], rows[30].id)
+    page = await store.page(RequestFilter(text="rare"), page.last, 5, rows=40)
+    assert page is not None
+    assert ([one.id for one in page.requests], page.last) == ([rows[0].id], None)
+    page = await store.page(RequestFilter(text="nothing"), rows[5].id, 5, rows=20, newest_first=False)
+    assert page is not None
+    assert (page.requests, page.last) == ([], rows[25].id)
+
+
+async def test_the_record_of_a_background_run_replaces_that_of_its_request_and_keeps_its_time(
+    database: Database,
+) -> None:
+    asked = request(1, upstream="", input_tokens=0, total_ms=1.0, first_token_ms=None)
+    ran = request(1, created=NOW + 3, run="resp_1", total_ms=500.0, first_token_ms=100.0)
+    store = await put(database, asked, background=(ran,))
+    await put(database, asked)
+    found = await store.find("r000001", None)
+    assert found == replace(ran, created=NOW + 1, total_ms=2500.0, first_token_ms=2100.0)
+
+
+async def test_records_go_after_their_days_and_above_their_number(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "MOST_REQUESTS", 3)
+    store = await put(database, *[request(-number * 86_400) for number in range(9)])
+    job = retention.Retention(database, clock=lambda: NOW)
+    assert await job.sweep("requests", 5) == 6
+    assert len(await ids(store, RequestFilter())) == 3
+    assert await job.sweep("requests", 2) == 1
+    assert await job.sweep("requests", 0) == 2
+
+
+async def test_the_records_of_an_owner_are_forgotten(database: Database) -> None:
+    store = await put(database, request(1), request(2, owner="bob"))
+    assert await retention.Retention(database).forget("ann") == {"request_records": 1}
+    assert await ids(store, RequestFilter()) == ["r000002"]

@@ -1,0 +1,66 @@
+"""A run of server tools ends when its key's budget is used up, however many rounds its client allows (spec: E5)."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.api.http_client import CLIENTS
+from tests.tools.execution.toolwork import Oracle, at_work, call, results
+from toolgate.config import Secret
+from toolgate.config.settings import KeyBudgetSettings, KeySettings, PriceSettings
+from toolgate.conversation.events import ModelResponse, Usage
+from toolgate.conversation.message import Text
+
+ROUNDS = 30
+USED_UP = "the budget of this key is used up"
+
+
+def keys(amount: float) -> tuple[KeySettings, ...]:
+    budget = KeyBudgetSettings(amount=amount, period="total")
+    return (KeySettings(name="ann", key=Secret("ann-key"), scopes=("chat", "tools"), budget=budget),)
+
+
+def script() -> list[Any]:
+    """A model that calls a tool again and again, at a price of 1 each time, until it is told that no more is run."""
+    rounds = [
+        ModelResponse((call(number=n, arguments=f'{{"text":"{n}"}}'),), "tool_calls", Usage(1)) for n in range(ROUNDS)
+    ]
+    return [*rounds, ModelResponse((Text("Enough."),), "stop", Usage(1))]
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+async def test_a_run_calls_no_more_tools_once_its_budget_is_used_up(tmp_path: Path, client: str, stream: bool) -> None:
+    """One request with `max_tool_rounds: 0` spent 39 times the budget of its key."""
+    oracle, price = Oracle(tmp_path / "runs"), PriceSettings(input=1_000_000)
+    async with at_work(oracle, keys=keys(5), of_models={"price": price}) as work:
+        played = work.play(*script())
+        response = await work.ask(client, stream=stream, key="ann-key", max_tool_rounds=0)
+        assert response.status == 200
+        assert len(oracle.runs) == 4  # the fifth answer of the model uses the budget up
+        assert USED_UP in results(played.requests[5])[-1]
+        assert len(played.requests) <= 7
+        refused = await work.ask(client, key="ann-key")
+        assert refused.status == 429
+
+
+async def test_a_background_response_does_so_too(tmp_path: Path) -> None:
+    oracle, price = Oracle(tmp_path / "runs"), PriceSettings(input=1_000_000)
+    storage = Secret(f"sqlite:///{tmp_path / 'toolgate.db'}")
+    async with at_work(oracle, keys=keys(5), of_models={"price": price}, storage=storage) as work:
+        played = work.play(*script())
+        more: dict[str, Any] = {"background": True, "store": True, "max_tool_rounds": 0}
+        made = await work.ask("openai_responses", stream=True, key="ann-key", **more)
+        assert b"response.completed" in made.body
+        assert len(oracle.runs) == 4
+        # Asked last: a run whose node was held up takes a step again, and has then made one request more.
+        assert USED_UP in results(played.requests[-1])[-1]
+
+
+async def test_a_run_within_its_budget_goes_on(tmp_path: Path) -> None:
+    oracle, price = Oracle(tmp_path / "runs"), PriceSettings(input=1_000_000)
+    async with at_work(oracle, keys=keys(100), of_models={"price": price}) as work:
+        work.play(*script())
+        assert "Enough." in (await work.ask(key="ann-key", max_tool_rounds=0)).body.decode()
+        assert len(oracle.runs) == ROUNDS

@@ -1,0 +1,126 @@
+"""Where an answer stops, which forms it is held to, and who comes next in line."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolgate.conversation.errors import Overloaded
+from toolgate.upstreams.local import grammar, prompts
+from toolgate.upstreams.local.queue import RequestQueue
+from toolgate.upstreams.local.stop_texts import StopTextFilter
+
+
+def fed(endings: tuple[str, ...], pieces: list[str]) -> tuple[str, str | None]:
+    stops = StopTextFilter(endings)
+    text = "".join([stops.feed(piece) for piece in pieces])
+    return text + (stops.end() if stops.found is None else ""), stops.found
+
+
+@given(st.lists(st.text("abc", max_size=4)), st.lists(st.text("abc", min_size=1, max_size=3), max_size=3))
+def test_where_the_text_is_split_does_not_change_where_it_stops(pieces: list[str], endings: list[str]) -> None:
+    text, found = fed(tuple(endings), pieces)
+    whole = "".join(pieces)
+    if found is None:
+        assert text == whole
+        assert not any(ending in whole for ending in endings)
+    else:
+        assert whole.startswith(text + found)
+        assert not any(ending in text for ending in endings)
+
+
+def test_what_may_become_an_ending_is_held_back_and_reported_when_it_does_not() -> None:
+    stops = StopTextFilter(("STOP",))
+    assert [stops.feed("a ST"), stops.feed("ART "), stops.end()] == ["a ", "START ", ""]
+
+
+def form(text: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(text.partition("%json ")[2])
+    return found
+
+
+def test_arguments_have_no_room_for_fields_that_the_schema_does_not_name() -> None:
+    first = form(next(grammar.arguments({"type": "object", "properties": {"a": {"type": "string"}}})))
+    assert first["additionalProperties"] is False
+    assert first["x-guidance"]["whitespace_flexible"] is False
+
+
+def test_a_schema_that_allows_any_field_stays_open() -> None:
+    assert "additionalProperties" not in form(next(grammar.arguments({"type": "object"})))
+
+
+@pytest.mark.parametrize(
+    "field",
+    [{"$ref": "https://example.org/x"}, {"$ref": "#/$defs/missing"}, {"type": "string", "pattern": "(?=x)y"}],
+    ids=["elsewhere", "nowhere", "look-around"],
+)
+def test_what_no_form_can_say_is_taken_out_and_known(field: dict[str, Any]) -> None:
+    schema = {"type": "object", "properties": {"a": field}}
+    assert grammar.unheld(schema)
+    kept = form(next(grammar.arguments(schema)))["properties"]["a"]
+    assert not {"$ref", "pattern"} & set(kept)
+
+
+def test_a_reference_within_the_schema_is_kept() -> None:
+    schema = {"type": "object", "properties": {"a": {"$ref": "#/$defs/A"}}, "$defs": {"A": {"type": "integer"}}}
+    assert not grammar.unheld(schema)
+    assert form(next(grammar.arguments(schema)))["properties"]["a"] == {"$ref": "#/$defs/A"}
+
+
+def test_long_texts_keep_their_beginning_and_their_end() -> None:
+    text = prompts.clipped("a" * 50 + "b" * 50, 30)
+    assert text == "a" * 20 + " … " + "b" * 10
+
+
+async def test_one_is_answered_at_a_time_in_the_order_in_which_they_came() -> None:
+    line, order = RequestQueue(5, 10), []
+    first = await line.enter()
+
+    async def come(name: str) -> None:
+        ticket = await line.enter()
+        order.append(name)
+        ticket.leave()
+
+    async with asyncio.TaskGroup() as group:
+        for name in "abc":
+            group.create_task(come(name))
+        await asyncio.sleep(0)
+        first.leave()
+        first.leave()
+    assert order == ["a", "b", "c"]
+    (await line.enter()).leave()
+
+
+async def test_a_full_line_sends_people_away_and_says_how_long_it_is() -> None:
+    line = RequestQueue(1, 10)
+    ticket = await line.enter()
+    waiting = asyncio.create_task(line.enter())
+    await asyncio.sleep(0)
+    with pytest.raises(Overloaded, match="1 requests wait already"):
+        await line.enter()
+    ticket.leave()
+    (await waiting).leave()
+
+
+async def test_who_waits_too_long_is_reported_how_many_were_before() -> None:
+    line = RequestQueue(5, 0.01)
+    ticket = await line.enter()
+    with pytest.raises(Overloaded, match="1 requests were still before this one") as sent_away:
+        await line.enter()
+    assert (sent_away.value.status, line.waiting) == (503, 0)
+    ticket.leave()
+
+
+async def test_who_leaves_the_line_as_their_turn_comes_lets_the_next_one_in() -> None:
+    line = RequestQueue(5, 10)
+    ticket = await line.enter()
+    leaving, staying = asyncio.create_task(line.enter()), asyncio.create_task(line.enter())
+    await asyncio.sleep(0)
+    ticket.leave()
+    leaving.cancel()
+    (await staying).leave()
+    with pytest.raises(asyncio.CancelledError):
+        await leaving

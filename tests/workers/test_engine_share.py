@@ -1,0 +1,201 @@
+"""Workers share one engine of the local model (spec: D4, U6)."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.upstreams.local.conftest import smallest  # noqa: F401  # a fixture
+from tests.workers.server_process import RunningServer, is_alive, running_server, until
+from toolgate.conversation.errors import Overloaded, UpstreamUnavailable
+from toolgate.upstreams.local import frames
+from toolgate.upstreams.local.engine_pool import EngineLease
+from toolgate.upstreams.local.process import EngineFault
+from toolgate.upstreams.local.queue import RequestQueue
+from toolgate.upstreams.local.state import LocalModelState
+from toolgate.workers import messages
+from toolgate.workers.client import SupervisorClient
+from toolgate.workers.engine_share import EngineShare
+from toolgate.workers.shared_engine import BorrowedEnginePool
+
+
+class FakeEngine:
+    """Generates two pieces of text; the prompt `wait` runs until cancelled, the prompt `die` ends the engine."""
+
+    def __init__(self) -> None:
+        self.cancelled = 0
+
+    def generate(self, order: frames.GenerateFrame, over: Callable[[], None]) -> "FakeGeneration":
+        return FakeGeneration(self, str(order.messages[-1]["content"]))
+
+
+class FakeGeneration:
+    def __init__(self, engine: FakeEngine, text: str) -> None:
+        self._engine = engine
+        self._text = text
+        self._over = False
+
+    async def __aiter__(self) -> AsyncIterator[frames.GenerationFrame]:
+        yield frames.GeneratedTextFrame(99, "You said ")
+        if self._text == "die":
+            raise EngineFault("The engine has died.")
+        if self._text == "wait":
+            await asyncio.Event().wait()
+        yield frames.GeneratedTextFrame(99, self._text)
+        self._over = True
+        yield frames.GenerationEndFrame(99, "stop", written=2)
+
+    def cancel(self) -> None:
+        self._engine.cancelled += not self._over
+
+
+class FakeEnginePool:
+    """A pool with one fake engine."""
+
+    def __init__(self, places: int = 4) -> None:
+        self.engine = FakeEngine()
+        self.queue = RequestQueue(places, 5.0)
+        self.failure: Exception | None = None
+        self.state = LocalModelState("ready", "fake", "")
+
+    def start(self) -> None:
+        pass
+
+    async def enter(self) -> EngineLease:
+        if self.failure is not None:
+            raise self.failure
+        return EngineLease(self.engine, (await self.queue.enter()).leave)
+
+    async def aclose(self) -> None:
+        pass
+
+
+class Worker:
+    """A worker and its process in the supervisor, connected without a socket: messages arrive at once."""
+
+    def __init__(self, share: EngineShare) -> None:
+        self.supervisor = SupervisorClient()
+        self.supervisor.send = lambda message: share.receive(self, message)  # type: ignore[method-assign,arg-type]
+        self.engines = BorrowedEnginePool(self.supervisor, "fake")
+
+    def send(self, message: messages.EngineMessage) -> None:
+        decoded = messages.decode_to_worker(messages.encode(message)[4:])
+        self.supervisor.receive(decoded, self)
+
+    def handle(self, command: messages.ToWorker) -> None:
+        raise AssertionError(command)
+
+    def metrics(self) -> bytes:
+        return b""
+
+    def supervisor_lost(self) -> None:
+        pass
+
+
+def prompt(text: str) -> frames.GenerateFrame:
+    return frames.GenerateFrame(0, ({"role": "user", "content": text},), 10)
+
+
+async def generated(lease: EngineLease, text: str) -> str:
+    written = ""
+    async for report in lease.engine.generate(prompt(text), lease.leave):
+        written += report.text if isinstance(report, frames.GeneratedTextFrame) else ""
+    return written
+
+
+async def test_workers_get_the_engine_one_after_the_other() -> None:
+    pool = FakeEnginePool()
+    share = EngineShare(pool)
+    one, two = Worker(share), Worker(share)
+    first = await one.engines.enter()
+    waiting = asyncio.create_task(two.engines.enter())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    assert await generated(first, "hello") == "You said hello"
+    second = await waiting
+    assert await generated(second, "goodbye") == "You said goodbye"
+
+
+async def test_a_cancelled_generation_leaves_the_engine_to_the_next_worker() -> None:
+    pool = FakeEnginePool()
+    share = EngineShare(pool)
+    one, two = Worker(share), Worker(share)
+    lease = await one.engines.enter()
+    generation = lease.engine.generate(prompt("wait"), lease.leave)
+    async for _ in generation:
+        break
+    generation.cancel()
+    assert pool.engine.cancelled == 1
+    assert await generated(await two.engines.enter(), "x") == "You said x"
+
+
+async def test_a_dead_worker_leaves_the_engine_to_the_others() -> None:
+    pool = FakeEnginePool()
+    share = EngineShare(pool)
+    one, two = Worker(share), Worker(share)
+    lease = await one.engines.enter()
+    lease.engine.generate(prompt("wait"), lease.leave)
+    also = asyncio.create_task(one.engines.enter())
+    await asyncio.sleep(0)
+    share.worker_ended(one)
+    assert await generated(await two.engines.enter(), "x") == "You said x"
+    assert pool.engine.cancelled == 1
+    also.cancel()
+
+
+async def test_errors_of_the_engine_reach_the_worker_that_leases_it() -> None:
+    pool = FakeEnginePool(places=0)
+    share = EngineShare(pool)
+    one, two = Worker(share), Worker(share)
+    lease = await one.engines.enter()
+    with pytest.raises(Overloaded, match="queue is full") as full:
+        await two.engines.enter()
+    assert full.value.retry_after
+    with pytest.raises(EngineFault, match="has died"):
+        await generated(lease, "die")
+    lease.leave()
+    pool.failure = UpstreamUnavailable("There are no weights.", status=503)
+    with pytest.raises(UpstreamUnavailable, match="no weights"):
+        await two.engines.enter()
+
+
+async def test_all_waiting_requests_fail_when_the_supervisor_is_gone() -> None:
+    one = Worker(EngineShare(FakeEnginePool(places=1)))
+    lease = await one.engines.enter()
+    waiting = asyncio.create_task(one.engines.enter())
+    await asyncio.sleep(0)
+    generation = lease.engine.generate(prompt("wait"), lease.leave)
+    one.supervisor.lose(one)
+    with pytest.raises(UpstreamUnavailable):
+        await waiting
+    with pytest.raises(EngineFault):
+        async for _ in generation:
+            pass
+
+
+def engines(server: RunningServer) -> list[int]:
+    return [pid for pid in server.workers() if b"upstreams.local.engine" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it looks at processes through /proc")
+def test_two_workers_share_one_engine_that_is_replaced_when_it_dies(smallest: Path, tmp_path: Path) -> None:  # noqa: F811
+    config = f"embedded: {{model: {json.dumps(str(smallest))}, context: 1024}}\nlog: {{level: warning}}\n"
+    body = {"model": "local", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
+    with running_server(tmp_path, config, "--workers", "2", embedded=True) as server:
+        server.announced()
+        with ThreadPoolExecutor(6) as threads:
+            assert list(threads.map(lambda _: server.post(body), range(6))) == [200] * 6
+        [engine] = engines(server)
+        os.kill(engine, signal.SIGKILL)
+        until(lambda: not is_alive(engine))
+        until(lambda: server.post(body) == 200)
+        [another] = engines(server)
+        assert another != engine
+    until(lambda: not is_alive(another))
