@@ -1,0 +1,68 @@
+/** A gateway that the window starts as a child process. */
+
+import assert from 'node:assert/strict'
+import { chmod, mkdtemp, realpath, rm, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { test, type TestContext } from 'node:test'
+import { findProgram, LocalServer } from '../src/server.ts'
+
+async function place(context: TestContext): Promise<string> {
+  const folder = await realpath(await mkdtemp(join(tmpdir(), 'toolgate-')))
+  context.after(() => rm(folder, { recursive: true, force: true }))
+  return folder
+}
+
+class Recorder {
+  text = ''
+  problems: (string | undefined)[] = []
+  #wake: () => void = () => undefined
+  output = (text: string): void => {
+    this.text += text
+    this.#wake()
+  }
+  changed = (problem?: string): void => {
+    this.problems.push(problem)
+    this.#wake()
+  }
+  async until(fits: () => boolean): Promise<void> {
+    while (!fits()) await new Promise<void>((resolve) => (this.#wake = resolve))
+  }
+}
+
+test('the server gets its port and configuration, runs outside of the workspace, and ends when it is stopped', async (context) => {
+  const folder = await place(context)
+  const recorder = new Recorder()
+  const server = new LocalServer(join(folder, 'storage'), recorder)
+  const script = 'console.log(process.cwd(), process.argv.slice(1).join(" ")); setInterval(() => {}, 1000)'
+  await server.start([process.execPath, '-e', script, '--'], '8123', '/etc/toolgate.yaml')
+  await recorder.until(() => recorder.text.includes('/storage serve --host 127.0.0.1 --port 8123 --config /etc/toolgate.yaml'))
+  assert.ok(server.running)
+  await server.stop()
+  assert.ok(!server.running)
+  assert.deepEqual(recorder.problems, [undefined, undefined])
+})
+
+test('a server that ends by itself says why', async (context) => {
+  const recorder = new Recorder()
+  const server = new LocalServer(await place(context), recorder)
+  await server.start([process.execPath, '-e', 'console.error("the port is taken"); process.exit(3)', '--'], '1', '')
+  await recorder.until(() => recorder.problems.length === 2)
+  assert.match(recorder.problems[1] ?? '', /status 3.*the port is taken/)
+  assert.ok(!server.running)
+})
+
+test('a program that does not exist is named', async (context) => {
+  const server = new LocalServer(await place(context), new Recorder())
+  await assert.rejects(server.start(['/no/such/toolgate'], '1', ''), /\/no\/such\/toolgate cannot be started/)
+  assert.ok(!server.running)
+})
+
+test('programs are found on the PATH', async (context) => {
+  const folder = await place(context)
+  const path = join(folder, 'toolgate-test-program')
+  await writeFile(path, '#!/bin/sh\n')
+  assert.equal(await findProgram('toolgate-test-program', { PATH: folder }), undefined)
+  await chmod(path, 0o755)
+  assert.equal(await findProgram('toolgate-test-program', { PATH: `/nowhere:${folder}` }), path)
+})
