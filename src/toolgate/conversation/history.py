@@ -35,7 +35,7 @@ def match_results(
         return request
     warnings = list(request.warnings)
     turns = tuple(_join_turns(request.messages))
-    waiting = {call.id for call in unanswered_calls([message for _, message in turns])} if resumable else set()
+    waiting = _waiting_calls(request, [message for _, message in turns]) if resumable else set()
     messages = tuple(_with_results(turns, warnings, strict, lenient, waiting))
     if messages == request.messages and len(warnings) == len(request.warnings):
         return request
@@ -77,6 +77,30 @@ def unanswered_calls(messages: Sequence[Message]) -> list[ToolCall]:
             return []
         answered |= {part.call_id for part in message.parts if isinstance(part, ToolResult)}
     return []
+
+
+def split_at_waiting_calls(request: ModelRequest) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
+    """Return the history up to the gateway's calls that are still to be run, and what the client sent behind them.
+
+    Calls wait at the end of the history. A client that answers approval requests and adds a message in one request has
+    its calls run first, so that the model reads the message behind their results.
+    """
+    messages, end = request.messages, len(request.messages)
+    if not request.decisions:
+        return messages, ()
+    while end and messages[end - 1].role in ("user", "system"):
+        end -= 1
+    decided = {decision.approval for decision in request.decisions}
+    if any(call.approval in decided for call in unanswered_calls(messages[:end])):
+        return messages[:end], messages[end:]
+    return messages, ()
+
+
+def _waiting_calls(request: ModelRequest, turns: Sequence[Message]) -> set[str]:
+    """Return the ids of calls that need no result yet; where the client goes on, only those that it has decided on."""
+    earlier, later = split_at_waiting_calls(msgspec.structs.replace(request, messages=tuple(turns)))
+    decided = {decision.approval for decision in request.decisions}
+    return {call.id for call in unanswered_calls(earlier) if not later or call.approval in decided}
 
 
 def _with_results(

@@ -8,6 +8,7 @@ others are marked as the gateway's: dialects with native server tools show them,
 """
 
 import asyncio
+import itertools
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
@@ -17,7 +18,7 @@ from msgspec.structs import replace
 
 from toolgate.conversation.errors import EmptyModelAnswer
 from toolgate.conversation.events import StepEnd, StepEvent, ToolProgress, Usage
-from toolgate.conversation.history import unanswered_calls
+from toolgate.conversation.history import split_at_waiting_calls, unanswered_calls
 from toolgate.conversation.message import ApprovalRequest, Message, Text, ToolCall, ToolResult, is_blank
 from toolgate.conversation.request import ModelRequest, ToolChoice
 from toolgate.engine.ports import CallOutcome, Model, ModelStream, RunJournal, RunObserver, RunTools, UnobservedRun
@@ -82,7 +83,8 @@ class ToolRun:
     def __init__(self, loop: ToolLoop, request: ModelRequest) -> None:
         self.upstream = ""
         self.warnings: tuple[str, ...] = ()
-        self._request = request
+        earlier, self._later = split_at_waiting_calls(request)  # the latter is read behind the results of waiting calls
+        self._request = request = replace(request, messages=earlier) if self._later else request
         self._added = list(loop.history.messages)  # the messages of this run, behind those of the request
         self._history = loop.history
         self._model = loop.model
@@ -194,7 +196,8 @@ class ToolRun:
         return [*self._presenter.notice(text), StepEnd("stop", self._used.usage)]
 
     async def _ask(self, choice: ToolChoice | None, *more: Message) -> None:
-        messages = (*self._request.messages, *self._added, *more)
+        results = [message for message in itertools.takewhile(_is_result, self._added) if self._later]
+        messages = (*self._request.messages, *results, *self._later, *self._added[len(results) :], *more)
         client_tools, offered = self._request.tools, self._tools.offered()
         tools = (*client_tools, *offered) if client_tools else offered
         request = replace(self._request, messages=messages, tools=tools, tool_choice=choice, relay=False, small=False)
@@ -340,6 +343,10 @@ def _call_outcome(outcome: ToolResult | ApprovalRequest, refusal: str | None) ->
     if refusal == INTERRUPTED_CALL:
         return "unknown"
     return "failed" if outcome.is_error else "completed"
+
+
+def _is_result(message: Message) -> bool:
+    return message.role == "tool"
 
 
 def _returned_calls(messages: Sequence[Message]) -> list[ToolCall]:

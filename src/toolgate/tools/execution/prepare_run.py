@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from toolgate.auth.authenticator import Authenticator, Caller
 from toolgate.conversation.errors import ClientFault, Unauthenticated
-from toolgate.conversation.history import unanswered_calls
+from toolgate.conversation.history import split_at_waiting_calls, unanswered_calls
 from toolgate.conversation.message import Message, ToolCall, ToolResult
 from toolgate.conversation.request import ModelRequest, ToolDef, ToolServer
 from toolgate.conversation.tool_memoization import tool_names
@@ -287,7 +287,8 @@ class ToolRunPreparer:
         """Answer approvals as the request says, except where an earlier attempt did so or the call has started already."""
         if journal.resumed:
             return
-        waiting = {call.approval for call in unanswered_calls(request.messages) if call.id not in past.started}
+        earlier, _ = split_at_waiting_calls(request)
+        waiting = {call.approval for call in unanswered_calls(earlier) if call.id not in past.started}
         ignored = (ClientFault,) if durable is not None and durable.resumed else ()
         for decision in request.decisions:
             if decision.approval in waiting:

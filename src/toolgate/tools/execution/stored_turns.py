@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from toolgate.conversation.errors import Overloaded
 from toolgate.conversation.events import Usage
-from toolgate.conversation.history import unanswered_calls
+from toolgate.conversation.history import split_at_waiting_calls, unanswered_calls
 from toolgate.conversation.ids import random_suffix
 from toolgate.conversation.message import Message, Part, ToolCall, ToolResult, plain_text
 from toolgate.conversation.request import ModelRequest
@@ -69,14 +69,11 @@ class StoredTurns:
         # The key is taken before anything is awaited: of two requests that come back, one resumes the run.
         journal = StoredRunJournal(self._store, self._live, owner, key, request.messages, native, run)
         try:
-            pending = {_started_key(call): call.id for call in unanswered_calls(request.messages)}
+            waiting = unanswered_calls(split_at_waiting_calls(request)[0])
+            pending = {_started_key(call): call.id for call in waiting}
             secrets = {key.text: key.secret} if key.secret is not None else {}
             stored = await self._store.find(owner, [key.text, *pending], within=RESUMABLE_SECONDS, secrets=secrets)
-            unknown = (
-                await self._unknown_calls(owner, unanswered_calls(request.messages))
-                if native and pending
-                else frozenset()
-            )
+            unknown = await self._unknown_calls(owner, waiting) if native and pending else frozenset()
         except BaseException:
             journal.close()
             raise
