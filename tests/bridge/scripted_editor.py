@@ -221,7 +221,7 @@ async def greet(
 ) -> Frame:
     """Exchange proofs, and return the welcome."""
     challenge = json.loads(await socket.recv())
-    nonce, address = nonce or uuid.uuid4().hex, address or urlsplit(url).netloc
+    nonce, address = nonce or uuid.uuid4().hex, urlsplit(url).netloc if address is None else address
     hello = {"type": "hello", "protocol": PROTOCOL, "nonce": nonce, "address": address}
     if secret is not None:
         hello["proof"] = proof(secret, "editor", challenge["nonce"], nonce, address)

@@ -187,11 +187,12 @@ async def test_the_proof_of_one_side_is_none_of_the_other(http: httpx.AsyncClien
         assert await close_code(socket) == 4401
 
 
-async def test_a_proof_that_was_made_for_another_port_is_refused(http: httpx.AsyncClient) -> None:
-    """An impostor on another port cannot pass the editor's proof on to the gateway."""
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "127.0.0.2:{port}", "[::1]:{port}", "localhost:{port}", ""])
+async def test_a_proof_that_was_made_for_another_address_is_refused(http: httpx.AsyncClient, address: str) -> None:
+    """An impostor on another port, or on another address with the same port, cannot pass the editor's proof on."""
     async with await dial(url(http)) as socket:
         with pytest.raises(ConnectionClosed):
-            await greet(socket, url(http), token(), address="127.0.0.1:1")
+            await greet(socket, url(http), token(), address=address.format(port=http.base_url.port))
         assert await close_code(socket) == 4401
 
 

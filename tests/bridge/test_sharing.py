@@ -28,7 +28,7 @@ from tests.bridge.scripted_editor import (
     text,
 )
 from tests.workers.server_process import RunningServer, running_server, until
-from toolgate.config import Secret
+from toolgate.config import VSCODE, ModelConfig, Secret, TargetConfig
 from toolgate.config.settings import VscodeSettings
 
 TOOLS = [{"name": "get_weather", "description": "", "input_schema": WEATHER, "tags": ["vscode_web"]}]
@@ -154,6 +154,30 @@ async def test_a_node_that_starts_later_learns_of_windows(tmp_path: Path) -> Non
         redis = Secret(server.url)
         async with gateway(redis=redis) as near, editor(url(near)), gateway(redis=redis) as late:
             await lists(late, "gpt-4o")
+
+
+async def test_the_death_of_a_node_is_noticed_and_its_window_joins_another(tmp_path: Path) -> None:
+    async def script(window: ScriptedEditor, asked: Frame) -> AsyncGenerator[Frame, None]:
+        yield delta(*text("Once"))
+        await asyncio.Event().wait()
+
+    mine = ModelConfig(name="mine", targets=(TargetConfig(upstream=VSCODE, model="gpt-4o"),))
+    with running_redis(tmp_path) as redis, running_server(tmp_path, f"redis: {redis.url}\n") as node:
+        await asyncio.to_thread(node.announced)
+        async with gateway(redis=Secret(redis.url), models=(mine,)) as far:
+            async with editor(node.url, id="same", script=script) as window:
+                await lists(far, "gpt-4o")
+                asking = asyncio.ensure_future(ask(far, "openai_chat", "mine", True))
+                await window.received("ask")
+                node.process.kill()
+                answer = await asking
+                assert (answer.text, "in mid-answer" in answer.raw) == ("Once", True)
+                await window.closed()
+            refused = await ask(far, "openai_chat", "mine", False)
+            assert (refused.status, "no_editor" in refused.raw) == (503, True)
+            await lists(far, "gpt-4o", listed=False)
+            async with editor(url(far), id="same"):
+                assert (await ask(far, "openai_chat", "mine", False)).text == "You said: Hi"
 
 
 def test_the_windows_and_questions_of_killed_workers_are_gone(tmp_path: Path) -> None:

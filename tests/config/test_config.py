@@ -685,6 +685,9 @@ class TestReload:
         with pytest.raises(ConfigError, match="rules: deny tools delete_"):
             diff(old, written(beginning))
         assert diff(written(f"{beginning}\n\n"), written(beginning)).removed == ()
+        asks = written(f"{beginning}vscode:\n  enabled: true\n  tools: ask\n")
+        with pytest.raises(ConfigError, match=r"vscode\.tools: ask, now allow"):
+            diff(asks, written(f"{beginning}vscode:\n  enabled: true\n"))
 
     def test_the_last_key_of_a_file_may_be_deleted(self, written: Any) -> None:
         assert diff(written(f"{self.LIMITED}- {{name: b, key: l}}\n"), written(self.LIMITED)).removed == ("keys.b",)

@@ -10,7 +10,8 @@ from typing import Any
 from toolgate.api.editor_approvals import EditorApprovals
 from toolgate.auth.authenticator import PUBLIC
 from toolgate.bridge.frames import MAX_FRAME
-from toolgate.bridge.session import Admission, EditorSession, SessionOptions
+from toolgate.bridge.handshake import Admission
+from toolgate.bridge.session import EditorSession, SessionOptions
 from toolgate.bridge.sharing import WindowSharing
 from toolgate.bridge.windows import EditorWindow, EditorWindows
 from toolgate.config import is_loopback
@@ -39,11 +40,16 @@ class BridgeEndpoints:
         self._approvals: EditorApprovals | None = None
         self._timeouts = WebSocketTimeouts()
         self._token = ""
-        self._open = 0
+        self._sessions: set[EditorSession] = set()
 
     def use_token(self, token: str) -> None:
         """Let editors of this machine join by this token; without one they need a key."""
         self._token = token
+
+    def end_all(self, code: int, reason: str) -> None:
+        """Close the connections of all editors."""
+        for session in self._sessions:
+            session.end(code, reason)
 
     def show_approvals(self, approvals: EditorApprovals) -> None:
         """Show approvals in the windows that join from now on."""
@@ -71,13 +77,11 @@ class BridgeEndpoints:
 
     async def _connect(self, call: Request, options: SessionOptions, approvals: EditorApprovals | None) -> None:
         admission = self._admit(call)
-        if self._open >= _MAX_SOCKETS:
+        if len(self._sessions) >= _MAX_SOCKETS:
             raise Overloaded("Too many editors are connected already.", code="too_many_websockets", retry_after=5)
-        sessions: list[EditorSession] = []
 
         def drain() -> None:
-            for session in sessions:
-                session.end(GOING_AWAY, "The server is shutting down.")
+            session.end(GOING_AWAY, "The server is shutting down.")
 
         socket = accept(call.exchange, self._timeouts, drain, _LIMITS)
         socket.busy = True  # the session has a heartbeat of its own
@@ -103,12 +107,11 @@ class BridgeEndpoints:
             on_change=changed,
             on_leave=left,
         )
-        sessions.append(session)
-        self._open += 1
+        self._sessions.add(session)
         try:
             await session.serve()
         finally:
-            self._open -= 1
+            self._sessions.discard(session)
 
     def _admit(self, call: Request) -> Admission:
         """Decide how the editor may join; what a request may not do is refused before the upgrade."""
@@ -117,15 +120,25 @@ class BridgeEndpoints:
             raise Forbidden("Web pages may not open the bridge.", code="origin_not_allowed")
         if call.caller is not PUBLIC:
             return Admission(owner=call.caller.name)
-        host = (exchange.header(b"host") or "").rpartition(":")[0] or exchange.header(b"host") or ""
-        if not is_loopback(exchange.client_host) or not is_loopback(host):
+        if not is_loopback(exchange.client_host) or not is_loopback(_host_name(exchange.header(b"host") or "")):
             raise Unauthenticated("An editor on another machine needs a key with the scope bridge.")
         if not self._token:
             raise Forbidden(
                 "The token file of the bridge cannot be used (the server's log says why): join with a key.",
                 code="no_bridge_token",
             )
-        return Admission(token=self._token, port=exchange.server_port)
+        return Admission(token=self._token, address=_address(*exchange.server_address))
+
+
+def _host_name(header: str) -> str:
+    """Return a Host header without its port; an IPv6 address is in brackets."""
+    return header.rpartition("]")[0] if header.startswith("[") else header.partition(":")[0]
+
+
+def _address(host: str, port: int) -> str:
+    """Write an address as an editor dials it; a listener for both versions of IP shows IPv4 addresses as mapped ones."""
+    host = host.removeprefix("::ffff:")
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _window_json(window: EditorWindow) -> dict[str, Any]:

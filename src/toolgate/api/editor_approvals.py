@@ -60,7 +60,7 @@ class EditorApprovals:
         if session.state.lends.approvals and session not in self._shown:
             self._shown[session] = set()
             self._changed.set()
-            if self._watching is None or self._watching.done():
+            if self._watching is None:
                 self._watching = asyncio.get_running_loop().create_task(self._watch())
         elif not session.state.lends.approvals:
             self.window_left(session)
@@ -111,16 +111,17 @@ class EditorApprovals:
         return _Person(caller.name, "admin" in caller.scopes)
 
     async def _watch(self) -> None:
-        """Compare what waits with what is shown, at every change, as long as a window wants to see it."""
+        """Compare what waits with what is shown, at every change, while windows want to see it."""
         async with self._pubsub.subscribe(CHANGED) as published:
-            while self._shown:
+            while True:
                 published.clear()
                 self._changed.clear()
                 with suppress(ToolgateError):  # the storage is away: it is read at the next look
                     for session in tuple(self._shown):
                         await self._show(session)
                 waiting = [asyncio.ensure_future(one.wait()) for one in (published, self._changed)]
-                await asyncio.wait(waiting, timeout=_POLL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                seconds = _POLL_SECONDS if self._shown else None
+                await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
                 for one in waiting:
                     one.cancel()
 

@@ -13,6 +13,7 @@ from toolgate.bridge.token_file import load_token, token_path
 from toolgate.bridge.windows import EditorWindows
 from toolgate.config import Config
 from toolgate.config.settings import VscodeSettings
+from toolgate.http.websocket import GOING_AWAY
 from toolgate.pubsub.redis_bus import RedisBus
 from toolgate.telemetry.logs import Logger
 from toolgate.workers.client import SupervisorClient
@@ -42,6 +43,11 @@ class BridgeService:
         return self._endpoints.endpoints(
             SessionOptions(asks=settings.concurrency) if settings.enabled else None, settings.approvals
         )
+
+    def apply(self, settings: VscodeSettings) -> None:
+        """Use new settings: editors that may not be here any more leave."""
+        if not settings.enabled:
+            self._endpoints.end_all(GOING_AWAY, "The bridge was turned off.")
 
     async def open(self) -> None:
         """Read or make the token file; without it editors of this machine need a key."""

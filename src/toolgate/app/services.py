@@ -137,6 +137,7 @@ class Services:
         self.records.configure(config)
         if self.tools is not None and site.tool_policies is not None:
             self.tools.apply(site.tool_policies)
+        self.bridge.apply(config.vscode)
         self.keys.configure(config)
 
     def _cancel_run(self, run: str) -> bool:

@@ -93,9 +93,9 @@ class ToolService:
             RegistrationStore(database), sources.registered, self._publish_change, self._schemas
         )
         windows = windows or EditorWindows()
-        lent = VscodeToolSource(windows, config.vscode.tool_seconds, self._schemas)
+        self._lent = VscodeToolSource(windows, config.vscode.tool_seconds, self._schemas)
         self.registry = ToolRegistry(
-            [*sources.configured(), *extra, self._registered, lent], self._schemas, prefixes=sources.prefixes()
+            [*sources.configured(), *extra, self._registered, self._lent], self._schemas, prefixes=sources.prefixes()
         )
         self._webhook = make_webhook(config.tools, telemetry)
 
@@ -162,11 +162,12 @@ class ToolService:
         ]
 
     def apply(self, policies: ToolPolicies) -> None:
-        """Use these policies from now on; sources change only at a restart."""
+        """Use these policies from now on; other sources than the editors change only at a restart."""
         self._policies = policies
         self.approvals.renew(policies.approval_policy(self._stored_keys), policies.approval_options)
         self.tool_runs.configure(policies.run_defaults)
         self._runner.configure(policies.result_limits)
+        self._lent.configure(policies.config.vscode.tool_seconds)
 
     def count_keys(self, stored: Iterable[KeySettings]) -> None:
         """Count the keys of the database, on which the policy of self-approval depends."""

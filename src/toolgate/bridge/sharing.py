@@ -45,10 +45,12 @@ from toolgate.conversation import ids
 from toolgate.conversation.errors import Overloaded, UpstreamRejected, UpstreamUnreachable
 from toolgate.scheduling import FairSlots, QueueFull
 
-ALIVE_SECONDS = 5.0
+ALIVE_SECONDS = 2.0
 """How often a process says that it is alive, on a bus that does not notice by itself."""
 
 GONE_SECONDS = 16.0
+"""After how much silence a process is gone, if the bus has not noticed that it receives nothing."""
+
 _SLOT_SECONDS = 8.0  # less than an editor may take to start
 _MAX_WINDOWS = 1024
 
@@ -169,10 +171,15 @@ class WindowSharing:
             self._bus.send(to, encode_bus_message(message))
 
     async def _beat(self) -> None:
-        """Say that this process is alive, and drop those that have not said so for long."""
+        """Say that this process is alive, and drop those that have not said so for long.
+
+        The members whose windows are used here are also addressed one by one: so the bus finds those that are gone.
+        """
         clock = asyncio.get_running_loop().time
         while True:
-            self._send(None, MemberAlive(tuple(self._own)))
+            alive = MemberAlive(tuple(self._own))
+            for member in (None, *self._remote):
+                self._send(member, alive)
             await asyncio.sleep(ALIVE_SECONDS)
             for member in [one for one, at in self._seen.items() if clock() - at > GONE_SECONDS]:
                 self._lose_member(member)
@@ -211,8 +218,7 @@ class WindowSharing:
 
     def _add(self, sender: str, state: WindowState) -> None:
         for own in tuple(self._own.values()):
-            same = own.state.window.id == state.window.id and own.state.owner == state.owner
-            if same and own.state.since < state.since:
+            if own.state.is_same_window(state) and own.state.since < state.since:
                 own.end(REPLACED, "The window has connected again.")
         windows = self._remote.setdefault(sender, {})
         if remote := windows.get(state.session):
@@ -260,6 +266,8 @@ class WindowSharing:
         try:
             await session.pass_on(bytes(opened.frame))
         except UpstreamRejected as fault:
+            session.unroute(opened.id)
+            self._served.get(member, {}).pop(opened.id, None)
             relayed.end()
             self._send(member, ExchangeFailed(opened.id, "too_large", fault.message))
         except UpstreamUnreachable:

@@ -39,6 +39,10 @@ class WindowState(Struct, frozen=True):
         name = self.editor.name or "The editor"
         return f"{name} ({', '.join(self.window.folders[:3])})" if self.window.folders else name
 
+    def is_same_window(self, other: "WindowState") -> bool:
+        """Whether both are connections of one window."""
+        return self.window.id == other.window.id and self.owner == other.owner
+
 
 class EditorWindow(Protocol):
     """A window that can be asked."""

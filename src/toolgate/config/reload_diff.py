@@ -89,6 +89,8 @@ def _lost_checks(old: Config, new: Config) -> list[str]:
         for name in ("default", "read_only", "open_world")
         if _STANCES.index(getattr(now, name)) < _STANCES.index(getattr(before, name))
     ]
+    if _STANCES.index(new.vscode.tools) < _STANCES.index(old.vscode.tools):
+        gone.append(f"vscode.tools: {old.vscode.tools}, now {new.vscode.tools}")
     return gone
 
 

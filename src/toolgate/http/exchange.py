@@ -78,10 +78,10 @@ class Exchange:
         return str(client[0]) if client else ""
 
     @property
-    def server_port(self) -> int:
-        """The port on which the request arrived; 0 if it is not known."""
+    def server_address(self) -> tuple[str, int]:
+        """The host and port that the connection has reached; empty and 0 if they are not known."""
         server = self._scope.get("server")
-        return int(server[1] or 0) if server else 0
+        return (str(server[0]), int(server[1] or 0)) if server else ("", 0)
 
     def extension(self, name: str) -> Any:
         """Return the ASGI extension of this name, None if there is none."""

@@ -1,7 +1,8 @@
 """Carry messages between processes through Redis: to one member, or to all others.
 
 A message to a member is published on a channel of its own; none is stored, so that what is sent while Redis is away is lost,
-and those who wait for an answer get an error. It must not know what messages mean.
+and those who wait for an answer get an error. Redis counts the receivers: a member whose channel nobody receives is gone.
+It must not know what messages mean.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ class RedisBus:
         self._member = ""
         self._receive: Callable[[str, bytes], None] = lambda sender, body: None
         self._lost: Callable[[str | None], None] = lambda member: None
-        self._unsent: deque[tuple[str, bytes]] = deque()
+        self._unsent: deque[tuple[str | None, bytes]] = deque()
         self._unsent_bytes = 0
         self._sender: asyncio.Task[None] | None = None
         self._receiver: asyncio.Task[None] | None = None
@@ -44,7 +45,7 @@ class RedisBus:
         if self._unsent_bytes + len(message) > _MAX_UNSENT_BYTES:
             self._drop()
             return
-        self._unsent.append((CHANNEL if to is None else f"{CHANNEL}:{to}", message))
+        self._unsent.append((to, message))
         self._unsent_bytes += len(message)
         if self._sender is None or self._sender.done():
             self._sender = asyncio.get_running_loop().create_task(self._send())
@@ -62,13 +63,17 @@ class RedisBus:
 
     async def _send(self) -> None:
         while self._unsent:
-            channel, message = self._unsent.popleft()
+            to, message = self._unsent.popleft()
             self._unsent_bytes -= len(message)
+            channel = CHANNEL if to is None else f"{CHANNEL}:{to}"
             try:
                 async with asyncio.timeout(_SEND_SECONDS):
-                    await self._redis.publish(channel, self._member.encode() + _SEPARATOR + message)
+                    receivers = await self._redis.publish(channel, self._member.encode() + _SEPARATOR + message)
             except redis_errors():
                 self._drop()
+            else:
+                if to is not None and not receivers:
+                    self._lost(to)
 
     def _drop(self) -> None:
         self._unsent.clear()

@@ -64,6 +64,14 @@ class VscodeToolSource:
         self._unsubscribe = self._windows.subscribe(self._update)
         self._update()
 
+    def configure(self, seconds: float) -> None:
+        """Let calls take so many seconds from now on."""
+        if seconds != self._seconds:
+            self._seconds = seconds
+            self._known = [(lent, VscodeTool(self._windows, lent, seconds)) for lent, _ in self._known]
+            self._update()
+            self._on_change()
+
     async def aclose(self) -> None:
         """Stop watching: the windows belong to the bridge."""
         self._unsubscribe()

@@ -1,0 +1,76 @@
+"""Keep of what an editor lends what can be used, and of everything no more than a bound. Pure."""
+
+import re
+
+from msgspec.structs import replace
+
+from toolgate.bridge.frames import EditorIdentity, LentModel, LentTool, WindowDescription
+
+OWN_VENDOR, OWN_TOOLS = "toolgate", "mcp_toolgate_"
+"""What an editor has from us is not taken back: requests would go round in a ring."""
+
+MAX_MODELS, MAX_TOOLS = 256, 1024
+_MAX_FOLDERS, _MAX_CONTEXT, _MAX_CONTEXT_TEXT = 32, 64, 256
+_MAX_NAME, _MAX_DESCRIPTION, _MAX_TAGS = 128, 16 * 1024, 32
+_BLANK = re.compile(r"\s")
+_TOOL_NAME = re.compile(r"[\w-]+")
+
+
+def usable_models(items: tuple[LentModel, ...]) -> tuple[LentModel, ...]:
+    """Return the models that can be asked: named, with room for a prompt, not denied by the person, and not our own."""
+    return tuple(
+        [
+            replace(one, name=one.name[:_MAX_NAME], version=one.version[:_MAX_NAME])
+            for one in items[:MAX_MODELS]
+            if one.access is not False and one.max_input_tokens > 0 and one.vendor != OWN_VENDOR and _is_named(one)
+        ]
+    )
+
+
+def _is_named(model: LentModel) -> bool:
+    name = model.vendor + model.id + model.family
+    return (
+        bool(model.vendor and model.id)
+        and "/" not in model.vendor
+        and len(name) <= _MAX_NAME
+        and name.isprintable()
+        and not _BLANK.search(name)
+    )
+
+
+def usable_tools(items: tuple[LentTool, ...]) -> tuple[LentTool, ...]:
+    """Return the tools that can be called: named as the editor itself demands, and not our own."""
+    return tuple(
+        [
+            replace(
+                one,
+                description=one.description[:_MAX_DESCRIPTION],
+                tags=tuple([tag[:_MAX_NAME] for tag in one.tags[:_MAX_TAGS]]),
+            )
+            for one in items[:MAX_TOOLS]
+            if _TOOL_NAME.fullmatch(one.name) and len(one.name) <= _MAX_NAME and not one.name.startswith(OWN_TOOLS)
+        ]
+    )
+
+
+def bounded_identity(editor: EditorIdentity) -> EditorIdentity:
+    """Return the editor's name and version, as long as they may be in messages to people."""
+    return EditorIdentity(editor.name[:_MAX_NAME], editor.version[:_MAX_NAME])
+
+
+def bounded_window(window: WindowDescription) -> WindowDescription:
+    """Return the description with as many folders and context keys as are kept."""
+    context = {
+        name[:_MAX_NAME]: value
+        for name, value in list(window.context.items())[:_MAX_CONTEXT]
+        if _is_context_value(value)
+    }
+    folders = tuple([one[:_MAX_NAME] for one in window.folders[:_MAX_FOLDERS]])
+    remote = window.remote[:_MAX_NAME] if window.remote is not None else None
+    return replace(window, folders=folders, remote=remote, context=context)
+
+
+def _is_context_value(value: object) -> bool:
+    if isinstance(value, list):
+        return len(value) <= _MAX_FOLDERS and all(isinstance(one, str) and _is_context_value(one) for one in value)
+    return isinstance(value, (bool, int, float)) or (isinstance(value, str) and len(value) <= _MAX_CONTEXT_TEXT)
