@@ -8,7 +8,8 @@ from typing import Any, Unpack
 
 from toolgate.tools.authoring.cancellation import CancellationToken, CancellationTokenSource, Disposable
 from toolgate.tools.authoring.definition import LanguageModelTool, ToolDecoratorOptions
-from toolgate.tools.authoring.registry import Registry, current_registry, tool
+from toolgate.tools.authoring.registry import PythonToolRegistry as Registry
+from toolgate.tools.authoring.registry import current_registry, tool
 from toolgate.tools.authoring.result_parts import (
     ConfirmationMessages,
     LanguageModelDataPart,

@@ -34,7 +34,7 @@ from toolgate.http.exchange import Exchange
 from toolgate.http.listener import listening
 from toolgate.http.request_cycle import RequestResponseCycle
 from toolgate.testing import Entry, ScriptedModel
-from toolgate.upstreams.catalog import Capabilities
+from toolgate.upstreams.catalog import ModelCapabilities
 
 every_client = pytest.mark.parametrize("client", CLIENTS)
 every_upstream = pytest.mark.parametrize("upstream", UPSTREAMS)
@@ -368,7 +368,9 @@ async def test_results_among_the_input_items_have_a_status(stage: Stage) -> None
 async def test_every_list_of_models_has_the_context_window_only_if_it_is_known(stage: Stage) -> None:
     local = ModelConfig(name="here", targets=(TargetConfig(upstream=BUILTIN, model="local"),))
     small = ModelConfig(
-        name="small", targets=(TargetConfig(upstream=BUILTIN, model="echo"),), capabilities=Capabilities(context=4096)
+        name="small",
+        targets=(TargetConfig(upstream=BUILTIN, model="echo"),),
+        capabilities=ModelCapabilities(context=4096),
     )
     unknown = ModelConfig(name="unknown", targets=(TargetConfig(upstream=BUILTIN, model="echo"),))
     config = Config(

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from toolgate.approvals import Approval, ApprovalLimits, ApprovalPolicy, ApprovalService, ToolGrant
+from toolgate.approvals import Approval, ApprovalLimits, ApprovalPolicy, ApprovalService, StandingApproval
 from toolgate.storage.approvals import ApprovalStore
 from toolgate.storage.database import Database
 from toolgate.tools.tool import Annotations, CallPreview, Invocation, ProposedCall, Stance, ToolSpec
@@ -51,11 +51,11 @@ def call(
 
 
 @asynccontextmanager
-async def open_store(path: Path | None = None) -> AsyncIterator[ApprovalStore[Approval, ToolGrant]]:
+async def open_store(path: Path | None = None) -> AsyncIterator[ApprovalStore[Approval, StandingApproval]]:
     """A store on disk, or in memory."""
     database = Database(path)
     try:
-        yield ApprovalStore(database, Approval, ToolGrant)
+        yield ApprovalStore(database, Approval, StandingApproval)
     finally:
         await database.aclose()
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.approvals.builders import BROWSES, READS, Clock, call, open_service, tool
-from toolgate.approvals import Approval, ApprovalLimits, ApprovalPolicy, ApprovalRule, ApprovalService, ToolGrant
+from toolgate.approvals import Approval, ApprovalLimits, ApprovalPolicy, ApprovalRule, ApprovalService, StandingApproval
 from toolgate.approvals.record import Level
 from toolgate.conversation.errors import ClientFault, Conflict, Forbidden, InvalidRequest, NotFound
 from toolgate.storage.approvals import ApprovalStore
@@ -326,7 +326,7 @@ async def test_everything_can_be_denied_at_once_and_only_ones_own() -> None:
         assert (await service.decide(call(caller="bob"))).reason == "A person denied this call."
 
 
-class Watched(ApprovalStore[Approval, ToolGrant]):
+class Watched(ApprovalStore[Approval, StandingApproval]):
     """Tells when three have looked in vain and wait."""
 
     def __init__(self, *given: Any) -> None:
@@ -345,7 +345,7 @@ class Watched(ApprovalStore[Approval, ToolGrant]):
 class TestWaiting:
     async def test_who_waits_is_woken_at_once(self) -> None:
         database = Database(None)
-        store = Watched(database, Approval, ToolGrant)
+        store = Watched(database, Approval, StandingApproval)
         service = ApprovalService(ApprovalPolicy(), store, poll_seconds=3600)
         pending = await service.decide(call())
         assert pending.approval is not None
@@ -382,7 +382,7 @@ class TestWaiting:
                 return await super().change(work)
 
         database = Counting(None)
-        service = ApprovalService(ApprovalPolicy(), ApprovalStore(database, Approval, ToolGrant))
+        service = ApprovalService(ApprovalPolicy(), ApprovalStore(database, Approval, StandingApproval))
         pending = await service.decide(call())
         assert pending.approval is not None
         pauses: list[float] = []

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.approvals.builders import Clock, call, tool
-from toolgate.approvals import Approval, ApprovalLimits, ApprovalPolicy, ApprovalService, ToolGrant
+from toolgate.approvals import Approval, ApprovalLimits, ApprovalPolicy, ApprovalService, StandingApproval
 from toolgate.approvals.record import NEXT, Level, State
 from toolgate.conversation.errors import ToolgateError
 from toolgate.storage.approvals import ApprovalStore
@@ -34,7 +34,7 @@ class Questions(RuleBasedStateMachine):
         self.runner = asyncio.Runner()
         self.clock = Clock()
         self.database = Database(None)
-        store = ApprovalStore(self.database, Approval, ToolGrant)
+        store = ApprovalStore(self.database, Approval, StandingApproval)
         self.service = ApprovalService(POLICIES[0], store, options=TERMS, now=self.clock)
         self.before: dict[str, Approval] = {}
         self.allowed: set[str] = set()

@@ -15,7 +15,7 @@ from sqlalchemy import text
 from tests.chaos.disk import Image, count, image, log_of, ruins, unsynced
 from tests.runs.processes import WANTS, Server, calling, server, until
 from tests.storage.test_approvals import approved, question
-from toolgate.approvals.record import Approval, ToolGrant
+from toolgate.approvals.record import Approval, StandingApproval
 from toolgate.runs.sqlite_steps import DbosSqliteEngine
 from toolgate.runs.step_records import RunSteps
 from toolgate.runs.workflows import DbosExecutor
@@ -23,7 +23,7 @@ from toolgate.storage.approvals import ApprovalStore
 from toolgate.storage.conversations import ConversationStore, StoredConversation
 from toolgate.storage.database import Database
 from toolgate.storage.hidden_turns import HiddenTurnStore
-from toolgate.storage.idempotency import IdempotencyStore, StoredAnswer
+from toolgate.storage.idempotency import IdempotencyStore, StoredIdempotentAnswer
 from toolgate.storage.keys import KeyStore, StoredKey
 from toolgate.storage.responses import ResponseStore, StoredResponse
 from toolgate.storage.runs import RunStore
@@ -46,7 +46,7 @@ def telling(tmp_path: Path) -> None:
 
 async def deeds(database: Database) -> AsyncIterator[tuple[str, str]]:
     """Writes of every kind that somebody relies on; each is told once it is acknowledged, as what can be counted."""
-    conversations, approvals = ConversationStore(database), ApprovalStore(database, Approval, ToolGrant)
+    conversations, approvals = ConversationStore(database), ApprovalStore(database, Approval, StandingApproval)
     idempotency, rounds = IdempotencyStore(database), HiddenTurnStore(database)
     await conversations.create(StoredConversation("c", "ann", 1, {}), [])
     yield "SELECT count(*) FROM conversations WHERE id = ?", "c"
@@ -63,7 +63,7 @@ async def deeds(database: Database) -> AsyncIterator[tuple[str, str]]:
     yield "SELECT count(*) FROM api_keys WHERE id = ?", "key"
     await idempotency.claim("ann", "claimed", b"d", "n", b"s")
     yield "SELECT count(*) FROM idempotency WHERE key = ?", "claimed"
-    await idempotency.keep("ann", "claimed", "n", StoredAnswer(200, [], b"x" * 9000), b"s")
+    await idempotency.keep("ann", "claimed", "n", StoredIdempotentAnswer(200, [], b"x" * 9000), b"s")
     yield "SELECT count(*) FROM idempotency WHERE answer IS NOT NULL AND key = ?", "claimed"
     await rounds.keep("ann", ["round"], [])
     await rounds.start("ann", "round", "call_1")

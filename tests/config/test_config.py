@@ -16,7 +16,7 @@ from toolgate.config.settings import ECHO, LOCAL, ConfigFile, EmbeddedSettings, 
 from toolgate.conversation.request import RequestSettings, ThinkingConfig
 from toolgate.http.request_limits import RequestLimits as EdgeLimits
 from toolgate.upstreams.catalog import catalog
-from toolgate.upstreams.transport import Timeouts as TransportTimeouts
+from toolgate.upstreams.transport import UpstreamTimeouts as TransportTimeouts
 
 EXAMPLE = """
 server: {host: 127.0.0.1, port: 8080}

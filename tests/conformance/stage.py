@@ -18,7 +18,7 @@ from toolgate.http.listener import listening
 from toolgate.testing import Entry, FakeSource, FakeTool, Said
 from toolgate.text_tools.syntaxes import syntax
 from toolgate.tools.tool import Annotations
-from toolgate.upstreams.catalog import Capabilities
+from toolgate.upstreams.catalog import ModelCapabilities
 
 TEXT = "text"
 """The upstream whose model calls tools by writing text."""
@@ -40,7 +40,7 @@ _TOOLS = {
 def text_model(config: Config) -> Config:
     """Add the model that only writes text, behind the Chat upstream."""
     target = TargetConfig(upstream="openai_chat", model="played")
-    capabilities = Capabilities(images=False)
+    capabilities = ModelCapabilities(images=False)
     text = ModelConfig(
         name=TEXT, targets=(target,), retries=0, tools="emulated", syntax=SYNTAX, capabilities=capabilities
     )

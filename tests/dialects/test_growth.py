@@ -10,7 +10,7 @@ import pytest
 from tests.dialects.test_laws import DIALECTS, REPLY, question
 from toolgate.conversation.errors import MalformedResponse
 from toolgate.conversation.fragment_assembler import MAX_NAME, MAX_PARTS
-from toolgate.wire.stream_framing import Frame
+from toolgate.wire.stream_framing import StreamFrame
 
 CHAT = DIALECTS["openai_chat"].upstream
 OPEN = [
@@ -23,18 +23,18 @@ def listener(kind: str) -> Any:
     return CHAT.relay(request, REPLY) if kind == "relayed" else CHAT.decoder(request)
 
 
-def frames(*entries: dict[str, Any], count: int = 1) -> list[Frame]:
+def frames(*entries: dict[str, Any], count: int = 1) -> list[StreamFrame]:
     """So many frames for each of these pieces of calls."""
     chunks = [{"choices": [{"index": 0, "delta": {"tool_calls": [entry]}}]} for entry in entries]
-    return [Frame(None, json.dumps(chunk).encode()) for chunk in chunks for _ in range(count)]
+    return [StreamFrame(None, json.dumps(chunk).encode()) for chunk in chunks for _ in range(count)]
 
 
-def feed(one: Any, sent: list[Frame]) -> None:
+def feed(one: Any, sent: list[StreamFrame]) -> None:
     for frame in sent:
         one.feed(frame)
 
 
-ORDERS: dict[str, Callable[[int], list[Frame]]] = {
+ORDERS: dict[str, Callable[[int], list[StreamFrame]]] = {
     "arguments before the name": lambda count: frames({"index": 0, "function": {"arguments": "x" * 300}}, count=count),
     "blanks without end": lambda count: [
         *frames({"index": 0, "id": "a", "function": {"name": "add", "arguments": "{"}}),
@@ -81,4 +81,4 @@ def test_a_name_that_grows_without_end_is_refused(kind: str) -> None:
 def test_an_answer_with_more_choices_than_can_be_asked_for_is_refused() -> None:
     chunks = [{"choices": [{"index": number, "delta": {"content": "x"}}]} for number in range(129)]
     with pytest.raises(MalformedResponse, match="128 choices"):
-        feed(listener("relayed"), [Frame(None, json.dumps(chunk).encode()) for chunk in chunks])
+        feed(listener("relayed"), [StreamFrame(None, json.dumps(chunk).encode()) for chunk in chunks])

@@ -35,7 +35,7 @@ from toolgate.conversation.reasoning_envelope import wrap_signature
 from toolgate.conversation.request import ModelRequest
 from toolgate.dialects.dialect import AnswerMetadata, Dialect, Quirks
 from toolgate.wire.jsontext import decode_body, decode_event, encode
-from toolgate.wire.stream_framing import Frame
+from toolgate.wire.stream_framing import StreamFrame
 
 FOLDERS = sorted(path.parent.name for path in Path(toolgate.dialects.__path__[0]).glob("*/__init__.py"))
 REPLY = AnswerMetadata("reply_1", 1_700_000_000, "public-name")
@@ -75,9 +75,9 @@ def streamed(dialect: Dialect, response: ModelResponse, request: ModelRequest, s
     return b"".join([encoder.encode(event) for event in run_events(response, size)])
 
 
-def frames_of(dialect: Dialect, data: bytes, sizes: list[int] | None = None) -> list[Frame]:
+def frames_of(dialect: Dialect, data: bytes, sizes: list[int] | None = None) -> list[StreamFrame]:
     """The frames in some bytes that come in pieces of these sizes, over and over."""
-    frames: list[Frame] = []
+    frames: list[StreamFrame] = []
     framing, position = dialect.frame_decoder(), 0
     for size in itertools.cycle(sizes or [len(data) or 1]):
         if position >= len(data):
@@ -87,7 +87,7 @@ def frames_of(dialect: Dialect, data: bytes, sizes: list[int] | None = None) -> 
     raise AssertionError("sizes never run out")
 
 
-def decode_frames(dialect: Dialect, frames: list[Frame], request: ModelRequest) -> list[StepEvent]:
+def decode_frames(dialect: Dialect, frames: list[StreamFrame], request: ModelRequest) -> list[StepEvent]:
     """What the dialect's upstream codec understands."""
     decoder = dialect.upstream.decoder(request)
     return [event for frame in frames for event in decoder.feed(frame)] + decoder.end()

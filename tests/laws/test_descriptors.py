@@ -38,7 +38,7 @@ from toolgate.tools.workers.process import WorkerLimits
 from toolgate.upstreams.local import frames as engine_frames
 from toolgate.upstreams.local import process as engine_process
 from toolgate.upstreams.local.process import EngineFault, EngineProcess
-from toolgate.upstreams.transport.address import Origin
+from toolgate.upstreams.transport.address import UpstreamOrigin
 from toolgate.upstreams.transport.dial import dial
 from toolgate.workers.process import ServerWorkerProcess, WorkerStart
 
@@ -192,7 +192,7 @@ async def _awaited(step: Awaitable[Any]) -> Any:
 
 async def python_tool(case: Case) -> None:
     pool = WorkerPool(WorkerLimits(workers=2, grace=0.01))
-    question = frames.DescribeFrame(CodeLocation("none", path="/none"))
+    question = frames.ToolWorkerDescribeFrame(CodeLocation("none", path="/none"))
     await asyncio.gather(*[case.cancelled(pool.request(question)) for _ in range(2)])
     await case.cancelled(pool.aclose())
     await pool.aclose()
@@ -249,7 +249,7 @@ async def outbound_socket(case: Case) -> None:
 
     async def connect(port: int) -> None:
         addresses = ["127.0.0.1"] if case.behaviour in ("echo", "exit") else ["127.0.0.1", "127.0.0.2", "::1"]
-        origin = Origin("http", "127.0.0.1", port)
+        origin = UpstreamOrigin("http", "127.0.0.1", port)
         connection = await dial(origin, None, None, 10.0, Socket, addresses)  # type: ignore[arg-type]
         made.append(cast(Socket, connection))
 

@@ -27,7 +27,7 @@ from toolgate.http.listener import listening
 from toolgate.http.origins import OriginPolicy
 from toolgate.limits import KeyLimits, LocalBudgets, LocalCounters, Reservation
 from toolgate.limits.admission import AdmissionControl
-from toolgate.limits.idempotency import Idempotency, IdempotencyOptions
+from toolgate.limits.idempotency import Idempotency, IdempotencyLimits
 from toolgate.storage.database import Database
 from toolgate.storage.idempotency import IdempotencyStore
 from toolgate.storage.spending import SpendingStore
@@ -108,7 +108,7 @@ async def limited_server(
     limits: dict[str, KeyLimits] | None = None,
     *,
     path: Path | None = None,
-    idempotency: IdempotencyOptions = IdempotencyOptions(),  # noqa: B008  # an immutable value
+    idempotency: IdempotencyLimits = IdempotencyLimits(),  # noqa: B008  # an immutable value
     lease: float = 30.0,
     more: Sequence[Endpoint] = (),
     **options: Any,

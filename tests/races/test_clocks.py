@@ -28,7 +28,12 @@ from toolgate.storage.conversation_locks import ConversationLocks
 from toolgate.storage.conversations import ConversationStore, StoredConversation
 from toolgate.storage.database import Database
 from toolgate.storage.hidden_turns import HiddenTurnStore
-from toolgate.storage.idempotency import ClaimGranted, IdempotencyKeyInUse, IdempotencyStore, StoredAnswer
+from toolgate.storage.idempotency import (
+    IdempotencyClaimGranted,
+    IdempotencyKeyInUse,
+    IdempotencyStore,
+    StoredIdempotentAnswer,
+)
 from toolgate.storage.runs import AbandonedRun, LeaseLost, RunStore
 
 HOUR = 3600.0
@@ -191,7 +196,7 @@ async def test_a_request_under_a_key_is_carried_out_once(two: Two, whose: str, j
     here, there = [
         IdempotencyStore(node.database, lease=30, clock=node.wall, steady=node.steady) for node in (two.here, two.there)
     ]
-    assert await here.claim("ann", "k", b"d", "here", b"s") == ClaimGranted()
+    assert await here.claim("ann", "k", b"d", "here", b"s") == IdempotencyClaimGranted()
     two.set(whose, jump)
     for _ in range(6):
         assert await there.claim("ann", "k", b"d", "there", b"s") == IdempotencyKeyInUse()
@@ -199,9 +204,9 @@ async def test_a_request_under_a_key_is_carried_out_once(two: Two, whose: str, j
         assert await here.renew("ann", "k", "here")
     assert await there.claim("ann", "k", b"d", "there", b"s") == IdempotencyKeyInUse()
     two.wait(31)
-    assert await there.claim("ann", "k", b"d", "there", b"s") == ClaimGranted(), "the other is dead"
-    assert not await here.keep("ann", "k", "here", StoredAnswer(200, [], b"late"), b"s")
-    kept = StoredAnswer(200, [], b"answer")
+    assert await there.claim("ann", "k", b"d", "there", b"s") == IdempotencyClaimGranted(), "the other is dead"
+    assert not await here.keep("ann", "k", "here", StoredIdempotentAnswer(200, [], b"late"), b"s")
+    kept = StoredIdempotentAnswer(200, [], b"answer")
     assert await there.keep("ann", "k", "there", kept, b"s")
     two.set(whose, -jump)
     assert await here.claim("ann", "k", b"d", "again", b"s") == kept

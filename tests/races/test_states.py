@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from tests.approvals.builders import Clock, call
-from toolgate.approvals import Approval, ApprovalLimits, ApprovalPolicy, ApprovalService, ToolGrant
+from toolgate.approvals import Approval, ApprovalLimits, ApprovalPolicy, ApprovalService, StandingApproval
 from toolgate.approvals.record import NEXT, State
 from toolgate.conversation.errors import ToolgateError
 from toolgate.storage.approvals import ApprovalStore
@@ -51,7 +51,7 @@ class Node:
     def __init__(self, name: str, database: Database, clock: Clock) -> None:
         self.database = database
         self.runs = RunStore(database, name, lease_seconds=LEASE, clock=clock, steady=clock)
-        ledger = ApprovalStore(database, Approval, ToolGrant)
+        ledger = ApprovalStore(database, Approval, StandingApproval)
         terms = ApprovalLimits(expiry_seconds=STANDS, max_pending_per_run=1000)
         self.desk = ApprovalService(ApprovalPolicy(), ledger, options=terms, now=clock)
         self.claim: StoredRun | None = None

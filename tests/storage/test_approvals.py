@@ -10,7 +10,7 @@ from typing import Any, get_args
 import pytest
 from msgspec.structs import replace
 
-from toolgate.approvals.record import Approval, ToolGrant
+from toolgate.approvals.record import Approval, StandingApproval
 from toolgate.storage.approvals import ApprovalStore, Order
 from toolgate.storage.database import Database
 
@@ -39,21 +39,21 @@ def question(id: str = "mcpr_1", **changes: Any) -> Approval:
     return Approval(**(fields | changes))
 
 
-def grant(id: str = "grant_1", **changes: Any) -> ToolGrant:
+def grant(id: str = "grant_1", **changes: Any) -> StandingApproval:
     fields: dict[str, Any] = {"caller": "ann", "tool": "t", "source": "python", "spec": "spec", "level": "always"}
-    return ToolGrant(**{"id": id, **fields, "place": "", "granted_by": "ann", "created": NOW, **changes})
+    return StandingApproval(**{"id": id, **fields, "place": "", "granted_by": "ann", "created": NOW, **changes})
 
 
 def approved(asked: Approval, by: str = "ann") -> Approval:
     return replace(asked, state="approved", answered_by=by, answered=NOW, level="once")
 
 
-def open_store(url: str) -> tuple[Database, ApprovalStore[Approval, ToolGrant]]:
+def open_store(url: str) -> tuple[Database, ApprovalStore[Approval, StandingApproval]]:
     database = Database(url)
-    return database, ApprovalStore(database, Approval, ToolGrant)
+    return database, ApprovalStore(database, Approval, StandingApproval)
 
 
-async def opened_store(url: str) -> tuple[Database, ApprovalStore[Approval, ToolGrant]]:
+async def opened_store(url: str) -> tuple[Database, ApprovalStore[Approval, StandingApproval]]:
     """One that has made its tables: two that do so at the same moment are not what is tested here."""
     database, store = open_store(url)
     await store.find("none", NOW)

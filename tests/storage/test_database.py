@@ -12,7 +12,7 @@ from toolgate.conversation.message import Message, Text
 from toolgate.storage.accepted_definitions import AcceptedDefinitionStore
 from toolgate.storage.database import Database, SqlConnection
 from toolgate.storage.hidden_turns import HiddenTurnStore
-from toolgate.storage.idempotency import ClaimGranted, IdempotencyStore, StoredAnswer
+from toolgate.storage.idempotency import IdempotencyClaimGranted, IdempotencyStore, StoredIdempotentAnswer
 from toolgate.storage.registrations import RegistrationStore
 from toolgate.storage.responses import ResponseStore
 from toolgate.storage.runs import RunStore
@@ -202,10 +202,10 @@ async def test_of_many_who_claim_a_key_on_two_nodes_one_carries_it_out(storage_u
     stores = [IdempotencyStore(database) for database in databases]
     for round in range(5):
         claims = [stores[n % 2].claim("ann", f"key{round}", b"digest", f"holder{n}", b"s") for n in range(30)]
-        claimed = [type(claim) is ClaimGranted for claim in await asyncio.gather(*claims)]
+        claimed = [type(claim) is IdempotencyClaimGranted for claim in await asyncio.gather(*claims)]
         assert claimed.count(True) == 1
         holder = f"holder{claimed.index(True)}"
-        answer = StoredAnswer(200, [(b"a", b"b")], b"body")
+        answer = StoredIdempotentAnswer(200, [(b"a", b"b")], b"body")
         assert await stores[0].keep("ann", f"key{round}", holder, answer, b"s")
         assert await stores[1].claim("ann", f"key{round}", b"digest", "late", b"s") == answer
     for database in databases:

@@ -8,7 +8,7 @@ import pytest
 
 from toolgate.storage.database import Database
 from toolgate.storage.latencies import LatencyFilter, LatencyStore, bucket, percentile
-from toolgate.storage.retention import Retention
+from toolgate.storage.retention import RetentionStore
 
 
 @pytest.fixture
@@ -45,6 +45,6 @@ async def test_counts_are_added_up_and_read_by_group_and_hour(database: Database
     assert [(one.names, one.total) for one in groups] == [({"hour": "2026-11-17T09", "key": "ann"}, {3: 7})]
     assert await store.groups(["model"], LatencyFilter(model="n")) == []
     assert await store.groups(["model"], LatencyFilter(until="2026-11-17T07")) == []
-    job = Retention(database, clock=lambda: 1_794_906_000.0 + 86_400)  # a day after 2026-11-17T09:00
+    job = RetentionStore(database, clock=lambda: 1_794_906_000.0 + 86_400)  # a day after 2026-11-17T09:00
     assert await job.sweep("hours", 1) == 4
     assert await job.forget("ann") == {"latency_counts": 2}

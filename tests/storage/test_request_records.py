@@ -155,7 +155,7 @@ async def test_records_go_after_their_days_and_above_their_number(
 ) -> None:
     monkeypatch.setattr(retention, "MOST_REQUESTS", 3)
     store = await put(database, *[request(-number * 86_400) for number in range(9)])
-    job = retention.Retention(database, clock=lambda: NOW)
+    job = retention.RetentionStore(database, clock=lambda: NOW)
     assert await job.sweep("requests", 5) == 6
     assert len(await ids(store, RequestFilter())) == 3
     assert await job.sweep("requests", 2) == 1
@@ -164,5 +164,5 @@ async def test_records_go_after_their_days_and_above_their_number(
 
 async def test_the_records_of_an_owner_are_forgotten(database: Database) -> None:
     store = await put(database, request(1), request(2, owner="bob"))
-    assert await retention.Retention(database).forget("ann") == {"request_records": 1}
+    assert await retention.RetentionStore(database).forget("ann") == {"request_records": 1}
     assert await ids(store, RequestFilter()) == ["r000002"]

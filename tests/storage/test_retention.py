@@ -12,7 +12,7 @@ from toolgate.storage.conversations import ConversationStore, StoredConversation
 from toolgate.storage.database import Database
 from toolgate.storage.invocations import InvocationFilter, InvocationStore
 from toolgate.storage.responses import ResponseStore, StoredResponse
-from toolgate.storage.retention import AT_ONCE, SWEEPS, Retention
+from toolgate.storage.retention import AT_ONCE, SWEEPS, RetentionStore
 from toolgate.storage.usage import StoredUsage, UsageStore
 
 DAY = 86_400.0
@@ -26,8 +26,8 @@ async def database(storage_url: str) -> AsyncIterator[Database]:
     await database.aclose()
 
 
-def retention(database: Database) -> Retention:
-    return Retention(database, clock=lambda: NOW)
+def retention(database: Database) -> RetentionStore:
+    return RetentionStore(database, clock=lambda: NOW)
 
 
 async def count(database: Database, table: str) -> int:

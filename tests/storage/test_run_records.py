@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from toolgate.storage.database import Database
 from toolgate.storage.keyset_page import TimeRange
 from toolgate.storage.responses import ResponseStore, StoredResponse
-from toolgate.storage.retention import Retention
+from toolgate.storage.retention import RetentionStore
 from toolgate.storage.run_records import CUT_OFF, STALE_SECONDS, RunFilter, RunRecord, RunRecordStore
 from toolgate.storage.runs import RunStore
 
@@ -125,7 +125,7 @@ async def test_the_request_of_a_run_goes_with_its_response(database: Database) -
     assert await store.request("resp1", "ann") == b"{}"
     assert await store.request("resp1", "bob") is None
     await responses.delete("ann", "resp1")
-    await Retention(database).sweep("responses", 1)
+    await RetentionStore(database).sweep("responses", 1)
     for number in (1, 2):
         assert await store.request(f"resp{number}", "ann") is None
         found = await store.find(f"run{number:04}", "ann")
@@ -145,7 +145,7 @@ async def test_ended_runs_go_after_their_days_and_all_of_an_owner_when_forgotten
     store = RunRecordStore(database)
     for number, (owner, ended) in enumerate((("ann", NOW), ("ann", None), ("bob", NOW))):
         await database.change(store.saving(run(number, owner=owner, ended=ended), [(0, "a")]))
-    job = Retention(database, clock=lambda: NOW + 40 * 86_400)
+    job = RetentionStore(database, clock=lambda: NOW + 40 * 86_400)
     assert await job.sweep("runs", 30) == 2
     assert await store.entries("run0000") == []
     assert await store.find("run0001", None) is not None

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from toolgate.tools.argument_check import MAX_ARGUMENTS, ArgumentCheck
+from toolgate.tools.argument_check import MAX_ARGUMENTS, ArgumentValidator
 from toolgate.tools.tool import ToolFailure, ToolSpec
 
 PATH = {"type": "string"}
@@ -13,7 +13,7 @@ PATH = {"type": "string"}
 
 def read(schema: dict[str, Any], text: str) -> dict[str, Any]:
     spec = ToolSpec(name="t", description="T.", source="python", input_schema=schema)
-    return asyncio.run(ArgumentCheck().read(spec, text))
+    return asyncio.run(ArgumentValidator().read(spec, text))
 
 
 NEEDY: dict[str, Any] = {"type": "object", "properties": {"path": PATH}, "required": ["path"]}

@@ -9,9 +9,9 @@ import pytest
 
 from tests.tools.fakes import FakeSource, FakeTool
 from toolgate.tools import schema_check
-from toolgate.tools.argument_check import MAX_EVALUATIONS, ArgumentCheck
+from toolgate.tools.argument_check import MAX_EVALUATIONS, ArgumentValidator
 from toolgate.tools.registry import ToolRegistry
-from toolgate.tools.schema_check import SchemaChecker, closed_schema
+from toolgate.tools.schema_check import ToolSchemaLinter, closed_schema
 from toolgate.tools.schema_complexity import SchemaComplexity
 from toolgate.tools.tool import InvalidArguments, ToolSpec
 
@@ -116,7 +116,7 @@ HOSTILE: dict[str, tuple[dict[str, Any], str]] = {
 def test_a_schema_that_stands_for_too_much_is_refused_before_a_validator_sees_it(name: str) -> None:
     schema, why = HOSTILE[name]
     began = time.process_time()
-    assert why in (SchemaChecker().problem(schema) or "")
+    assert why in (ToolSchemaLinter().problem(schema) or "")
     assert time.process_time() - began < MANY
 
 
@@ -139,7 +139,7 @@ def test_its_tool_is_left_out_and_shown_as_a_problem_of_its_source(name: str) ->
 async def read(schema: dict[str, Any], text: str) -> str:
     """What becomes of these arguments."""
     try:
-        await ArgumentCheck().read(ToolSpec(name="t", description="T.", source="python", input_schema=schema), text)
+        await ArgumentValidator().read(ToolSpec(name="t", description="T.", source="python", input_schema=schema), text)
     except InvalidArguments as error:
         return str(error)
     return "fits"
@@ -172,7 +172,7 @@ def tree(levels: int, leaf: str) -> str:
 
 
 def test_recursive_alternatives_are_checked_as_long_as_the_arguments_are_not_too_deep() -> None:
-    assert SchemaChecker().problem(TREE) is None
+    assert ToolSchemaLinter().problem(TREE) is None
     assert asyncio.run(read(TREE, tree(8, '"a"'))) == "fits"
     assert "do not fit" in asyncio.run(read(TREE, tree(8, "1")))
     began = time.process_time()
@@ -212,7 +212,7 @@ def test_recursive_alternatives_are_checked_as_long_as_the_arguments_are_not_too
     ],
 )
 def test_the_work_for_arguments_is_bounded(schema: dict[str, Any], text: str, output: str) -> None:
-    assert SchemaChecker().problem(schema) is None
+    assert ToolSchemaLinter().problem(schema) is None
     began = time.process_time()
     assert output in asyncio.run(read(schema, text))
     assert time.process_time() - began < MANY
@@ -227,7 +227,7 @@ def test_types_that_are_used_again_and_again_under_other_names_are_no_reason_to_
         "properties": {"x": {"$ref": "#/$defs/a0"}},
         "$defs": {**steps, "a30": {"type": "string"}},
     }
-    assert SchemaChecker().problem(schema) is None
+    assert ToolSchemaLinter().problem(schema) is None
     assert asyncio.run(read(schema, '{"x":{"left":{"right":{"left":{}}}}}')) == "fits"
 
 
@@ -257,7 +257,7 @@ def test_errors_of_large_arguments_are_limited_to_missing_and_undeclared_fields(
 
 def test_a_checker_keeps_digests_of_schemas_and_not_the_schemas() -> None:
     """4,096 schemas of 64 KiB were once kept."""
-    checker = SchemaChecker()
+    checker = ToolSchemaLinter()
     checker.problem({"type": "object"})
     tracemalloc.start()
     try:
@@ -271,7 +271,7 @@ def test_a_checker_keeps_digests_of_schemas_and_not_the_schemas() -> None:
 
 def test_a_checker_forgets_the_oldest_of_too_many_schemas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema_check, "_MAX_CACHED", 10)
-    checker = SchemaChecker()
+    checker = ToolSchemaLinter()
     for number in range(30):
         assert checker.problem({"type": "object", "description": str(number)}) is None
     assert len(checker._results) == 10

@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from toolgate.conversation.errors import MalformedResponse
 from toolgate.wire.sse import SseDecoder
-from toolgate.wire.stream_framing import Frame
+from toolgate.wire.stream_framing import StreamFrame
 
 
-def frames(stream: bytes, cuts: list[int] | None = None) -> list[Frame]:
+def frames(stream: bytes, cuts: list[int] | None = None) -> list[StreamFrame]:
     """The frames of a stream that arrives cut at these places."""
     decoder, found, start = SseDecoder(), [], 0
     for cut in [*sorted(cuts or []), len(stream)]:
@@ -36,15 +36,15 @@ def test_any_split_of_the_bytes_gives_the_same_frames(
 
 def test_line_separators_inside_text_do_not_end_a_line() -> None:
     text = "a\u2028b\u2029c\x85d\x0be\x0cf"
-    assert frames(f"data: {text}\n\n".encode()) == [Frame(None, text.encode())]
+    assert frames(f"data: {text}\n\n".encode()) == [StreamFrame(None, text.encode())]
 
 
 def test_several_data_lines_are_one_event() -> None:
-    assert frames(b"event: x\ndata: a\ndata: b\n\n") == [Frame("x", b"a\nb")]
+    assert frames(b"event: x\ndata: a\ndata: b\n\n") == [StreamFrame("x", b"a\nb")]
 
 
 def test_a_last_event_without_a_blank_line_counts() -> None:
-    assert frames(b"data: a\n\ndata: b") == [Frame(None, b"a"), Frame(None, b"b")]
+    assert frames(b"data: a\n\ndata: b") == [StreamFrame(None, b"a"), StreamFrame(None, b"b")]
 
 
 def test_an_event_without_end_is_cut_off_at_the_limit() -> None:

@@ -21,7 +21,7 @@ from toolgate.upstreams.local.queue import RequestQueue
 from toolgate.upstreams.local.state import LocalModelState
 from toolgate.workers import messages
 from toolgate.workers.client import SupervisorClient
-from toolgate.workers.engine_share import EngineShare
+from toolgate.workers.engine_share import EngineLeases
 from toolgate.workers.shared_engine import BorrowedEnginePool
 
 
@@ -79,7 +79,7 @@ class FakeEnginePool:
 class Worker:
     """A worker and its process in the supervisor, connected without a socket: messages arrive at once."""
 
-    def __init__(self, share: EngineShare) -> None:
+    def __init__(self, share: EngineLeases) -> None:
         self.supervisor = SupervisorClient()
         self.supervisor.send = lambda message: share.receive(self, message)  # type: ignore[method-assign,arg-type]
         self.engines = BorrowedEnginePool(self.supervisor, "fake")
@@ -111,7 +111,7 @@ async def generated(lease: EngineLease, text: str) -> str:
 
 async def test_workers_get_the_engine_one_after_the_other() -> None:
     pool = FakeEnginePool()
-    share = EngineShare(pool)
+    share = EngineLeases(pool)
     one, two = Worker(share), Worker(share)
     first = await one.engines.enter()
     waiting = asyncio.create_task(two.engines.enter())
@@ -125,7 +125,7 @@ async def test_workers_get_the_engine_one_after_the_other() -> None:
 
 async def test_a_cancelled_generation_leaves_the_engine_to_the_next_worker() -> None:
     pool = FakeEnginePool()
-    share = EngineShare(pool)
+    share = EngineLeases(pool)
     one, two = Worker(share), Worker(share)
     lease = await one.engines.enter()
     generation = lease.engine.generate(prompt("wait"), lease.leave)
@@ -138,7 +138,7 @@ async def test_a_cancelled_generation_leaves_the_engine_to_the_next_worker() -> 
 
 async def test_a_dead_worker_leaves_the_engine_to_the_others() -> None:
     pool = FakeEnginePool()
-    share = EngineShare(pool)
+    share = EngineLeases(pool)
     one, two = Worker(share), Worker(share)
     lease = await one.engines.enter()
     lease.engine.generate(prompt("wait"), lease.leave)
@@ -152,7 +152,7 @@ async def test_a_dead_worker_leaves_the_engine_to_the_others() -> None:
 
 async def test_errors_of_the_engine_reach_the_worker_that_leases_it() -> None:
     pool = FakeEnginePool(places=0)
-    share = EngineShare(pool)
+    share = EngineLeases(pool)
     one, two = Worker(share), Worker(share)
     lease = await one.engines.enter()
     with pytest.raises(Overloaded, match="queue is full") as full:
@@ -167,7 +167,7 @@ async def test_errors_of_the_engine_reach_the_worker_that_leases_it() -> None:
 
 
 async def test_all_waiting_requests_fail_when_the_supervisor_is_gone() -> None:
-    one = Worker(EngineShare(FakeEnginePool(places=1)))
+    one = Worker(EngineLeases(FakeEnginePool(places=1)))
     lease = await one.engines.enter()
     waiting = asyncio.create_task(one.engines.enter())
     await asyncio.sleep(0)

@@ -193,5 +193,5 @@ async def test_the_reservations_of_a_dead_worker_are_released() -> None:
         await hub.receive(worker, take)  # type: ignore[arg-type]
     hub.worker_ended(first)  # type: ignore[arg-type]
     await hub.receive(second, take)  # type: ignore[arg-type]
-    refused = [one.result.refused for one in sent if isinstance(one, messages.ReservationReply)]
+    refused = [one.result.refused for one in sent if isinstance(one, messages.RateLimitReply)]
     assert refused == [None, "concurrency", None]

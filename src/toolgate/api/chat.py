@@ -22,7 +22,7 @@ from toolgate.engine.json_thread import LARGE_BODY, run_in_thread
 from toolgate.engine.ports import Model
 from toolgate.http.application import Endpoint, Handler, Request, loses_errors
 from toolgate.telemetry.request_log import RequestRecord, Telemetry
-from toolgate.tools.execution.durable import DurableRun
+from toolgate.tools.execution.durable import DurableRunContext
 from toolgate.tools.execution.options import RequestToolOptions, read_tool_options
 from toolgate.tools.execution.prepare_run import ToolRunPreparer
 from toolgate.upstreams.router import ModelRoute, Router
@@ -147,7 +147,7 @@ class ChatHandler:
         dialect: Dialect,
         codec: ServerCodec,
         body: Any,
-        durable: DurableRun | None = None,
+        durable: DurableRunContext | None = None,
         decoded: ModelRequest | None = None,
     ) -> PreparedRequest:
         """Decode, route and check a request body; with `durable`, for a run that survives its process.
@@ -223,7 +223,7 @@ class ChatHandler:
         options: RequestToolOptions,
         dialect: Dialect,
         body: Any,
-        durable: DurableRun | None,
+        durable: DurableRunContext | None,
     ) -> tuple[ModelRequest, ModelRequest, Model, Callable[[], Awaitable[None]] | None]:
         """Return the client's request, the one for the model, the model with the server's tools, and `on_delivered`."""
         tool_runs = self._tool_runs

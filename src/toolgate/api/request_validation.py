@@ -7,7 +7,7 @@ from collections import OrderedDict
 from toolgate.conversation.errors import InvalidRequest
 from toolgate.conversation.history import match_results
 from toolgate.conversation.request import ModelRequest, ToolDef
-from toolgate.tools.schema_check import SchemaChecker
+from toolgate.tools.schema_check import ToolSchemaLinter
 from toolgate.upstreams.router import ModelRoute
 from toolgate.wire.jsontext import encode
 
@@ -22,7 +22,7 @@ class RequestValidator:
     """Refuses requests that no upstream should get, and completes their histories."""
 
     def __init__(self) -> None:
-        self._schemas = SchemaChecker()
+        self._schemas = ToolSchemaLinter()
         # Clients send the same definitions with every request: those that were found valid are checked once.
         self._valid: OrderedDict[bytes, None] = OrderedDict()
 

@@ -16,7 +16,7 @@ _STATES = {"asleep": "absent", "fetching": "downloading", "checking": "loading",
 """The states of the local model where they are not called as its phases are."""
 
 
-class LocalProgress(Protocol):
+class LocalModelProgress(Protocol):
     """How far the local model is."""
 
     @property
@@ -40,7 +40,7 @@ class StatusEndpoint:
         config: Config,
         router: Router,
         authenticator: Authenticator,
-        local_model: Callable[[], LocalProgress | None],
+        local_model: Callable[[], LocalModelProgress | None],
     ) -> None:
         """`local_model` returns the state of the local model, None if the configuration does not use it."""
         self._config = config
@@ -78,7 +78,7 @@ class StatusEndpoint:
             return None
 
 
-def _local_state(state: LocalProgress | None) -> dict[str, Any]:
+def _local_state(state: LocalModelProgress | None) -> dict[str, Any]:
     if state is None:
         return {"state": "off", "percent": None, "message": "The configuration does not use the embedded model."}
     return {"state": _STATES.get(state.phase, state.phase), "percent": state.percent, "message": state.message}

@@ -16,7 +16,7 @@ from toolgate.conversation.errors import Conflict, InvalidRequest, NotFound
 from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
 from toolgate.http.application import Endpoint, Request
 from toolgate.tools.registry import ToolRegistry
-from toolgate.tools.schema_check import SchemaChecker
+from toolgate.tools.schema_check import ToolSchemaLinter
 from toolgate.tools.selection import ToolRights, permitted
 from toolgate.tools.sources.registered import RegisteredToolSource, ToolRegistration
 from toolgate.tools.tool import Tool, ToolSpec
@@ -34,13 +34,13 @@ class ToolEndpoints:
         registry: ToolRegistry,
         registered: RegisteredToolSource,
         on_accept: Callable[[], None] = lambda: None,
-        schemas: SchemaChecker | None = None,
+        schemas: ToolSchemaLinter | None = None,
     ) -> None:
         """`registered` is one of the sources of the registry; `on_accept` is called after a tool was accepted."""
         self._registry = registry
         self._on_accept = on_accept
         self._registered = registered
-        self._schemas = schemas or SchemaChecker()
+        self._schemas = schemas or ToolSchemaLinter()
         self._encoded: dict[str, tuple[ToolSpec, msgspec.Raw]] = {}
         self._all_encoded: tuple[tuple[Tool, ...] | None, msgspec.Raw] = (None, msgspec.Raw(b"[]"))
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from toolgate.upstreams.local.engine_supervisor import EngineOptions
     from toolgate.upstreams.local.model import LocalModel
     from toolgate.upstreams.local.state import LocalModelState
-    from toolgate.workers.engine_share import EngineShare
+    from toolgate.workers.engine_share import EngineLeases
 
 _PERCENT_STEP = 10.0
 """Percent of progress between two lines of the log."""
@@ -45,14 +45,14 @@ def embedded_model(config: Config, log: Logger, supervisor: SupervisorClient | N
     return LocalModel(_options(config), engines=BorrowedEnginePool(supervisor, config.embedded.model))
 
 
-def share_engine(config: Config, log: Logger) -> "EngineShare | None":
+def share_engine(config: Config, log: Logger) -> "EngineLeases | None":
     """Return the engine of the local model, as the supervisor shares it between workers, if it is used."""
     if not _is_used(config):
         return None
     from toolgate.upstreams.local.engine_pool import OwnEnginePool
-    from toolgate.workers.engine_share import EngineShare
+    from toolgate.workers.engine_share import EngineLeases
 
-    return EngineShare(OwnEnginePool(_options(config), _ProgressLog(log).write))
+    return EngineLeases(OwnEnginePool(_options(config), _ProgressLog(log).write))
 
 
 def _is_used(config: Config) -> bool:

@@ -23,7 +23,7 @@ from toolgate.telemetry.request_log import Telemetry
 from toolgate.upstreams.http_model import HttpModel, UpstreamEndpoint
 from toolgate.upstreams.router import ModelRoute, Router, TokenCounter
 from toolgate.upstreams.token_counter import UpstreamTokenCounter
-from toolgate.upstreams.transport import Timeouts, UpstreamHttpClient
+from toolgate.upstreams.transport import UpstreamHttpClient, UpstreamTimeouts
 from toolgate.upstreams.vscode.demanded_calls import DemandedCallModel
 from toolgate.upstreams.vscode.model import VscodeModel
 from toolgate.upstreams.vscode.routes import LentRoutes
@@ -235,5 +235,5 @@ def _endpoint(upstream: UpstreamConfig) -> UpstreamEndpoint:
         dialect,
         upstream.base_url,
         {**dialect.upstream.headers(key), **own},
-        Timeouts(limits.connect, limits.first_byte, limits.idle, limits.total),
+        UpstreamTimeouts(limits.connect, limits.first_byte, limits.idle, limits.total),
     )

@@ -47,7 +47,7 @@ class PeerFactory:
         from toolgate.upstreams.peers.connection import PeerLimits
         from toolgate.upstreams.peers.model import PeerModel  # imports a WebSocket library
         from toolgate.upstreams.peers.reconnect import ReconnectingPeer
-        from toolgate.upstreams.transport import Timeouts
+        from toolgate.upstreams.transport import UpstreamTimeouts
 
         peer = next((peer for known, peer in self.peers if known == upstream), None)
         if peer is None:
@@ -57,7 +57,9 @@ class PeerFactory:
                 upstream.base_url,
                 key.reveal() if key else None,
                 headers={name: value.reveal() for name, value in upstream.headers.items()},
-                limits=PeerLimits(timeouts=Timeouts(limits.connect, limits.first_byte, limits.idle, limits.total)),
+                limits=PeerLimits(
+                    timeouts=UpstreamTimeouts(limits.connect, limits.first_byte, limits.idle, limits.total)
+                ),
             )
             self.peers.append((upstream, peer))
         return PeerModel(peer, model, self._conversations, owner=lambda request: request.caller, note=note)

@@ -19,7 +19,7 @@ from toolgate.tools.egress import EgressRefused
 from toolgate.tools.egress.guarded_http import OnHop, ignore_hop
 from toolgate.tools.egress.http_client import guarded_http, guarded_streams
 from toolgate.tools.egress.url import read_url
-from toolgate.tools.schema_check import SchemaChecker
+from toolgate.tools.schema_check import ToolSchemaLinter
 from toolgate.tools.sources.registered import ToolRegistration
 from toolgate.tools.tool import ToolSource, ToolSpec
 from toolgate.upstreams.local.weights_cache import default_folder
@@ -38,10 +38,10 @@ class ToolSourceFactory:
     """Builds the sources of a configuration, and those that are registered at run time."""
 
     def __init__(
-        self, config: Config, database: Database, on_hop: OnHop = ignore_hop, schemas: SchemaChecker | None = None
+        self, config: Config, database: Database, on_hop: OnHop = ignore_hop, schemas: ToolSchemaLinter | None = None
     ) -> None:
         """`watch` is called with every HTTP request of a tool; `schemas` checks the definitions of all tools."""
-        self._schemas = schemas or SchemaChecker()
+        self._schemas = schemas or ToolSchemaLinter()
         self._config = config
         self._base = base_of(config)
         self._http = guarded_http(config.tools.reach, on_hop=on_hop)

@@ -11,7 +11,7 @@ from toolgate.api.tools import ToolEndpoints
 from toolgate.app.startup import make_database, make_logger
 from toolgate.app.tool_policies import ToolPolicies, tool_policies
 from toolgate.app.tool_sources import ToolSourceFactory
-from toolgate.approvals.record import Approval, ToolGrant
+from toolgate.approvals.record import Approval, StandingApproval
 from toolgate.approvals.service import ApprovalService
 from toolgate.approvals.webhook import ApprovalWebhook
 from toolgate.auth.authenticator import Authenticator
@@ -33,14 +33,14 @@ from toolgate.storage.hidden_turns import HiddenTurnStore
 from toolgate.storage.registrations import RegistrationStore
 from toolgate.telemetry.metrics import Metrics
 from toolgate.telemetry.request_log import Telemetry
-from toolgate.tools.egress import EgressRequest, Unlimited
+from toolgate.tools.egress import EgressRequest, UnlimitedEgress
 from toolgate.tools.egress.http_client import guarded_http
 from toolgate.tools.execution.mcp_catalog import RegistryToolCatalog
 from toolgate.tools.execution.prepare_run import ToolRunPreparer
 from toolgate.tools.execution.stored_turns import StoredTurns
 from toolgate.tools.registry import ToolRegistry
-from toolgate.tools.runner import CallEnd, CallObserver, ToolRunner
-from toolgate.tools.schema_check import SchemaChecker
+from toolgate.tools.runner import CallObserver, FinishedToolCall, ToolRunner
+from toolgate.tools.schema_check import ToolSchemaLinter
 from toolgate.tools.selection import ToolRights
 from toolgate.tools.sources.registered import RegisteredToolSource
 from toolgate.tools.sources.vscode import VscodeToolSource
@@ -82,7 +82,7 @@ class ToolService:
         self._telemetry = telemetry
         self._approve_command = approve_command(config.server)
         self._answer_note = _stdio_note(config) if over_stdio else ""
-        self._schemas = SchemaChecker()
+        self._schemas = ToolSchemaLinter()
         self._problems: set[tuple[str, str | None, str]] = set()
         self._cancel_checks: list[Callable[[], None]] = []
         self._watching: asyncio.Task[None] | None = None
@@ -105,14 +105,14 @@ class ToolService:
 
         self.approvals = ApprovalService(
             self._policies.approval_policy(0),
-            ApprovalStore(database, Approval, ToolGrant),
+            ApprovalStore(database, Approval, StandingApproval),
             options=self._policies.approval_options,
             on_new=self._announce,
             definition=definition,
             pubsub=self._pubsub,
         )
 
-        def record_call(ended: CallEnd) -> None:
+        def record_call(ended: FinishedToolCall) -> None:
             telemetry.tool_ran(ended.spec.name, ended.seconds, ended.outcome, ended.invocation.text, ended.run)
             if on_call_end is not None:
                 on_call_end(ended)
@@ -264,7 +264,7 @@ def make_webhook(tools: ToolSettings, telemetry: Telemetry) -> ApprovalWebhook |
     hook = tools.approvals.webhook
     if hook is None:
         return None
-    http = guarded_http(tools.reach, Unlimited()).trusting(hook.url)
+    http = guarded_http(tools.reach, UnlimitedEgress()).trusting(hook.url)
 
     async def post(url: str, headers: Mapping[str, str], body: bytes) -> int:
         try:

@@ -14,7 +14,7 @@ Knows tools and values. It must not know databases or models, and of HTTP only t
 """
 
 from toolgate.approvals.policy import ApprovalPolicy, ApprovalRule
-from toolgate.approvals.record import Approval, ToolGrant
+from toolgate.approvals.record import Approval, StandingApproval
 from toolgate.approvals.service import ApprovalLimits, ApprovalService
 
-__all__ = ["Approval", "ApprovalLimits", "ApprovalPolicy", "ApprovalRule", "ApprovalService", "ToolGrant"]
+__all__ = ["Approval", "ApprovalLimits", "ApprovalPolicy", "ApprovalRule", "ApprovalService", "StandingApproval"]

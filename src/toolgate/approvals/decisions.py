@@ -4,7 +4,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from toolgate.approvals.digest import AmbiguousArguments, call_digest, canonical_arguments
-from toolgate.approvals.record import Approval, Level, ToolGrant
+from toolgate.approvals.record import Approval, Level, StandingApproval
 from toolgate.conversation.errors import ClientFault, Conflict, InvalidRequest
 from toolgate.conversation.ids import random_suffix
 from toolgate.tools.tool import ApprovalVerdict, ProposedCall
@@ -66,14 +66,14 @@ def with_decision(approval: Approval, decision: ApprovalDecision, now: float, ex
     return replace(answered, expires=expires, edited=decision.arguments, edited_digest=digest)
 
 
-def grant_from(approval: Approval, decision: ApprovalDecision, workspace: str, now: float) -> ToolGrant | None:
+def grant_from(approval: Approval, decision: ApprovalDecision, workspace: str, now: float) -> StandingApproval | None:
     """Make the grant that a decision for more than one call gives; None for all other decisions."""
     if not decision.approve or decision.level == "once":
         return None
     place = {"session": approval.session, "workspace": workspace, "always": ""}[decision.level]
     if decision.level != "always" and not place:
         raise InvalidRequest(f"This call belongs to no {decision.level}; approve it once or always.", param="level")
-    return ToolGrant(
+    return StandingApproval(
         id="grant_" + random_suffix(),
         caller=approval.caller,
         tool=approval.tool,

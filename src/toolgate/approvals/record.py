@@ -64,7 +64,7 @@ class Approval(Struct, frozen=True, kw_only=True):
     told: str | None = None
 
 
-class ToolGrant(Struct, frozen=True, kw_only=True):
+class StandingApproval(Struct, frozen=True, kw_only=True):
     """Approval of every call of one tool by one caller, as long as the tool's definition stays the same.
 
     `place` is the session or the workspace it is good in, and empty for `always`.

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from toolgate.approvals.digest import AmbiguousArguments, canonical_arguments
-from toolgate.approvals.record import Approval, ToolGrant
+from toolgate.approvals.record import Approval, StandingApproval
 
 MAX_TEXT = 4000
 """Characters of a title or question that are shown; arguments are always shown whole."""
@@ -92,7 +92,7 @@ def approval_json(approval: Approval) -> dict[str, Any]:
     }
 
 
-def grant_json(grant: ToolGrant) -> dict[str, Any]:
+def grant_json(grant: StandingApproval) -> dict[str, Any]:
     """Encode a grant for its list."""
     return {
         "object": "approval.grant",

@@ -22,7 +22,7 @@ from toolgate.approvals.decisions import (
 )
 from toolgate.approvals.digest import AmbiguousArguments, canonical_arguments, spec_digest
 from toolgate.approvals.policy import ApprovalPolicy
-from toolgate.approvals.record import Approval, Level, Order, State, ToolGrant
+from toolgate.approvals.record import Approval, Level, Order, StandingApproval, State
 from toolgate.approvals.store import ApprovalRepository
 from toolgate.conversation.errors import Forbidden, InvalidRequest, NotFound
 from toolgate.pubsub.pubsub import LocalPubSub, PubSub, wait_for
@@ -229,7 +229,7 @@ class ApprovalService:
 
     async def grants_page(
         self, filters: Mapping[str, str], order: Order, after: str | None, before: str | None, limit: int
-    ) -> Sequence[ToolGrant] | None:
+    ) -> Sequence[StandingApproval] | None:
         """List at most `limit` grants after or before a cursor; None if the cursor does not pass the filters."""
         return await self._store.grants_page(filters=filters, order=order, after=after, before=before, limit=limit)
 
@@ -244,7 +244,7 @@ class ApprovalService:
             self._pubsub.publish(CHANGED)
         return denied
 
-    async def grants(self, caller: str | None = None) -> Sequence[ToolGrant]:
+    async def grants(self, caller: str | None = None) -> Sequence[StandingApproval]:
         """List grants, newest first."""
         return await self._store.grants(caller)
 

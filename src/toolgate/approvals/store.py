@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from toolgate.approvals.record import Approval, Order, State, ToolGrant
+from toolgate.approvals.record import Approval, Order, StandingApproval, State
 
 
 class ApprovalRepository(Protocol):
@@ -23,7 +23,7 @@ class ApprovalRepository(Protocol):
     async def use(self, digest: str, now: float) -> Approval | None:
         """Consume the approval that was given to the call with this digest; None if there is none."""
 
-    async def answer(self, answered: Approval, grant: ToolGrant | None, now: float) -> bool:
+    async def answer(self, answered: Approval, grant: StandingApproval | None, now: float) -> bool:
         """Store a decision and its grant; False if the approval was no longer pending."""
 
     async def find(self, id: str, now: float, *, caller: str | None = None) -> Approval | None:
@@ -48,7 +48,7 @@ class ApprovalRepository(Protocol):
 
     async def grants_page(
         self, *, filters: Mapping[str, str], order: Order, after: str | None, before: str | None, limit: int
-    ) -> Sequence[ToolGrant] | None:
+    ) -> Sequence[StandingApproval] | None:
         """List at most `limit` grants after or before a cursor; None if the cursor does not pass the filters."""
 
     async def used(self, caller: str, run: str, call: str, digest: str) -> Approval | None:
@@ -67,7 +67,7 @@ class ApprovalRepository(Protocol):
     ) -> bool:
         """Whether a grant covers this tool as it is defined now; grants for a session count if made after `since`."""
 
-    async def grants(self, caller: str | None = None) -> Sequence[ToolGrant]:
+    async def grants(self, caller: str | None = None) -> Sequence[StandingApproval]:
         """List grants, newest first."""
 
     async def reset(self, caller: str | None = None) -> int:

@@ -14,9 +14,9 @@ import typer
 
 from toolgate.cli.api_client import DEFAULT_URL, Key, Url, plain
 from toolgate.cli.config_file import ConfigOption, find_config
-from toolgate.cli.doctor_findings import DoctorFinding, Level
+from toolgate.cli.doctor_findings import DoctorFinding, FindingLevel
 
-_COLOURS = {Level.OK: "green", Level.WARNING: "yellow", Level.PROBLEM: "red"}
+_COLOURS = {FindingLevel.OK: "green", FindingLevel.WARNING: "yellow", FindingLevel.PROBLEM: "red"}
 _LEVEL_WIDTH = 9
 _SUBJECT_WIDTH = 12
 
@@ -30,11 +30,11 @@ def doctor(
     """Check configuration, port, database, Redis, upstreams, keys, weights, disk and tools, and say what to do."""
     from toolgate.cli.doctor_checks import run_checks
 
-    worst = Level.OK
+    worst = FindingLevel.OK
     for finding in run_checks(find_config(config), url, key, offline=offline):
         _print(finding)
         worst = max(worst, finding.level)
-    if worst is Level.PROBLEM:
+    if worst is FindingLevel.PROBLEM:
         raise typer.Exit(1)
 
 

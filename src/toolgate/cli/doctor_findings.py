@@ -4,7 +4,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 
-class Level(IntEnum):
+class FindingLevel(IntEnum):
     """How bad a finding is."""
 
     OK = 0
@@ -15,7 +15,7 @@ class Level(IntEnum):
 class DoctorFinding(NamedTuple):
     """One thing that was looked at: how it is, and what to do about it."""
 
-    level: Level
+    level: FindingLevel
     subject: str
     text: str
     advice: str | None = None
@@ -23,17 +23,17 @@ class DoctorFinding(NamedTuple):
 
 def ok(subject: str, text: str) -> DoctorFinding:
     """A thing that is as it should be."""
-    return DoctorFinding(Level.OK, subject, text)
+    return DoctorFinding(FindingLevel.OK, subject, text)
 
 
 def warning(subject: str, text: str, advice: str) -> DoctorFinding:
     """A thing with which a server works, but not as its operator may expect."""
-    return DoctorFinding(Level.WARNING, subject, text, advice)
+    return DoctorFinding(FindingLevel.WARNING, subject, text, advice)
 
 
 def problem(subject: str, text: str, advice: str) -> DoctorFinding:
     """A thing that keeps a server, or a part of it, from working."""
-    return DoctorFinding(Level.PROBLEM, subject, text, advice)
+    return DoctorFinding(FindingLevel.PROBLEM, subject, text, advice)
 
 
 def count(number: int, noun: str) -> str:

@@ -76,10 +76,10 @@ async def _export(config: "Config", kinds: Iterable[str], owner: str | None, sin
 
 
 async def _forget(config: "Config", owner: str) -> dict[str, int]:
-    from toolgate.storage.retention import Retention
+    from toolgate.storage.retention import RetentionStore
 
     async with _open_database(config) as database:
-        return await Retention(database).forget(owner)
+        return await RetentionStore(database).forget(owner)
 
 
 @asynccontextmanager

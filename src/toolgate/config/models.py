@@ -11,7 +11,7 @@ from toolgate.config.resolved_config import BUILTIN, VSCODE, ModelConfig, Target
 from toolgate.config.settings import ModelSettings, SamplingDefaultSettings, TargetSettings
 from toolgate.conversation.request import RequestSettings, ThinkingConfig
 from toolgate.dialects.dialect import Quirks
-from toolgate.upstreams.catalog import Capabilities, Provider
+from toolgate.upstreams.catalog import ModelCapabilities, Provider
 from toolgate.upstreams.model_names import ModelNames
 from toolgate.upstreams.router import LENT_PREFIX
 
@@ -84,7 +84,7 @@ def _model(
         price=entry.price,
         server_tools=entry.server_tools,
         blocked_tools=entry.blocked_tools,
-        capabilities=msgspec.convert(given, Capabilities),
+        capabilities=msgspec.convert(given, ModelCapabilities),
         defaults=_request_settings(entry.defaults),
     )
 

@@ -14,7 +14,7 @@ import yaml
 from msgspec import Struct
 
 from toolgate.config.errors import ConfigError, ConfigProblem, ProblemCollector, field_path, nearest, suggestion
-from toolgate.config.settings.field import PartialStruct
+from toolgate.config.settings.field import PartialOverrides
 from toolgate.config.settings.secret import Secret
 
 T = TypeVar("T", bound=Struct)
@@ -213,12 +213,12 @@ class _Reader:
         return _REFUSED
 
 
-def unwrap(kind: Any) -> tuple[Any, PartialStruct | None]:
-    """Return the type without annotations and None, and its `PartialStruct` mark if it has one."""
+def unwrap(kind: Any) -> tuple[Any, PartialOverrides | None]:
+    """Return the type without annotations and None, and its `PartialOverrides` mark if it has one."""
     partial = None
     if get_origin(kind) is Annotated:
         kind, *notes = get_args(kind)
-        partial = next((note for note in notes if isinstance(note, PartialStruct)), None)
+        partial = next((note for note in notes if isinstance(note, PartialOverrides)), None)
     if get_origin(kind) in (Union, UnionType):
         choices = [choice for choice in get_args(kind) if choice is not NoneType]
         kind = choices[0] if len(choices) == 1 else kind

@@ -26,7 +26,7 @@ from toolgate.config.settings import (
 from toolgate.config.settings.secret import Secret
 from toolgate.conversation.request import RequestSettings
 from toolgate.dialects.dialect import Quirks
-from toolgate.upstreams.catalog import Capabilities, DialectName
+from toolgate.upstreams.catalog import DialectName, ModelCapabilities
 
 BUILTIN = "builtin"
 """The upstream that is always there: it serves `local`, the model on this machine, and `echo`."""
@@ -81,7 +81,7 @@ class ModelConfig(Struct, frozen=True, kw_only=True):
     price: PriceSettings = PriceSettings()
     server_tools: tuple[str, ...] = ()
     blocked_tools: tuple[str, ...] = ()
-    capabilities: Capabilities = Capabilities()
+    capabilities: ModelCapabilities = ModelCapabilities()
     defaults: RequestSettings = RequestSettings()
 
     @property

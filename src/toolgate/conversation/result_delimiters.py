@@ -22,7 +22,7 @@ def wrap_result(text: str, mark: str) -> str:
     return f"<output {mark}>\n{text}\n</output {mark}>"
 
 
-class ResultMarks:
+class ResultDelimiters:
     """Derives marks from a secret and from the conversation so far.
 
     The same conversation has the same marks, so that a longer one begins with the same bytes as a shorter one and the

@@ -25,7 +25,7 @@ from toolgate.conversation.request import ModelRequest, ToolServer
 from toolgate.conversation.tool_name_matching import CallNameCorrector
 from toolgate.wire.ndjson import NdjsonDecoder
 from toolgate.wire.sse import SseDecoder
-from toolgate.wire.stream_framing import EventFrameDecoder, Frame
+from toolgate.wire.stream_framing import EventFrameDecoder, StreamFrame
 
 Framing: TypeAlias = Literal["sse", "ndjson"]
 
@@ -159,7 +159,7 @@ class UpstreamStreamDecoder(Protocol):
     usage: Usage | None
     """What the upstream has reported so far."""
 
-    def feed(self, frame: Frame) -> list[StepEvent]:
+    def feed(self, frame: StreamFrame) -> list[StepEvent]:
         """Return the events that this frame makes certain; raise UpstreamFault if it reports an error."""
 
     def end(self) -> list[StepEvent]:
@@ -194,7 +194,7 @@ class StreamRelay(Protocol):
     def calls(self) -> int:
         """The number of tool calls so far."""
 
-    def feed(self, frame: Frame) -> bytes:
+    def feed(self, frame: StreamFrame) -> bytes:
         """Return the frame as the client should receive it; raise UpstreamFault if it reports an error."""
 
     def end(self) -> bytes:

@@ -44,7 +44,7 @@ class ShownCalls(Struct, frozen=True):
     ended: frozenset[str] = frozenset()
 
 
-class RecordedStep:
+class CollectedAnswer:
     """One answer of the model, as it is recorded."""
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class RunPresenter:
         self._prefix = ""  # what the open text begins with
         self._unsent_prefix = ""  # the same, until it was emitted
 
-    def present(self, batch: Sequence[StepEvent], step: RecordedStep, last: bool) -> list[StepEvent]:
+    def present(self, batch: Sequence[StepEvent], step: CollectedAnswer, last: bool) -> list[StepEvent]:
         """Record a batch of the model's events and return those to emit; in the `last` round our calls are left out."""
         events: list[StepEvent] = []
         for event in batch:

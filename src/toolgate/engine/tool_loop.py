@@ -22,7 +22,7 @@ from toolgate.conversation.history import split_at_waiting_calls, unanswered_cal
 from toolgate.conversation.message import ApprovalRequest, Message, Text, ToolCall, ToolResult, is_blank
 from toolgate.conversation.request import ModelRequest, ToolChoice
 from toolgate.engine.ports import CallOutcome, Model, ModelStream, RunJournal, RunObserver, RunTools, UnobservedRun
-from toolgate.engine.presenter import Presentation, RecordedStep, RunPresenter, ShownCalls
+from toolgate.engine.presenter import CollectedAnswer, Presentation, RunPresenter, ShownCalls
 from toolgate.engine.run_limits import Price, RunLimits, RunUsage
 
 INTERRUPTED_CALL = (
@@ -121,7 +121,7 @@ class ToolRun:
             return
         while True:
             if self._answer is not None:
-                step = RecordedStep()
+                step = CollectedAnswer()
                 async with aclosing(self._present(self._answer, step)) as batches:
                     async for batch in batches:
                         yield batch
@@ -164,7 +164,7 @@ class ToolRun:
         earlier = self._history.messages
         return bool(earlier) and earlier[-1].role == "assistant" and not self._pending_calls()
 
-    def _would_end_empty(self, step: RecordedStep) -> bool:
+    def _would_end_empty(self, step: CollectedAnswer) -> bool:
         """Return whether the run would end here with neither text for the client nor a call of its tools."""
         if step.end.reason not in ("stop", "tool_calls") or (step.gateway_calls and not self._last_round):
             return False
@@ -174,7 +174,7 @@ class ToolRun:
             for part in (*earlier, *step.parts)
         )
 
-    async def _ask_again(self, step: RecordedStep) -> None:
+    async def _ask_again(self, step: CollectedAnswer) -> None:
         """Ask once more for an answer that was empty; a second empty answer is an error."""
         self._used.add_step(step.end.usage)
         if self._was_empty:
@@ -183,7 +183,7 @@ class ToolRun:
         choice = ToolChoice("none") if self._last_round else self._next_choice()
         await self._ask(choice, Message("user", (Text(EMPTY_ANSWER_PROMPT),)))
 
-    async def _end_without_answer(self, step: RecordedStep) -> list[StepEvent]:
+    async def _end_without_answer(self, step: CollectedAnswer) -> list[StepEvent]:
         """End a run whose limit is reached and whose model still does not answer, with a sentence instead of an error."""
         self._used.add_step(step.end.usage)
         text = (
@@ -219,7 +219,7 @@ class ToolRun:
             return choice
         return ToolChoice(parallel=choice.parallel)
 
-    async def _present(self, answer: ModelStream, step: RecordedStep) -> AsyncGenerator[list[StepEvent], None]:
+    async def _present(self, answer: ModelStream, step: CollectedAnswer) -> AsyncGenerator[list[StepEvent], None]:
         """Yield one answer of the model as the client receives it, and record it in `step`."""
         try:
             async with aclosing(answer.events()) as batches:
@@ -230,7 +230,7 @@ class ToolRun:
             self._add_warnings(answer)
             await answer.aclose()
 
-    async def _record_step(self, step: RecordedStep) -> StepEnd | None:
+    async def _record_step(self, step: CollectedAnswer) -> StepEnd | None:
         """Record an answer of the model; return the end of the run if there is no call that the gateway runs."""
         end = step.end
         self._used.add_step(end.usage)

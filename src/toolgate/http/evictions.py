@@ -21,7 +21,7 @@ _CANDIDATES = 256  # kept of a scan, so that closed connections are not kept ali
 IDLE_SECONDS, LAST_PLACE_SECONDS, BODY_SECONDS = 1.0, 0.2, 10.0
 
 
-class Evictable(Protocol):
+class EvictableConnection(Protocol):
     """A connection, as far as its eviction is concerned."""
 
     client: tuple[str, int] | None
@@ -30,7 +30,7 @@ class Evictable(Protocol):
         """Return for how long the connection has been evictable; 0 if it is not."""
 
 
-class Evictions:
+class ConnectionEvictions:
     """Chooses connections one after the other: the most overdue of the address that has the most connections.
 
     After a scan that found few, the next is no earlier than a quarter of a second later, so that a flood costs little.
@@ -39,17 +39,17 @@ class Evictions:
     __slots__ = ("_candidates", "_next_scan")
 
     def __init__(self) -> None:
-        self._candidates: list[Evictable] = []
+        self._candidates: list[EvictableConnection] = []
         self._next_scan = 0.0
 
-    def choose(self, connections: Iterable[Evictable], count: int, now: float) -> Evictable | None:
+    def choose(self, connections: Iterable[EvictableConnection], count: int, now: float) -> EvictableConnection | None:
         """Return the connection to close now, if there is one; `count` is the number of connections."""
         if (chosen := self._next(now)) is not None:
             return chosen
         if count > _CHEAP_SCAN and now < self._next_scan:
             return None
         by_address: Counter[str] = Counter()
-        overdue: list[tuple[float, Evictable]] = []
+        overdue: list[tuple[float, EvictableConnection]] = []
         for one in islice(connections, _SCANNED):
             by_address[_address(one)] += 1
             if seconds := one.overdue_seconds(now):
@@ -59,7 +59,7 @@ class Evictions:
         self._next_scan = now if len(overdue) > _CANDIDATES else now + _SCAN_SECONDS
         return self._next(now)
 
-    def _next(self, now: float) -> Evictable | None:
+    def _next(self, now: float) -> EvictableConnection | None:
         while self._candidates:
             one = self._candidates.pop()
             if one.overdue_seconds(now):
@@ -67,5 +67,5 @@ class Evictions:
         return None
 
 
-def _address(connection: Evictable) -> str:
+def _address(connection: EvictableConnection) -> str:
     return connection.client[0] if connection.client else ""

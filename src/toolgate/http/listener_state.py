@@ -5,7 +5,7 @@ from typing import Any, Generic, TypeVar
 
 from toolgate.http.asgi_types import AsgiApp
 from toolgate.http.error_response import EncodeError, openai_error_body
-from toolgate.http.evictions import Evictions
+from toolgate.http.evictions import ConnectionEvictions
 from toolgate.http.request_limits import Headers, RequestLimits
 
 _Connection = TypeVar("_Connection")
@@ -27,5 +27,5 @@ class ListenerState(Generic[_Connection]):
         self.default_headers: Headers = []
         self.connections: set[_Connection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
-        self.evictions = Evictions()
+        self.evictions = ConnectionEvictions()
         self.draining = False

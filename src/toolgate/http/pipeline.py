@@ -8,7 +8,7 @@ from toolgate.http.request_cycle import RequestResponseCycle
 _HELD_BYTES = 64 * 1024
 
 
-class Pipeline:
+class RequestPipeline:
     """Requests that wait for their turn, and bytes behind them that were not parsed yet."""
 
     __slots__ = ("_paused", "_transport", "held", "requests")

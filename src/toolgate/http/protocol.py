@@ -27,7 +27,7 @@ from toolgate.http.error_response import encode_error_response, openai_error_bod
 from toolgate.http.flow_control import FlowControl
 from toolgate.http.half_close import CHECK_SECONDS, HalfClose
 from toolgate.http.listener_state import ListenerState
-from toolgate.http.pipeline import Pipeline
+from toolgate.http.pipeline import RequestPipeline
 from toolgate.http.request_cycle import SHARED_CONNECTIONS, RequestResponseCycle
 from toolgate.http.request_limits import body_limit, parse_target, path_of
 from toolgate.http.request_reader import BODY, HEAD, IDLE, RequestReader
@@ -96,7 +96,7 @@ class HttpProtocol(asyncio.Protocol):
         """Give the client its time for the first head, or send it away when there are too many connections."""
         self.transport = cast(asyncio.Transport, transport)
         self.flow = FlowControl(self.transport)
-        self._pipeline = Pipeline(self.transport)
+        self._pipeline = RequestPipeline(self.transport)
         connections, limits = self.state.connections, self.limits
         connections.add(self)
         connected: socket.socket = transport.get_extra_info("socket")

@@ -20,7 +20,13 @@ from toolgate.conversation import ids
 from toolgate.conversation.errors import Conflict, InvalidRequest, Overloaded
 from toolgate.http.application import Endpoint, Handler, Request
 from toolgate.http.exchange import JSON, Exchange, Header
-from toolgate.storage.idempotency import ClaimGranted, IdempotencyKeyInUse, IdempotencyStore, KeyMismatch, StoredAnswer
+from toolgate.storage.idempotency import (
+    IdempotencyClaimGranted,
+    IdempotencyKeyInUse,
+    IdempotencyKeyReused,
+    IdempotencyStore,
+    StoredIdempotentAnswer,
+)
 from toolgate.storage.row_encryption import derive_secret
 from toolgate.telemetry.request_log import RequestRecord
 
@@ -30,7 +36,7 @@ _PURPOSE = "answer of an idempotent request"
 _KEY = re.compile(rb"[\x21-\x7e](?:[\x20-\x7e]{0,253}[\x21-\x7e])?")
 
 
-class IdempotencyOptions(Struct, frozen=True):
+class IdempotencyLimits(Struct, frozen=True):
     """The largest response that is stored, and for how long and how often a second request polls, in seconds."""
 
     body_bytes: int = 8 * 1024 * 1024
@@ -53,7 +59,7 @@ class Idempotency:
     def __init__(
         self,
         store: IdempotencyStore,
-        options: IdempotencyOptions = IdempotencyOptions(),  # noqa: B008  # an immutable value
+        options: IdempotencyLimits = IdempotencyLimits(),  # noqa: B008  # an immutable value
         name: Callable[[], str] = ids.random_suffix,
     ) -> None:
         """`name` returns a unique holder for each claim."""
@@ -94,21 +100,21 @@ class Idempotency:
         else:
             await self._execute(call, handler, claim, body)
 
-    async def _claim(self, claim: _Claim, digest: bytes, exchange: Exchange) -> StoredAnswer | None:
+    async def _claim(self, claim: _Claim, digest: bytes, exchange: Exchange) -> StoredIdempotentAnswer | None:
         """Claim the key, and return None; or return the stored response of an earlier request."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._options.wait
         while True:
             match await self._store.claim(claim.owner, claim.key, digest, claim.holder, claim.secret):
-                case ClaimGranted():
+                case IdempotencyClaimGranted():
                     return None
-                case KeyMismatch():
+                case IdempotencyKeyReused():
                     raise InvalidRequest(
                         "This Idempotency-Key was used for another request; take a new key for a new request.",
                         param="Idempotency-Key",
                         code="idempotency_key_reused",
                     )
-                case StoredAnswer() as stored:
+                case StoredIdempotentAnswer() as stored:
                     return stored
                 case IdempotencyKeyInUse() if loop.time() >= until:
                     raise Conflict(
@@ -189,7 +195,7 @@ class _RecordingExchange(Exchange):
         sent = [*self.extra_headers, *headers]
         if status < 500:
             stored = body if len(body) <= self._most else None
-            await self._save(StoredAnswer(status, [(b"content-type", content_type), *sent], stored))
+            await self._save(StoredIdempotentAnswer(status, [(b"content-type", content_type), *sent], stored))
         await self._outer.respond(status, body, sent, content_type)
 
     async def start(self, content_type: bytes, headers: Iterable[Header] = ()) -> None:
@@ -216,10 +222,10 @@ class _RecordingExchange(Exchange):
         """Store and end the streamed response; one that ended in an error is not stored."""
         if self._record.error is None:
             body = b"".join(self._pieces) if self._size <= self._most else None
-            await self._save(StoredAnswer(200, self._head, body, streamed=True))
+            await self._save(StoredIdempotentAnswer(200, self._head, body, streamed=True))
         await self._outer.end()
 
-    async def _save(self, answer: StoredAnswer) -> None:
+    async def _save(self, answer: StoredIdempotentAnswer) -> None:
         claim = self._claim
         try:
             await self._store.keep(claim.owner, claim.key, claim.holder, answer, claim.secret)
@@ -228,7 +234,7 @@ class _RecordingExchange(Exchange):
         self.stored = True
 
 
-async def _replay(exchange: Exchange, stored: StoredAnswer) -> None:
+async def _replay(exchange: Exchange, stored: StoredIdempotentAnswer) -> None:
     if stored.body is None:
         raise Conflict(
             "The first request with this Idempotency-Key was answered, but its answer was too large to be stored.",

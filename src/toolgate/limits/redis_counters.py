@@ -15,7 +15,7 @@ from hashlib import sha256
 from toolgate.conversation import ids
 from toolgate.limits.counters import Counters, LimitName, LimitState, LocalCounters, RateLimitResult, Reservation
 from toolgate.limits.policy import KeyLimits
-from toolgate.limits.redis_script_runner import RedisScripts, Script
+from toolgate.limits.redis_script_runner import LuaScript, RedisScripts
 
 TIMEOUT = 0.15
 """Seconds that a reply may take; with everything else a request stays under 0.2."""
@@ -139,7 +139,7 @@ class RedisCounters:
     ) -> None:
         """`on_error` is called once per outage, and `on_recovery` at its end; ValueError without the package `redis`."""
         self._fallback = fallback or LocalCounters()
-        scripts = (Script(_RESERVE, 8), Script(_SETTLE, 1))
+        scripts = (LuaScript(_RESERVE, 8), LuaScript(_SETTLE, 1))
         self._scripts = RedisScripts(
             url, scripts, timeout=timeout, pause=pause, on_error=on_error, on_recovery=on_recovery
         )

@@ -30,7 +30,7 @@ class _Call(Struct, eq=False):
     reply: asyncio.Future[list[int] | None]
 
 
-class Script(Struct, frozen=True):
+class LuaScript(Struct, frozen=True):
     """The source of a script, and how many numbers it returns."""
 
     source: str
@@ -43,7 +43,7 @@ class RedisScripts:
     def __init__(
         self,
         url: str,
-        scripts: Sequence[Script],
+        scripts: Sequence[LuaScript],
         *,
         timeout: float,
         pause: float,

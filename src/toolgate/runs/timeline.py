@@ -300,7 +300,7 @@ def _waits(entry: TimelineEntry) -> bool:
     return isinstance(entry, CallEntry) and entry.outcome == "waiting"
 
 
-class QueueWrite(Protocol):
+class EnqueueWrite(Protocol):
     """Queues a write that no client waits for."""
 
     def __call__(
@@ -315,7 +315,7 @@ class RunTimelines:
     def __init__(
         self,
         store: RunRecordStore,
-        put: QueueWrite,
+        put: EnqueueWrite,
         pubsub: PubSub,
         cancel: Callable[[str], bool] = lambda run: False,
         report: Callable[[str], None] = lambda problem: None,

@@ -11,7 +11,7 @@ from itertools import count
 
 from toolgate.conversation.ids import random_suffix
 from toolgate.storage.database import Database, SqlConnection
-from toolgate.storage.stale_leases import ForeignLeases
+from toolgate.storage.stale_leases import ObservedLeases
 
 _HELD = "SELECT holder, expires FROM conversation_locks WHERE conversation = ?"
 _ALL = "SELECT conversation, holder, expires FROM conversation_locks"
@@ -46,7 +46,7 @@ class ConversationLocks:
         self._lease_seconds = lease_seconds
         self._node = node or random_suffix(16)
         self._is_gone = is_gone
-        self._watch = ForeignLeases(steady)
+        self._watch = ObservedLeases(steady)
         self._numbers = count(1)
         self._held: dict[str, str] = {}
 

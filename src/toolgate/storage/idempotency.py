@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from toolgate.storage.database import Database, SqlConnection
 from toolgate.storage.row_encryption import decrypt, encrypt
-from toolgate.storage.stale_leases import ForeignLeases
+from toolgate.storage.stale_leases import ObservedLeases
 
 _T = TypeVar("_T")
 
@@ -30,7 +30,7 @@ _LARGE = 64 * 1024
 """Bytes above which an answer is sealed and read in a thread."""
 
 
-class StoredAnswer(Struct, frozen=True, array_like=True):
+class StoredIdempotentAnswer(Struct, frozen=True, array_like=True):
     """An answer as it was sent; a body that was too large to store is None."""
 
     status: int
@@ -39,7 +39,7 @@ class StoredAnswer(Struct, frozen=True, array_like=True):
     streamed: bool = False
 
 
-class ClaimGranted(Struct, frozen=True):
+class IdempotencyClaimGranted(Struct, frozen=True):
     """This node carries the request out."""
 
 
@@ -47,11 +47,11 @@ class IdempotencyKeyInUse(Struct, frozen=True):
     """Another request of this key is being carried out."""
 
 
-class KeyMismatch(Struct, frozen=True):
+class IdempotencyKeyReused(Struct, frozen=True):
     """The key was used for another request."""
 
 
-Claim: TypeAlias = ClaimGranted | IdempotencyKeyInUse | KeyMismatch | StoredAnswer
+Claim: TypeAlias = IdempotencyClaimGranted | IdempotencyKeyInUse | IdempotencyKeyReused | StoredIdempotentAnswer
 
 
 class IdempotencyStore:
@@ -73,7 +73,7 @@ class IdempotencyStore:
         self._keep = keep
         self._is_gone = is_gone
         self._clock = clock
-        self._watch = ForeignLeases(steady)
+        self._watch = ObservedLeases(steady)
         self._claims = 0
 
     async def claim(self, owner: str, key: str, digest: bytes, holder: str, secret: bytes) -> Claim:
@@ -89,16 +89,16 @@ class IdempotencyStore:
                 db.execute(_FORGET, (now - self._keep,))
             claimed = db.execute(_CLAIM, (owner, key, digest, holder, now + self.lease, now, now - self._keep))
             if claimed.rowcount == 1:
-                return ClaimGranted()
+                return IdempotencyClaimGranted()
             known, leased_until, answer, held_by = db.execute(_SELECT, (owner, key)).fetchone()
             if known != digest:
-                return KeyMismatch()
+                return IdempotencyKeyReused()
             if answer is not None:
                 return bytes(answer)
             if self._watch.age((owner, key), (held_by, leased_until)) < self.lease and not self._is_gone(held_by):
                 return IdempotencyKeyInUse()
             db.execute(_TAKE_OVER, (holder, now + self.lease, owner, key))
-            return ClaimGranted()
+            return IdempotencyClaimGranted()
 
         found = await self._database.change(decide)
         return await _in_thread_if_large(_decrypt, found, secret) if isinstance(found, bytes) else found
@@ -108,7 +108,7 @@ class IdempotencyStore:
         values = (self._clock() + self.lease, owner, key, holder)
         return await self._database.change(lambda db: db.execute(_RENEW, values).rowcount == 1)
 
-    async def keep(self, owner: str, key: str, holder: str, answer: StoredAnswer, secret: bytes) -> bool:
+    async def keep(self, owner: str, key: str, holder: str, answer: StoredIdempotentAnswer, secret: bytes) -> bool:
         """Store the answer, encrypted under the secret; false if the claim was lost."""
         stored = await _in_thread_if_large(_encrypt, msgspec.msgpack.encode(answer), secret)
         values = (stored, owner, key, holder)
@@ -127,9 +127,9 @@ def _encrypt(answer: bytes, secret: bytes) -> bytes:
     return _ENCRYPTED + encrypt(secret, answer)
 
 
-def _decrypt(stored: bytes, secret: bytes) -> StoredAnswer:
+def _decrypt(stored: bytes, secret: bytes) -> StoredIdempotentAnswer:
     answer = decrypt(secret, stored[len(_ENCRYPTED) :]) if stored.startswith(_ENCRYPTED) else stored
-    return msgspec.msgpack.decode(answer, type=StoredAnswer)
+    return msgspec.msgpack.decode(answer, type=StoredIdempotentAnswer)
 
 
 _FORGET = "DELETE FROM idempotency WHERE created < ?"

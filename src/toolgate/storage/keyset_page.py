@@ -22,7 +22,7 @@ Place: TypeAlias = tuple[float, str]
 """The time and the id of a row."""
 
 
-class Condition(Struct, frozen=True):
+class SqlCondition(Struct, frozen=True):
     """A condition on a row; `unindexed` says the same so that no index is used, and is given if there is one.
 
     An index has the column of the condition before `created`. Of several conditions with an index one is chosen here, since
@@ -53,7 +53,7 @@ class KeysetQuery(Struct, frozen=True):
 
     table: str
     columns: str
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[SqlCondition, ...] = ()
     times: TimeRange = TimeRange()
 
     def page(
@@ -67,7 +67,7 @@ class KeysetQuery(Struct, frozen=True):
         base = scan.rarest(db, indexed)
         edge = scan.time_after(db, base, rows)
         others = [
-            one if one.unindexed is None else Condition(one.unindexed, one.values)
+            one if one.unindexed is None else SqlCondition(one.unindexed, one.values)
             for one in self.conditions
             if one is not base
         ]
@@ -90,7 +90,7 @@ class _Scan(Struct, frozen=True):
     start: Place | None
 
     def rows(
-        self, db: SqlConnection, conditions: Sequence[Condition], limit: int, edge: float | None = None
+        self, db: SqlConnection, conditions: Sequence[SqlCondition], limit: int, edge: float | None = None
     ) -> list[Sequence[Any]]:
         """Return the first rows that fit, up to the time `edge`, which is included."""
         where, values = self._where(conditions, edge)
@@ -101,7 +101,7 @@ class _Scan(Struct, frozen=True):
         )
         return db.execute(text, (*values, limit)).fetchall()
 
-    def time_after(self, db: SqlConnection, base: Condition | None, rows: int) -> float | None:
+    def time_after(self, db: SqlConnection, base: SqlCondition | None, rows: int) -> float | None:
         """Return the time of the row after which so many were looked at, None if there are fewer; reads an index alone."""
         where, values = self._where([base] if base else [])
         direction = "DESC" if self.newest_first else "ASC"
@@ -109,18 +109,18 @@ class _Scan(Struct, frozen=True):
         row = db.execute(text, (*values, rows - 1)).fetchone()
         return None if row is None else row[0]
 
-    def last_at(self, db: SqlConnection, base: Condition | None, edge: float) -> Place:
+    def last_at(self, db: SqlConnection, base: SqlCondition | None, edge: float) -> Place:
         """Return the place of the last row at this time."""
-        where, values = self._where([*([base] if base else []), Condition("created = ?", (edge,))])
+        where, values = self._where([*([base] if base else []), SqlCondition("created = ?", (edge,))])
         last = "min" if self.newest_first else "max"
         row = db.execute(f"SELECT {last}(id) FROM {self.query.table} WHERE {where}", values).fetchone()  # noqa: S608 - constants
         return edge, row[0]
 
-    def rarest(self, db: SqlConnection, indexed: Sequence[Condition]) -> Condition | None:
+    def rarest(self, db: SqlConnection, indexed: Sequence[SqlCondition]) -> SqlCondition | None:
         """Return the condition that the fewest rows fit from here on: the next of them reach furthest."""
         if len(indexed) <= 1:
             return indexed[0] if indexed else None
-        reached: list[tuple[float, Condition]] = []
+        reached: list[tuple[float, SqlCondition]] = []
         for one in indexed:
             time = self.time_after(db, one, _PROBE)
             if time is None:
@@ -128,7 +128,7 @@ class _Scan(Struct, frozen=True):
             reached.append((time if self.newest_first else -time, one))
         return min(reached, key=lambda pair: pair[0])[1]
 
-    def _where(self, conditions: Sequence[Condition], edge: float | None = None) -> tuple[str, list[Any]]:
+    def _where(self, conditions: Sequence[SqlCondition], edge: float | None = None) -> tuple[str, list[Any]]:
         texts, values = [one.sql for one in conditions], [value for one in conditions for value in one.values]
         since, until = self.query.times.since, self.query.times.until
         if self.start is not None:

@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import astuple
 
 from toolgate.storage.database import Database, SqlConnection
-from toolgate.storage.keyset_page import ROWS, Condition, KeysetQuery, Place, TimeRange
+from toolgate.storage.keyset_page import ROWS, KeysetQuery, Place, SqlCondition, TimeRange
 from toolgate.storage.responses import Write
 
 
@@ -133,24 +133,24 @@ class RequestStore:
         return await self._database.read(read)
 
 
-def _conditions(wanted: RequestFilter) -> Iterable[Condition]:
+def _conditions(wanted: RequestFilter) -> Iterable[SqlCondition]:
     if wanted.owner is not None:
-        yield Condition("owner = ?", (wanted.owner,), unindexed="owner || '' = ?")
+        yield SqlCondition("owner = ?", (wanted.owner,), unindexed="owner || '' = ?")
     if wanted.model is not None:
-        yield Condition("model = ?", (wanted.model,), unindexed="model || '' = ?")
+        yield SqlCondition("model = ?", (wanted.model,), unindexed="model || '' = ?")
     if wanted.dialect is not None:
-        yield Condition("dialect = ?", (wanted.dialect,))
+        yield SqlCondition("dialect = ?", (wanted.dialect,))
     if (statuses := wanted.statuses) is not None:
         if statuses.first >= 400:  # as the index of failed requests says it, letter by letter
-            yield Condition("status >= 400", unindexed="status + 0 >= 400")
+            yield SqlCondition("status >= 400", unindexed="status + 0 >= 400")
         if statuses.first == statuses.last:
-            yield Condition("status = ?", (statuses.first,))
+            yield SqlCondition("status = ?", (statuses.first,))
         elif (statuses.first, statuses.last) != FAILED:
-            yield Condition("status >= ? AND status <= ?", (statuses.first, statuses.last))
+            yield SqlCondition("status >= ? AND status <= ?", (statuses.first, statuses.last))
     if wanted.text is not None:
         pattern = f"%{_escaped(wanted.text.lower())}%"
         fits = [f"lower({name}) LIKE ? ESCAPE '!'" for name in ("model", "coalesce(error, '')", "id")]
-        yield Condition(f"({' OR '.join(fits)})", (pattern,) * len(fits))
+        yield SqlCondition(f"({' OR '.join(fits)})", (pattern,) * len(fits))
 
 
 FAILED = (400, 999)

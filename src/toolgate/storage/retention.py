@@ -136,7 +136,7 @@ _OWNED = {
 }
 
 
-class Retention:
+class RetentionStore:
     """Deletes old rows, and all rows of an owner."""
 
     def __init__(self, database: Database, clock: Callable[[], float] = time.time) -> None:

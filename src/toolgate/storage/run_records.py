@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from toolgate.storage.database import Database, SqlConnection
-from toolgate.storage.keyset_page import ROWS, Condition, KeysetQuery, Place, TimeRange
+from toolgate.storage.keyset_page import ROWS, KeysetQuery, Place, SqlCondition, TimeRange
 from toolgate.storage.responses import Write
 from toolgate.storage.runs import ENDS, State
 from toolgate.storage.sql_engine import batches, placeholders
@@ -183,7 +183,7 @@ class RunRecordStore:
     ) -> RunPage | None:
         """Return at most so many runs after the one named `after`; None if there is no such one."""
         conditions = [
-            Condition(f"{name} = ?", (value,), unindexed=f"{name} || '' = ?")
+            SqlCondition(f"{name} = ?", (value,), unindexed=f"{name} || '' = ?")
             for name in ("owner", "state", "model")
             if (value := getattr(wanted, name)) is not None
         ]

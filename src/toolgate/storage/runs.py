@@ -21,7 +21,7 @@ from toolgate.scheduling import FairQueue
 from toolgate.storage.database import Database, SqlConnection
 from toolgate.storage.responses import Write
 from toolgate.storage.sql_engine import batches, placeholders
-from toolgate.storage.stale_leases import ForeignLeases
+from toolgate.storage.stale_leases import ObservedLeases
 
 Live: TypeAlias = Literal["queued", "running", "waiting"]
 End: TypeAlias = Literal["completed", "incomplete", "failed", "cancelled", "parked"]
@@ -148,7 +148,7 @@ class RunStore:
         self._database = database
         self._is_gone = is_gone
         self._clock = clock
-        self._watch = ForeignLeases(steady, most=None)
+        self._watch = ObservedLeases(steady, most=None)
 
     def opening(self, id: str, owner: str, request: bytes, most: int | None = None) -> Write:
         """Return the write that queues a run for this node; TooManyRuns if its owner has `most` live runs already."""

@@ -15,7 +15,7 @@ _NOTICED = 1.0
 """Seconds by which a clock must have been set to count as a jump: smaller steps keep clocks right."""
 
 
-class ForeignLeases:
+class ObservedLeases:
     """The leases of other nodes, and since when this node has seen each of them unchanged."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, *, most: int | None = _MOST) -> None:

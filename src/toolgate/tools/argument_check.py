@@ -40,7 +40,7 @@ class _Compiled(Struct, frozen=True):
     size: int
 
 
-class ArgumentCheck:
+class ArgumentValidator:
     """Checks arguments, and caches the compiled schemas of the tools that were called last."""
 
     def __init__(self) -> None:

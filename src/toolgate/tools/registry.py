@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from toolgate.conversation.errors import NotFound
-from toolgate.tools.schema_check import SchemaChecker
+from toolgate.tools.schema_check import ToolSchemaLinter
 from toolgate.tools.tool import CallPreview, Invocation, OnChange, Tool, ToolOutput, ToolSource, ToolSpec
 from toolgate.tools.tool_search import ToolSearchIndex
 from toolgate.tools.when_clauses import WhenClause, WhenError, parse
@@ -98,7 +98,7 @@ class ToolRegistry:
     def __init__(
         self,
         sources: Iterable[ToolSource],
-        schemas: SchemaChecker | None = None,
+        schemas: ToolSchemaLinter | None = None,
         quiet_seconds: float = QUIET_SECONDS,
         prefixes: Mapping[str, str] = {},
     ) -> None:
@@ -107,7 +107,7 @@ class ToolRegistry:
         `prefixes` are the beginnings of tool names by source. A tool of an HTTP service or of a registration whose name
         has the prefix of another source is namespaced, because rules with that prefix mean the other source's tools.
         """
-        checker = schemas or SchemaChecker()
+        checker = schemas or ToolSchemaLinter()
         self._sources = [_CheckedSource(source, checker) for source in sources]
         self._names = _NameTable(prefixes)
         self._index = _Index((), ())
@@ -255,7 +255,7 @@ class ToolRegistry:
 class _CheckedSource:
     """A source and its checked tools; a definition is checked once, however often the source changes."""
 
-    def __init__(self, source: ToolSource, schemas: SchemaChecker) -> None:
+    def __init__(self, source: ToolSource, schemas: ToolSchemaLinter) -> None:
         self.source = source
         self.entries: tuple[RegistryEntry, ...] = ()
         self.left_out: tuple[SourceProblem, ...] = ()

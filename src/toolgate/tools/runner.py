@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from toolgate.conversation.message import Text
-from toolgate.tools.argument_check import ArgumentCheck
+from toolgate.tools.argument_check import ArgumentValidator
 from toolgate.tools.result_cache import ResultCache
 from toolgate.tools.result_limits import ResultLimits as ResultLimits
 from toolgate.tools.result_limits import limit_output
@@ -43,7 +43,7 @@ _MAX_MESSAGE = 2000
 T = TypeVar("T")
 
 
-class CallEnd(Struct, frozen=True):
+class FinishedToolCall(Struct, frozen=True):
     """How a call ended; `seconds` is the tool's own time, or the time until the call was refused."""
 
     spec: ToolSpec
@@ -56,7 +56,7 @@ class CallEnd(Struct, frozen=True):
 class CallObserver(Protocol):
     """Receives every call that has ended."""
 
-    def __call__(self, ended: CallEnd) -> None:
+    def __call__(self, ended: FinishedToolCall) -> None:
         """Record the call."""
 
 
@@ -110,7 +110,7 @@ class ToolRunner:
     ) -> None:
         """`permits` says whether a caller, by name, may still call a tool: a call can wait long for its approval."""
         self._approvals = approvals
-        self._check = ArgumentCheck()
+        self._check = ArgumentValidator()
         self._cache = ResultCache()
         self._limits = limits
         self._permits = permits
@@ -183,7 +183,7 @@ class ToolRunner:
     ) -> None:
         if self._on_end is not None:
             seconds = time.monotonic() - timer.started_at
-            self._on_end(CallEnd(tool.spec, invocation, consent.run, seconds, outcome))
+            self._on_end(FinishedToolCall(tool.spec, invocation, consent.run, seconds, outcome))
 
     def _redacted(self, report: ReportProgress) -> ReportProgress:
         """Wrap `report` so that no configured secret is in a message."""

@@ -35,7 +35,7 @@ DRAFTS = frozenset(
 )
 
 
-class SchemaChecker:
+class ToolSchemaLinter:
     """Checks schemas and caches the results, since clients send the same tools with every request.
 
     Threads may share one, so that a schema which a thread has checked costs the event loop no more than a digest.

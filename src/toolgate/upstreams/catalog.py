@@ -19,7 +19,7 @@ from toolgate.dialects.dialect import Quirks
 DialectName: TypeAlias = Literal["openai_chat", "openai_responses", "anthropic", "ollama", "peer"]
 
 
-class Capabilities(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ModelCapabilities(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a model can do."""
 
     tools: Annotated[bool, Meta(description="Calls tools by itself.")] = True
@@ -96,7 +96,7 @@ def parse(text: str) -> ProviderCatalog:
     """Parse a table, and check every quirk and capability."""
     rows = msgspec.convert(yaml.load(text, Loader=_LOADER), dict[str, Provider])  # noqa: S506 - a safe loader, see below
     for row in rows.values():
-        msgspec.convert(row.capabilities, Capabilities)
+        msgspec.convert(row.capabilities, ModelCapabilities)
         for dialect in row.dialects:
             msgspec.convert(row.quirks_in(dialect), Quirks)
     return ProviderCatalog(rows)

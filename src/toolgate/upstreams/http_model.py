@@ -18,7 +18,7 @@ from toolgate.engine.ports import ModelStream
 from toolgate.upstreams.http_streams import WholeResponseStream, open_stream, wrong_types_as_malformed
 from toolgate.upstreams.setting_emulation import EmulatedSettingsRewriter, in_turn, substitute
 from toolgate.upstreams.tool_translation import ToolNameRestorer, adapt, check_choices
-from toolgate.upstreams.transport import Timeouts, UpstreamHttpClient
+from toolgate.upstreams.transport import UpstreamHttpClient, UpstreamTimeouts
 from toolgate.upstreams.wrapped_streams import with_warning
 from toolgate.wire.jsontext import encode
 
@@ -32,7 +32,7 @@ class UpstreamEndpoint(Struct, frozen=True):
     dialect: Dialect
     base_url: str
     headers: Mapping[str, str]
-    timeouts: Timeouts = Timeouts()
+    timeouts: UpstreamTimeouts = UpstreamTimeouts()
 
 
 class HttpModel:

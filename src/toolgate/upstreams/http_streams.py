@@ -24,7 +24,7 @@ from toolgate.upstreams.setting_emulation import EmulatedSettingsRewriter
 from toolgate.upstreams.token_counting_offline import estimate
 from toolgate.upstreams.transport import UpstreamResponse
 from toolgate.wire.jsontext import decode_response_body, encode, excerpt
-from toolgate.wire.stream_framing import MAX_FRAME, EventFrameDecoder, Frame, check_size
+from toolgate.wire.stream_framing import MAX_FRAME, EventFrameDecoder, StreamFrame, check_size
 
 _SLICE_BYTES = 32 * 1024
 _MANY_FRAMES = 500
@@ -197,9 +197,9 @@ class HttpModelStream:
         self._rewriter = rewriter
         self._framing = dialect.frame_decoder()
         self._decoder = dialect.upstream.decoder(request)
-        self._frames: list[Frame] = []  # all frames of `open`, for a relay
+        self._frames: list[StreamFrame] = []  # all frames of `open`, for a relay
         self._events: list[StepEvent] = []  # the events that `open` decoded
-        self._undecoded: list[Frame] = []  # the frames behind them
+        self._undecoded: list[StreamFrame] = []  # the frames behind them
 
     @property
     def reported(self) -> Usage | None:
@@ -221,14 +221,14 @@ class HttpModelStream:
             if not self._decoder.done and not self._undecoded:
                 self._events += self._decoder.end()
 
-    async def _keep_bounded(self, frames: list[Frame]) -> None:
+    async def _keep_bounded(self, frames: list[StreamFrame]) -> None:
         """Keep the frames, and decode large ones in a thread."""
         if _has_large(frames):
             await run_in_thread(self._keep, frames)
         else:
             self._keep(frames)
 
-    def _keep(self, frames: list[Frame]) -> None:
+    def _keep(self, frames: list[StreamFrame]) -> None:
         self._frames += frames
         for number, frame in enumerate(frames):
             if self._events or self._decoder.done:
@@ -269,7 +269,7 @@ class RelayedHttpStream:
         relay: StreamRelay,
         response: UpstreamResponse,
         framing: EventFrameDecoder,
-        frames: list[Frame],
+        frames: list[StreamFrame],
     ) -> None:
         self.relay = relay
         self._request = request
@@ -296,7 +296,7 @@ class _FrameReader(Protocol[_T]):
     @property
     def done(self) -> bool: ...
 
-    def read(self, frames: list[Frame]) -> tuple[list[_T], UpstreamFault | None]:
+    def read(self, frames: list[StreamFrame]) -> tuple[list[_T], UpstreamFault | None]:
         """Read the frames up to one that fails; the loop is here because a call for each frame would cost too much."""
 
     def end(self) -> list[_T]: ...
@@ -312,7 +312,7 @@ class _DecoderReader:
     def done(self) -> bool:
         return self._decoder.done
 
-    def read(self, frames: list[Frame]) -> tuple[list[StepEvent], UpstreamFault | None]:
+    def read(self, frames: list[StreamFrame]) -> tuple[list[StepEvent], UpstreamFault | None]:
         decoder, events = self._decoder, list[StepEvent]()
         try:
             for frame in frames:
@@ -337,7 +337,7 @@ class _RelayReader:
     def done(self) -> bool:
         return self._relay.done
 
-    def read(self, frames: list[Frame]) -> tuple[list[bytes], UpstreamFault | None]:
+    def read(self, frames: list[StreamFrame]) -> tuple[list[bytes], UpstreamFault | None]:
         relay, chunks = self._relay, list[bytes]()
         try:
             for frame in frames:
@@ -358,7 +358,7 @@ async def _read(
     framing: EventFrameDecoder,
     reader: _FrameReader[_T],
     first: list[_T],
-    frames: list[Frame],
+    frames: list[StreamFrame],
 ) -> AsyncGenerator[list[_T], None]:
     """Read a response to its end, in batches: `first` is read already, and of `frames` only the framing.
 
@@ -415,7 +415,7 @@ def _slices(chunk: bytes) -> Sequence[bytes]:
     return [chunk[at : at + _SLICE_BYTES] for at in range(0, len(chunk), _SLICE_BYTES)]
 
 
-def _has_large(frames: list[Frame]) -> bool:
+def _has_large(frames: list[StreamFrame]) -> bool:
     for frame in frames:  # noqa: SIM110  # a generator would take twice the time, for every chunk
         if len(frame.data) > LARGE_BODY:
             return True

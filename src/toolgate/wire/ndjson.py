@@ -4,7 +4,7 @@ import json
 import re
 
 from toolgate.conversation.errors import MalformedResponse
-from toolgate.wire.stream_framing import MAX_FRAME, Frame, check_size
+from toolgate.wire.stream_framing import MAX_FRAME, StreamFrame, check_size
 
 MAX_GLUED = 1_000
 _BLANKS = re.compile(r"\s*+")
@@ -18,10 +18,10 @@ class NdjsonDecoder:
         self._pending: list[bytes] = []
         self._pending_size = 0
 
-    def feed(self, chunk: bytes) -> list[Frame]:
+    def feed(self, chunk: bytes) -> list[StreamFrame]:
         """Return the lines that this chunk completes."""
         *lines, rest = chunk.split(b"\n")
-        frames: list[Frame] = []
+        frames: list[StreamFrame] = []
         if lines:
             lines[0] = b"".join([*self._pending, lines[0]])
             self._pending.clear()
@@ -34,20 +34,20 @@ class NdjsonDecoder:
             check_size(self._pending_size, self._limit)
         return frames
 
-    def end(self) -> list[Frame]:
+    def end(self) -> list[StreamFrame]:
         """Return the last line, when the stream stopped without a newline behind it."""
-        frames: list[Frame] = []
+        frames: list[StreamFrame] = []
         _split(b"".join(self._pending), frames)
         self._pending.clear()
         return frames
 
 
-def _split(line: bytes, frames: list[Frame]) -> None:
+def _split(line: bytes, frames: list[StreamFrame]) -> None:
     """Add a frame for each JSON object in the line; text that is no JSON stays in one frame, for its decoder to reject."""
     line = line.strip()
     if b"}{" not in line and b"} {" not in line:
         if line:
-            frames.append(Frame(None, line))
+            frames.append(StreamFrame(None, line))
         return
     text, decoder, position, count = line.decode("utf-8", "replace"), json.JSONDecoder(), 0, 0
     while position < len(text):
@@ -55,7 +55,7 @@ def _split(line: bytes, frames: list[Frame]) -> None:
             _, end = decoder.raw_decode(text, position)
         except (json.JSONDecodeError, RecursionError):
             end = len(text)
-        frames.append(Frame(None, text[position:end].encode()))
+        frames.append(StreamFrame(None, text[position:end].encode()))
         count += 1
         if count > MAX_GLUED:
             raise MalformedResponse(f"The upstream sent a line of more than {MAX_GLUED} objects.")

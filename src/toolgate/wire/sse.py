@@ -6,7 +6,7 @@ missing blank after the colon, `data:` over several lines and a last event witho
 
 import re
 
-from toolgate.wire.stream_framing import MAX_FRAME, Frame, check_size
+from toolgate.wire.stream_framing import MAX_FRAME, StreamFrame, check_size
 
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _BOM = b"\xef\xbb\xbf"
@@ -25,7 +25,7 @@ class SseDecoder:
         self._at_start = True
         self._after_cr = False
 
-    def feed(self, chunk: bytes) -> list[Frame]:
+    def feed(self, chunk: bytes) -> list[StreamFrame]:
         """Return the events that this chunk completes."""
         if self._at_start:
             chunk = self._strip_bom(chunk)
@@ -36,7 +36,7 @@ class SseDecoder:
             return []
         self._after_cr = chunk.endswith(b"\r")
         *lines, rest = chunk.split(b"\n") if b"\r" not in chunk else _LINE_END.split(chunk)
-        frames: list[Frame] = []
+        frames: list[StreamFrame] = []
         if lines:
             if self._pending:
                 lines[0] = b"".join([*self._pending, lines[0]])
@@ -49,7 +49,7 @@ class SseDecoder:
             check_size(self._size + self._pending_size, self._limit)
         return frames
 
-    def end(self) -> list[Frame]:
+    def end(self) -> list[StreamFrame]:
         """Return the last event, when the stream stopped without a blank line behind it."""
         last = b"".join(self._pending)
         self._pending.clear()
@@ -65,14 +65,14 @@ class SseDecoder:
         self._at_start = False
         return chunk.removeprefix(_BOM)
 
-    def _read(self, lines: list[bytes]) -> list[Frame]:
+    def _read(self, lines: list[bytes]) -> list[StreamFrame]:
         """Return the events that these lines complete."""
-        frames: list[Frame] = []
+        frames: list[StreamFrame] = []
         event, data, size, limit = self._event, self._lines, self._size, self._limit  # locals: every chunk passes here
         for line in lines:
             if not line:
                 if data or event is not None:
-                    frames.append(Frame(event, data[0] if len(data) == 1 else b"\n".join(data)))
+                    frames.append(StreamFrame(event, data[0] if len(data) == 1 else b"\n".join(data)))
                     event, data, size = None, [], 0
                 continue
             field, _, value = line.partition(b":")

@@ -9,7 +9,7 @@ from toolgate.conversation.errors import MalformedResponse
 MAX_FRAME = 16 * 1024 * 1024
 
 
-class Frame(Struct, frozen=True, gc=False):
+class StreamFrame(Struct, frozen=True, gc=False):
     """One event: its name, where the framing has names, and its payload."""
 
     event: str | None
@@ -19,10 +19,10 @@ class Frame(Struct, frozen=True, gc=False):
 class EventFrameDecoder(Protocol):
     """Splits a byte stream into frames; the frames do not depend on how the bytes are cut into chunks."""
 
-    def feed(self, chunk: bytes) -> list[Frame]:
+    def feed(self, chunk: bytes) -> list[StreamFrame]:
         """Return the frames that this chunk completes."""
 
-    def end(self) -> list[Frame]:
+    def end(self) -> list[StreamFrame]:
         """Return the last frame, when the stream stopped without terminating it."""
 
 

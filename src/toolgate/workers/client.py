@@ -123,23 +123,26 @@ class SupervisorClient:
     def receive(self, message: messages.ToWorker, handler: SupervisorCommandHandler) -> None:
         """Pass a message to the request, engine lease or topic that it belongs to, and commands to the handler."""
         match message:
-            case messages.ReservationReply(id) | messages.MetricsTotal(id):
+            case messages.RateLimitReply(id) | messages.MetricsTotal(id):
                 future = self._pending.get(id)
                 if future is not None and not future.done():
                     future.set_result(message)
-                elif isinstance(message, messages.ReservationReply) and message.result.reservation is not None:
+                elif isinstance(message, messages.RateLimitReply) and message.result.reservation is not None:
                     # The request was cancelled while the reply was on its way.
                     self.send(messages.SettleRateLimit(message.result.reservation.slot, 0))
             case messages.TopicChanged(topic):
                 self.pubsub.deliver(topic)
             case messages.BridgeMessage(sender, _, body):
                 self.bridge.deliver(sender, bytes(body))
-            case messages.BridgeMemberLost(member):
+            case messages.BridgeMemberExited(member):
                 self.bridge.lose(member)
             case messages.MetricsRequest(id):
                 self.send(messages.WorkerMetrics(id, handler.metrics().decode()))
             case (
-                messages.EngineGranted() | messages.EngineDeclined() | messages.EngineOutput() | messages.EngineEnded()
+                messages.EngineGranted()
+                | messages.EngineDeclined()
+                | messages.LeasedEngineOutput()
+                | messages.EngineEnded()
             ):
                 if receive := self._engine_leases.get(message.lease):
                     receive(message)
@@ -165,7 +168,7 @@ class WorkerCounters:
     async def reserve(self, key: str, limits: KeyLimits, tokens: int) -> RateLimitResult:
         """Reserve one request and so many tokens, if every limit allows."""
         reply = await self._supervisor.request(
-            lambda number: messages.ReserveRateLimit(number, key, limits, tokens), messages.ReservationReply
+            lambda number: messages.ReserveRateLimit(number, key, limits, tokens), messages.RateLimitReply
         )
         return reply.result
 

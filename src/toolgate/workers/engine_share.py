@@ -43,7 +43,7 @@ class _WorkerLease:
             self.granted.leave()
 
 
-class EngineShare:
+class EngineLeases:
     """Leases the engine to workers."""
 
     def __init__(self, engines: EnginePool) -> None:
@@ -105,6 +105,6 @@ async def _relay(worker: EngineClient, lease: int, number: int, generation: Text
     """Send the engine's reports to the worker, under the number that the worker gave the generation."""
     try:
         async for report in generation:
-            worker.send(messages.EngineOutput(lease, Raw(json.encode(structs.replace(report, id=number)))))
+            worker.send(messages.LeasedEngineOutput(lease, Raw(json.encode(structs.replace(report, id=number)))))
     except EngineFault as fault:
         worker.send(messages.EngineEnded(lease, str(fault)))

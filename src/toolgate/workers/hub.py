@@ -71,7 +71,7 @@ class SupervisorHub:
         for member in [member for member, one in self._bridge_members.items() if one is worker]:
             del self._bridge_members[member]
             for other in self._workers:
-                other.send(messages.BridgeMemberLost(member))
+                other.send(messages.BridgeMemberExited(member))
 
     async def receive(self, worker: ServerWorkerProcess, message: messages.FromWorker) -> None:
         """Handle a worker's message."""
@@ -88,7 +88,7 @@ class SupervisorHub:
                     result = msgspec.structs.replace(
                         result, reservation=Reservation(key, result.reservation.tokens, slot=slot)
                     )
-                worker.send(messages.ReservationReply(id, result))
+                worker.send(messages.RateLimitReply(id, result))
             case messages.SettleRateLimit(slot, tokens):
                 if reservation := self._reservations[worker].pop(slot, None):
                     self._counters.settle(reservation, tokens)
@@ -120,7 +120,7 @@ class SupervisorHub:
         elif receiver := self._bridge_members.get(message.to):
             receiver.send(message)
         else:
-            worker.send(messages.BridgeMemberLost(message.to))
+            worker.send(messages.BridgeMemberExited(message.to))
 
     async def _sum_metrics(self, worker: ServerWorkerProcess, request_id: int) -> None:
         id, others = next(self._ids), {one for one in self._workers if one is not worker and one.serving}

@@ -92,7 +92,7 @@ class BridgeMessage(Struct, frozen=True, tag="bridge"):
     body: Raw
 
 
-class BridgeMemberLost(Struct, frozen=True, tag="bridge_lost"):
+class BridgeMemberExited(Struct, frozen=True, tag="bridge_lost"):
     """The worker that was this member is gone."""
 
     member: str
@@ -121,7 +121,7 @@ class AdoptListener(Struct, frozen=True, tag="cover"):
     begin: bool
 
 
-class ReservationReply(Struct, frozen=True, tag="granted"):
+class RateLimitReply(Struct, frozen=True, tag="granted"):
     """The reply to a `ReserveRateLimit`; the reservation's slot is the number to settle it by."""
 
     id: int
@@ -157,7 +157,7 @@ class EngineDeclined(Struct, frozen=True, tag="declined"):
     retry_after: float | None
 
 
-class EngineOutput(Struct, frozen=True, tag="report"):
+class LeasedEngineOutput(Struct, frozen=True, tag="report"):
     """A report of the leased engine."""
 
     lease: int
@@ -171,7 +171,7 @@ class EngineEnded(Struct, frozen=True, tag="broken"):
     reason: str
 
 
-EngineMessage: TypeAlias = EngineGranted | EngineDeclined | EngineOutput | EngineEnded
+EngineMessage: TypeAlias = EngineGranted | EngineDeclined | LeasedEngineOutput | EngineEnded
 FromWorker: TypeAlias = (
     WorkerReady
     | ConfigAccepted
@@ -191,13 +191,13 @@ ToWorker: TypeAlias = (
     | RetireWorker
     | ReloadConfig
     | AdoptListener
-    | ReservationReply
+    | RateLimitReply
     | MetricsRequest
     | MetricsTotal
     | TopicChanged
     | EngineMessage
     | BridgeMessage
-    | BridgeMemberLost
+    | BridgeMemberExited
 )
 
 _FROM: msgspec.json.Decoder[FromWorker] = msgspec.json.Decoder(FromWorker)

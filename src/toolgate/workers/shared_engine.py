@@ -56,7 +56,7 @@ class BorrowedEngine:
                     if overloaded
                     else UpstreamUnavailable(text, status=503)
                 )
-            case messages.EngineOutput(_, report):
+            case messages.LeasedEngineOutput(_, report):
                 self._report(frames.decode_report(bytes(report)))
             case messages.EngineEnded(_, reason):
                 self._break(reason)

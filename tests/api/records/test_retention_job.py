@@ -13,14 +13,14 @@ from toolgate.config import Secret
 from toolgate.config.settings import RecordSettings, RetentionSettings
 from toolgate.conversation.errors import Overloaded
 from toolgate.storage.database import Database
-from toolgate.storage.retention import AT_ONCE, Retention
+from toolgate.storage.retention import AT_ONCE, RetentionStore
 from toolgate.telemetry.logs import Logger
 from toolgate.telemetry.redaction import Redactor
 
 LOG = Logger("error", "json", Redactor(()))
 
 
-class Counting(Retention):
+class Counting(RetentionStore):
     """Has so many old rows of each kind, and notes what was asked."""
 
     def __init__(self, **old: int) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from toolgate.cli.chat.markdown import MarkdownRenderer
 from toolgate.cli.chat.style import UNICODE_SYMBOLS, TerminalStyle
-from toolgate.cli.chat.terminal_text import TextFilter, clip, columns, visible, without_controls, wrap
+from toolgate.cli.chat.terminal_text import TerminalTextFilter, clip, columns, visible, without_controls, wrap
 
 COLORED = TerminalStyle(True, True, UNICODE_SYMBOLS)
 PLAIN = TerminalStyle(False, False, UNICODE_SYMBOLS)
@@ -131,7 +131,7 @@ def test_control_and_direction_characters_are_shown_not_sent() -> None:
 
 
 def test_line_ends_of_other_systems_are_line_ends_also_in_two_pieces() -> None:
-    text = TextFilter()
+    text = TerminalTextFilter()
     assert text.feed("a\r") + text.feed("\nb\r\nc\r") + text.feed("d\r") + text.close() == "a\nb\nc␍d␍"
 
 

@@ -4,26 +4,26 @@ import asyncio
 from collections.abc import Mapping
 from math import inf
 
-from toolgate.upstreams.transport import ResponseSizeLimits, Timeouts, UpstreamResponse
+from toolgate.upstreams.transport import ResponseSizeLimits, UpstreamResponse, UpstreamTimeouts
 from toolgate.upstreams.transport.address import parse_url
-from toolgate.upstreams.transport.connection import Connection
+from toolgate.upstreams.transport.connection import UpstreamHttpConnection
 from toolgate.upstreams.transport.dial import dial
 from toolgate.upstreams.transport.request_writer import RequestWriter, head_start
 
-PATIENCE = Timeouts(connect=4.0, first_byte=inf, idle=inf, total=inf)
+PATIENCE = UpstreamTimeouts(connect=4.0, first_byte=inf, idle=inf, total=inf)
 
 
 class SingleUse:
     """Closes a connection after one exchange."""
 
-    def opened(self, connection: Connection) -> None:
+    def opened(self, connection: UpstreamHttpConnection) -> None:
         """The exchange is about to begin."""
 
-    def free(self, connection: Connection) -> None:
+    def free(self, connection: UpstreamHttpConnection) -> None:
         """The exchange is over, and so is the connection."""
         connection.close()
 
-    def lost(self, connection: Connection) -> None:
+    def lost(self, connection: UpstreamHttpConnection) -> None:
         """There is nothing to clear away."""
 
 
@@ -45,7 +45,7 @@ class RecordingHttpClient:
         origin, target = parse_url(url)
         loop = asyncio.get_running_loop()
         connection = await dial(
-            origin, None, None, PATIENCE.connect, lambda: Connection(loop, origin.name, SingleUse())
+            origin, None, None, PATIENCE.connect, lambda: UpstreamHttpConnection(loop, origin.name, SingleUse())
         )
         head = RequestWriter().head(method, head_start(origin, target, None), headers, len(body))
         incoming = connection.send(head, body, PATIENCE, inf, ResponseSizeLimits().head)

@@ -7,12 +7,12 @@ import pytest
 from toolgate.conversation.message import Media, Text
 from toolgate.mcp.client.definitions import HeaderArgument, McpToolDefinition, UnusableTool, parse_definition
 from toolgate.mcp.client.results import decode_result
-from toolgate.tools.schema_check import SchemaChecker
+from toolgate.tools.schema_check import ToolSchemaLinter
 from toolgate.tools.tool import Annotations, ToolFailure
 
 
 def offer(**fields: Any) -> McpToolDefinition:
-    return parse_definition({"name": "t", "inputSchema": {"type": "object"}, **fields}, SchemaChecker())
+    return parse_definition({"name": "t", "inputSchema": {"type": "object"}, **fields}, ToolSchemaLinter())
 
 
 def test_what_a_server_does_not_promise_is_taken_to_be_dangerous() -> None:

@@ -18,7 +18,7 @@ from tests.mcp.client.scripted_server import ReceivedRequest, ScriptedResponse, 
 from tests.mcp.client.sources import calling, eventually, opened, source_of, tool
 from tests.mcp.client.test_http import handshaking
 from toolgate.mcp.client import OAuthConfig, RemoteServerConfig
-from toolgate.mcp.oauth.addresses import UnsafeAddress, check_address
+from toolgate.mcp.oauth.addresses import UnsafeOAuthAddress, check_address
 from toolgate.mcp.oauth.login import login
 from toolgate.mcp.oauth.redirect import LoopbackRedirect
 from toolgate.mcp.oauth.tokens import AccessToken, LoginFile, OAuthClient, StoredLogin
@@ -452,7 +452,7 @@ async def test_the_browser_comes_back_to_a_port_of_this_machine() -> None:
     ],
 )
 def test_an_address_that_nobody_means_is_unsafe(url: str) -> None:
-    with pytest.raises(UnsafeAddress):
+    with pytest.raises(UnsafeOAuthAddress):
         check_address(url, "https://public.example/mcp")
 
 

@@ -17,9 +17,9 @@ from toolgate.auth.authenticator import Caller
 from toolgate.conversation.message import Media, Text
 from toolgate.mcp.protocol.jsonrpc import RpcError, RpcNotification, RpcRequest, RpcResponse
 from toolgate.mcp.protocol.revisions import STATELESS, WITH_HANDSHAKE
-from toolgate.mcp.server.client_state import ClientState
+from toolgate.mcp.server.client_state import McpClientState
 from toolgate.mcp.server.methods import McpMethods
-from toolgate.mcp.server.outbox import LIMIT, Outbox
+from toolgate.mcp.server.outbox import LIMIT, McpOutbox
 from toolgate.mcp.server.progress import ProgressNotifier
 from toolgate.mcp.server.results import encode_output
 from toolgate.mcp.server.sessions import McpSessions
@@ -159,7 +159,7 @@ def test_progress_always_grows(progress: list[CallProgress]) -> None:
 
 
 async def test_notifications_that_are_not_read_are_dropped_and_responses_are_not() -> None:
-    outbox = Outbox()
+    outbox = McpOutbox()
     for number in range(LIMIT + 50):
         outbox.notify(RpcNotification("m", {"number": number}))
     outbox.respond(RpcResponse(1, {}))
@@ -186,7 +186,7 @@ async def test_changes_while_a_listener_does_not_wait_are_merged_into_one() -> N
 
 def test_a_session_follows_what_its_caller_may_do_now() -> None:
     sessions, before = McpSessions(), Caller("me", frozenset(("tools", "admin")))
-    id = sessions.open(ClientState(before))
+    id = sessions.open(McpClientState(before))
     now = Caller("me", frozenset(("tools",)))
     assert id is not None
     assert sessions.find(id, now).caller is now
@@ -203,6 +203,6 @@ async def test_a_tool_that_goes_on_telling_after_its_end_is_not_noticed() -> Non
     catalog = FakeToolCatalog(tool("lingers", lingers))
     service = McpMethods(catalog, ToolUpdates(catalog.subscribe))
     request = RpcRequest(1, "tools/call", {"name": "lingers", "_meta": {"progressToken": 1}})
-    await service.reply(request, ClientState(Caller("me", frozenset())), received.append, lambda defect: None)
+    await service.reply(request, McpClientState(Caller("me", frozenset())), received.append, lambda defect: None)
     tells[0](CallProgress("still here"))
     assert received == []

@@ -12,7 +12,7 @@ from toolgate.conversation.message import Message, Text, ToolCall, ToolResult, p
 from toolgate.conversation.request import ToolChoice, ToolDef
 from toolgate.text_tools.prompts import PromptRenderer, PromptTemplateError
 from toolgate.text_tools.prompts.conversation_writer import ConversationWriter
-from toolgate.text_tools.prompts.rendering import CallInstructions, ResultText
+from toolgate.text_tools.prompts.rendering import CallInstructions, ToolResultText
 from toolgate.text_tools.prompts.template_files import VARIABLES, load, shipped
 from toolgate.text_tools.prompts.template_sandbox import InvalidTemplate, compile_template, render_template
 from toolgate.text_tools.prompts.tool_descriptions import describe_tool, sample, signature
@@ -190,7 +190,7 @@ def test_templates_in_values_are_not_rendered(payload: str) -> None:
     prompts = PromptRenderer()
     assert payload in prompts.tools([ToolDef("f", payload)], INSTRUCTIONS)
     assert payload in prompts.first(payload, "", None)
-    assert payload in prompts.results([ResultText("f", payload, "SUCCESS", payload)], "mark")
+    assert payload in prompts.results([ToolResultText("f", payload, "SUCCESS", payload)], "mark")
 
 
 def test_output_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,9 +15,9 @@ from tests.tools.invoke import invocation_of, run, run_text
 from tests.upstreams.transport.faulty import Faulty, answering, whole
 from toolgate.conversation.message import Media
 from toolgate.tools.egress.http_client import guarded_http
-from toolgate.tools.schema_check import SchemaChecker
+from toolgate.tools.schema_check import ToolSchemaLinter
 from toolgate.tools.sources.openapi import OpenApiSource
-from toolgate.tools.sources.openapi.bounded_yaml import DocumentError, read_document
+from toolgate.tools.sources.openapi.bounded_yaml import OpenApiDocumentError, read_document
 from toolgate.tools.sources.openapi.source import MAX_OPERATIONS
 from toolgate.tools.tool import Annotations, Tool, ToolFailure
 
@@ -164,7 +164,7 @@ async def test_keywords_of_version_3_0_are_translated_and_recursion_stays_a_refe
     assert nested["$defs"]["Item"]["properties"]["parts"] == {"type": "array", "items": {"$ref": "#/$defs/Item"}}
     assert nested["required"] == ["id", "body"]
     for tool in source.tools:
-        assert SchemaChecker().problem(tool.spec.input_schema) is None
+        assert ToolSchemaLinter().problem(tool.spec.input_schema) is None
 
 
 async def test_a_call_is_sent_where_and_how_the_document_says(tmp_path: Path) -> None:
@@ -475,7 +475,7 @@ async def test_a_hostile_document_costs_little_and_brings_nothing(tmp_path: Path
 def test_aliases_are_written_out_and_dates_stay_text() -> None:
     document = read_document(b"a: &a {b: 1}\nc: *a\nd: 2024-01-01\n200: ok\nyes: no")
     assert document == {"a": {"b": 1}, "c": {"b": 1}, "d": "2024-01-01", "200": "ok", "true": False}
-    with pytest.raises(DocumentError, match="merge keys"):
+    with pytest.raises(OpenApiDocumentError, match="merge keys"):
         read_document(b"a: &a {b: 1}\nc: {<<: *a}")
 
 
@@ -551,10 +551,10 @@ def test_no_value_in_the_wrong_place_breaks_the_reader() -> None:
             raw = msgspec.json.encode(replaced(shop, way, value))
             try:
                 _, tools, _ = source.parse(raw)
-            except (DocumentError, ToolFailure):
+            except (OpenApiDocumentError, ToolFailure):
                 continue
             for tool in tools:
-                assert SchemaChecker().problem(tool.spec.input_schema) is None, (way, value)
+                assert ToolSchemaLinter().problem(tool.spec.input_schema) is None, (way, value)
 
 
 @pytest.mark.parametrize(

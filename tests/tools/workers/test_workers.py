@@ -172,11 +172,13 @@ class Workers:
         self.place = place
 
     async def call(self, tool: str, tell: ReportProgress = ignore_progress, /, **arguments: Any) -> ToolOutput:
-        answer = await self.pool.request(frames.InvokeFrame(self.place, tool, arguments, ToolInvocationToken()), tell)
+        answer = await self.pool.request(
+            frames.ToolWorkerInvokeFrame(self.place, tool, arguments, ToolInvocationToken()), tell
+        )
         match answer:
-            case frames.InvocationResultFrame():
+            case frames.ToolWorkerResultFrame():
                 return frames.decode_output(answer)
-            case frames.InvocationFailedFrame(message):
+            case frames.ToolWorkerErrorFrame(message):
                 raise ToolFailure(message)
         raise AssertionError(answer)
 
@@ -434,9 +436,9 @@ def test_a_log_forgets_the_oldest() -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        frames.SetupFrame(1, 2, 3),
-        frames.CancelInvocationFrame(),
-        frames.InvokeFrame(
+        frames.ToolWorkerSetupFrame(1, 2, 3),
+        frames.ToolWorkerCancelFrame(),
+        frames.ToolWorkerInvokeFrame(
             CodeLocation("a", path="/a"), "t", {"x": [1, 2.5, None, "é"]}, ToolInvocationToken("c", "k")
         ),
     ],
@@ -476,7 +478,7 @@ async def test_a_call_that_finds_all_workers_busy_fails_in_time(place: CodeLocat
     workers, watch = Workers(place, WorkerLimits(workers=1, queue_seconds=0.05)), Watch()
     first = await workers.begin("hang", how="sleep")
     with pytest.raises(ToolFailure, match="busy; nothing was run"):
-        await workers.pool.request(frames.InvokeFrame(place, "pid", {}, ToolInvocationToken()), clock=watch)
+        await workers.pool.request(frames.ToolWorkerInvokeFrame(place, "pid", {}, ToolInvocationToken()), clock=watch)
     assert watch.said == ["stop"]
     await workers.pool.aclose()
     await asyncio.wait({first})

@@ -14,7 +14,7 @@ from toolgate.engine.ports import ModelStream
 from toolgate.storage.database import Database
 from toolgate.storage.peer_conversations import PeerConversationStore
 from toolgate.upstreams.peers import PeerLimits, PeerModel, ReconnectingPeer
-from toolgate.upstreams.transport import Timeouts
+from toolgate.upstreams.transport import UpstreamTimeouts
 
 _SOURCE = Path(__file__).parents[3] / "examples" / "peer" / "peer.py"
 _spec = importlib.util.spec_from_file_location("reference_peer", _SOURCE)
@@ -23,7 +23,7 @@ assert _spec.loader is not None
 reference: Any = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(reference)
 
-QUICK = PeerLimits(Timeouts(2.0, 5.0, 5.0, 20.0))
+QUICK = PeerLimits(UpstreamTimeouts(2.0, 5.0, 5.0, 20.0))
 
 
 def history(*texts: str) -> tuple[Message, ...]:

@@ -22,7 +22,7 @@ from toolgate.conversation.errors import (
 )
 from toolgate.upstreams.peers import PeerLimits, ReconnectingPeer
 from toolgate.upstreams.peers.frames import CancelAnswerFrame, UserMessageFrame
-from toolgate.upstreams.transport import Timeouts
+from toolgate.upstreams.transport import UpstreamTimeouts
 
 KIB = 1024
 WELCOME = {"type": "welcome", "protocol": 1}
@@ -85,7 +85,7 @@ async def test_the_conversation_of_a_broken_answer_is_not_used_again() -> None:
 @on_both_loops
 async def test_a_peer_that_stalls_is_timed_out_and_the_others_do_not_notice() -> None:
     """fault: U4"""
-    limits = replace(QUICK, timeouts=Timeouts(2.0, 0.2, 0.2, 20.0))
+    limits = replace(QUICK, timeouts=UpstreamTimeouts(2.0, 0.2, 0.2, 20.0))
     async with staged(limits) as stage:
         stalled = await stage.model.ask(request("/stall"))
         with pytest.raises(UpstreamTimeout, match="limit: idle"):
@@ -97,7 +97,7 @@ async def test_a_peer_that_stalls_is_timed_out_and_the_others_do_not_notice() ->
 
 
 async def test_an_answer_has_a_total_limit() -> None:
-    limits = replace(QUICK, timeouts=Timeouts(2.0, 5.0, 5.0, 0.2))
+    limits = replace(QUICK, timeouts=UpstreamTimeouts(2.0, 5.0, 5.0, 0.2))
     async with staged(limits) as stage:
         with pytest.raises(UpstreamTimeout, match="limit: total"):
             await stage.say("/stall")
@@ -253,7 +253,7 @@ async def test_a_peer_that_does_not_read_is_timed_out() -> None:
         connection.transport.abort()
 
     over = asyncio.Event()
-    limits = replace(QUICK, timeouts=Timeouts(2.0, 0.3, 5.0, 20.0))
+    limits = replace(QUICK, timeouts=UpstreamTimeouts(2.0, 0.3, 5.0, 20.0))
     async with answering(handler, limits) as model:
         connection = await model._peer.connection()
         with pytest.raises(UpstreamTimeout, match="read nothing for"):
@@ -345,7 +345,7 @@ async def test_a_peer_that_does_not_welcome_us_is_given_up_at_the_connect_limit(
     async def handler(connection: Any) -> None:
         await connection.wait_closed()
 
-    async with answering(handler, PeerLimits(Timeouts(0.2, 5, 5, 5))) as model:
+    async with answering(handler, PeerLimits(UpstreamTimeouts(0.2, 5, 5, 5))) as model:
         with pytest.raises(UpstreamUnavailable, match=r"no welcome .*limit: connect") as raised:
             await model.ask(request("hi"))
         assert raised.value.status == 504

@@ -21,7 +21,7 @@ from tests.upstreams.transport.faulty import (
     whole,
 )
 from toolgate.conversation.errors import MalformedResponse, UpstreamTimeout, UpstreamUnavailable
-from toolgate.upstreams.transport import Timeouts, UpstreamHttpClient, UpstreamResponse
+from toolgate.upstreams.transport import UpstreamHttpClient, UpstreamResponse, UpstreamTimeouts
 
 MB = 1_000_000
 STREAM = head("transfer-encoding: chunked")
@@ -80,7 +80,7 @@ async def test_a_listener_that_never_accepts_runs_into_the_connect_limit() -> No
             sock.connect_ex(listener.getsockname())
         async with aclosing(UpstreamHttpClient()) as client:
             with pytest.raises(UpstreamUnavailable, match=r"within 0\.2 s \(limit: connect\)"):
-                await client.post(url, {}, b"", timeouts=Timeouts(connect=0.2))
+                await client.post(url, {}, b"", timeouts=UpstreamTimeouts(connect=0.2))
 
 
 @on_both_loops
@@ -112,7 +112,7 @@ async def test_a_slow_first_byte_times_out() -> None:
 
     async with Faulty(script) as upstream, aclosing(UpstreamHttpClient()) as client:
         with pytest.raises(UpstreamTimeout, match=r"sent nothing for 0\.2 s \(limit: first_byte\)"):
-            await client.post(upstream.url, {}, b"{}", timeouts=Timeouts(first_byte=0.2))
+            await client.post(upstream.url, {}, b"{}", timeouts=UpstreamTimeouts(first_byte=0.2))
         await asyncio.wait_for(upstream.peers[0].left.wait(), 30)
 
 
@@ -127,9 +127,9 @@ async def test_an_early_head_does_not_shorten_the_wait_for_the_first_byte_of_the
         await peer.send(chunk(b"thought"), chunk(b""))
 
     async with Faulty(script) as upstream, aclosing(UpstreamHttpClient()) as client:
-        reply = await client.post(upstream.url, {}, b"{}", timeouts=Timeouts(first_byte=5, idle=0.1))
+        reply = await client.post(upstream.url, {}, b"{}", timeouts=UpstreamTimeouts(first_byte=5, idle=0.1))
         assert await collect(reply) == b"thought"
-        reply = await client.post(upstream.url, {}, b"{}", timeouts=Timeouts(first_byte=0.2, idle=0.1))
+        reply = await client.post(upstream.url, {}, b"{}", timeouts=UpstreamTimeouts(first_byte=0.2, idle=0.1))
         with pytest.raises(UpstreamTimeout, match="first_byte"):
             await reply.read()
 
@@ -144,7 +144,7 @@ async def test_a_stall_in_mid_stream_hands_over_what_came_and_then_times_out() -
         await peer.gone()
 
     async with Faulty(script) as upstream, aclosing(UpstreamHttpClient()) as client:
-        reply = await client.post(upstream.url, {}, b"{}", timeouts=Timeouts(idle=0.2))
+        reply = await client.post(upstream.url, {}, b"{}", timeouts=UpstreamTimeouts(idle=0.2))
         came, failure = await read_then_fail(reply)
         assert came == b"one"
         assert str(failure) == f"{upstream.name} fell silent for 0.2 s in mid-answer (limit: idle)"
@@ -163,7 +163,7 @@ async def test_a_stream_that_never_stalls_runs_into_the_total_limit() -> None:
             await asyncio.sleep(0.02)
 
     async with Faulty(script) as upstream, aclosing(UpstreamHttpClient()) as client:
-        reply = await client.post(upstream.url, {}, b"{}", timeouts=Timeouts(idle=5, total=0.3))
+        reply = await client.post(upstream.url, {}, b"{}", timeouts=UpstreamTimeouts(idle=5, total=0.3))
         came, failure = await read_then_fail(reply)
         assert set(came) == set(b".")
         assert "did not finish within 0.3 s (limit: total)" in str(failure)
@@ -172,7 +172,7 @@ async def test_a_stream_that_never_stalls_runs_into_the_total_limit() -> None:
 @on_both_loops
 async def test_a_reader_who_takes_his_time_is_no_stall() -> None:
     async with Faulty(answering(chunked(b"x" * 300_000, b"y"))) as upstream, aclosing(UpstreamHttpClient()) as client:
-        reply = await client.post(upstream.url, {}, b"{}", timeouts=Timeouts(first_byte=0.2, idle=0.1))
+        reply = await client.post(upstream.url, {}, b"{}", timeouts=UpstreamTimeouts(first_byte=0.2, idle=0.1))
         await asyncio.sleep(0.4)
         assert len(await reply.read()) == 300_001
 
@@ -267,7 +267,7 @@ async def test_no_cut_of_a_chunked_answer_looks_whole(after: int, then: str) -> 
     async with Faulty(answering(answer)) as upstream, aclosing(UpstreamHttpClient()) as client:
         fault = Fault(after=after, then=then)  # type: ignore[arg-type]
         async with FaultProxy(upstream.port, fault) as proxy:
-            limits = Timeouts(first_byte=0.1, idle=0.1)
+            limits = UpstreamTimeouts(first_byte=0.1, idle=0.1)
             with pytest.raises((MalformedResponse, UpstreamTimeout)):
                 await (await client.post(f"http://127.0.0.1:{proxy.port}/", {}, b"{}", timeouts=limits)).read()
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from tests.upstreams.transport.faulty import Faulty, Peer, answering, chunk, chunked, head, on_both_loops, whole
 from toolgate.conversation.errors import GatewayFault, MalformedResponse
-from toolgate.upstreams.transport import Timeouts, UpstreamHttpClient
-from toolgate.upstreams.transport.address import Origin, Proxies, Proxy, parse_url
-from toolgate.upstreams.transport.inflate import Inflate
+from toolgate.upstreams.transport import UpstreamHttpClient, UpstreamTimeouts
+from toolgate.upstreams.transport.address import Proxies, Proxy, UpstreamOrigin, parse_url
+from toolgate.upstreams.transport.inflate import ResponseInflater
 from toolgate.upstreams.transport.request_writer import RequestWriter
 
 BODY = b'{"text": "' + "größer 🙂".encode() * 2000 + b'"}'
@@ -126,7 +126,7 @@ async def test_a_body_after_an_answer_to_head_is_not_taken_for_the_next_answer()
 async def test_an_answer_is_complete_at_its_end_though_the_socket_stays_open() -> None:
     async with Faulty(answering(chunked(b"all"))) as upstream, aclosing(UpstreamHttpClient()) as client:
         for _ in range(3):
-            limits = Timeouts(idle=5, first_byte=5)
+            limits = UpstreamTimeouts(idle=5, first_byte=5)
             reply = await asyncio.wait_for(client.post(upstream.url, {}, b"{}", timeouts=limits), 30)
             assert await asyncio.wait_for(reply.read(), 30) == b"all"
         assert len(upstream.peers) == 1
@@ -183,7 +183,7 @@ async def test_a_body_that_cannot_be_decompressed_is_garbled_but_its_status_is_k
 @given(st.binary(max_size=400), st.sampled_from([31, 15, -15]), st.lists(st.integers(1, 40), min_size=1))
 @settings(max_examples=60, deadline=None)
 def test_decompression_does_not_depend_on_how_the_bytes_were_split(body: bytes, wbits: int, steps: list[int]) -> None:
-    inflate = Inflate("gzip" if wbits == 31 else "deflate")
+    inflate = ResponseInflater("gzip" if wbits == 31 else "deflate")
     squeezed, read, at, turn = zlib.compress(body, wbits=wbits), b"", 0, 0
     while at < len(squeezed):
         step = steps[turn % len(steps)]
@@ -269,13 +269,18 @@ def test_a_url_that_cannot_be_sent_is_refused_without_being_repeated(url: str) -
 @pytest.mark.parametrize(
     ("url", "origin", "authority", "target"),
     [
-        ("http://h", Origin("http", "h", 80), "h", "/"),
-        ("HTTPS://H:443/v1?a=%20#x", Origin("https", "h", 443), "h", "/v1?a=%20"),
-        ("http://[::1]:81/a//b", Origin("http", "::1", 81), "[::1]:81", "/a//b"),
-        ("https://xn--gre-6ka8i.example/", Origin("https", "xn--gre-6ka8i.example", 443), "xn--gre-6ka8i.example", "/"),
+        ("http://h", UpstreamOrigin("http", "h", 80), "h", "/"),
+        ("HTTPS://H:443/v1?a=%20#x", UpstreamOrigin("https", "h", 443), "h", "/v1?a=%20"),
+        ("http://[::1]:81/a//b", UpstreamOrigin("http", "::1", 81), "[::1]:81", "/a//b"),
+        (
+            "https://xn--gre-6ka8i.example/",
+            UpstreamOrigin("https", "xn--gre-6ka8i.example", 443),
+            "xn--gre-6ka8i.example",
+            "/",
+        ),
     ],
 )
-def test_a_url_is_taken_apart(url: str, origin: Origin, authority: str, target: str) -> None:
+def test_a_url_is_taken_apart(url: str, origin: UpstreamOrigin, authority: str, target: str) -> None:
     assert parse_url(url) == (origin, target)
     assert origin.authority == authority
 
@@ -311,11 +316,11 @@ def test_no_proxy_and_loopback_are_honoured(url: str, proxied: bool) -> None:
 @pytest.mark.parametrize("url", ["http://", "http://a..b:1", "http://p:x", "socks5://p:1", "https://p:1"])
 def test_a_proxy_that_cannot_be_used_is_named_by_its_variable(url: str) -> None:
     with pytest.raises(GatewayFault, match=r"^HTTP_PROXY must name a proxy as http://host:port"):
-        Proxies.of({"http_proxy": url}).towards(Origin("http", "model.example", 80))
+        Proxies.of({"http_proxy": url}).towards(UpstreamOrigin("http", "model.example", 80))
 
 
 def test_a_star_exempts_everything_and_lower_case_wins() -> None:
-    origin = Origin("http", "model.example", 80)
+    origin = UpstreamOrigin("http", "model.example", 80)
     assert Proxies.of({"HTTP_PROXY": "http://p:1", "no_proxy": "*"}).towards(origin) is None
     both = Proxies.of({"HTTP_PROXY": "http://upper:1", "http_proxy": "http://lower"})
     assert both.towards(origin) == Proxy("lower", 80, None)

@@ -13,16 +13,18 @@ import pytest
 
 from tests.upstreams.transport.faulty import Faulty, Peer, answering, chunk, chunked, head, on_both_loops, whole
 from toolgate.conversation.errors import MalformedResponse, UpstreamTimeout, UpstreamUnavailable
-from toolgate.upstreams.transport import Timeouts, UpstreamHttpClient, dial
-from toolgate.upstreams.transport.address import Origin
-from toolgate.upstreams.transport.connection import Connection
+from toolgate.upstreams.transport import UpstreamHttpClient, UpstreamTimeouts, dial
+from toolgate.upstreams.transport.address import UpstreamOrigin
+from toolgate.upstreams.transport.connection import UpstreamHttpConnection
 from toolgate.upstreams.transport.pool import ConnectionPool
 
 OK = whole(b"ok")
-PATIENT = Timeouts()
+PATIENT = UpstreamTimeouts()
 
 
-async def ask(client: UpstreamHttpClient, upstream: Faulty, limits: Timeouts = PATIENT, body: bytes = b"{}") -> bytes:
+async def ask(
+    client: UpstreamHttpClient, upstream: Faulty, limits: UpstreamTimeouts = PATIENT, body: bytes = b"{}"
+) -> bytes:
     return await (await client.post(upstream.url, {}, body, timeouts=limits)).read()
 
 
@@ -233,10 +235,10 @@ async def test_a_caller_who_waits_too_long_for_a_connection_is_reported_why() ->
         await until(lambda: bool(upstream.requests))
         words = rf"^all 1 connections to {upstream.name} were busy for 0\.1 s$"
         with pytest.raises(UpstreamUnavailable, match=words) as caught:
-            await ask(client, upstream, Timeouts(first_byte=0.1))
+            await ask(client, upstream, UpstreamTimeouts(first_byte=0.1))
         assert caught.value.status == 503
         with pytest.raises(UpstreamTimeout, match=r"within 0\.1 s \(limit: total\)"):
-            await ask(client, upstream, Timeouts(total=0.1))
+            await ask(client, upstream, UpstreamTimeouts(total=0.1))
         GATES[b"first"].set()
         assert await first == b"first"
         assert await ask(client, upstream, body=b"first") == b"first"
@@ -335,7 +337,7 @@ async def test_of_two_addresses_that_connect_at_once_one_is_closed(monkeypatch: 
 @on_both_loops
 async def test_a_limit_of_infinity_is_no_limit() -> None:
     never = float("inf")
-    limits = Timeouts(connect=never, first_byte=never, idle=never, total=never)
+    limits = UpstreamTimeouts(connect=never, first_byte=never, idle=never, total=never)
     async with Faulty(answering(chunked(b"ok"))) as upstream, aclosing(UpstreamHttpClient(per_host=1)) as client:
         assert await asyncio.gather(*(ask(client, upstream, limits) for _ in range(3))) == [b"ok"] * 3
 
@@ -444,14 +446,14 @@ def test_the_transport_imports_no_other_http_client() -> None:
 async def test_a_request_that_is_left_as_it_connects_leaves_no_connection_to_wait_for() -> None:
     loop = asyncio.get_running_loop()
 
-    async def dialled(limit: float, make: Callable[[], Connection]) -> Connection:
-        def made() -> Connection:
+    async def dialled(limit: float, make: Callable[[], UpstreamHttpConnection]) -> UpstreamHttpConnection:
+        def made() -> UpstreamHttpConnection:
             loop.call_soon(
                 lambda: loop.call_soon(asking.cancel)
             )  # when the socket is there, and before that is known here
             return make()
 
-        return await dial.dial(Origin("http", "127.0.0.1", upstream.port), None, None, limit, made)
+        return await dial.dial(UpstreamOrigin("http", "127.0.0.1", upstream.port), None, None, limit, made)
 
     async with Faulty(answering(OK)) as upstream:
         pool = ConnectionPool(loop, "upstream", dialled, limit=1, keepalive=1)

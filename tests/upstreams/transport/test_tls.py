@@ -21,7 +21,7 @@ from tests.upstreams.transport.faulty import (
     whole,
 )
 from toolgate.conversation.errors import GatewayFault, MalformedResponse, UpstreamUnavailable
-from toolgate.upstreams.transport import Timeouts, UpstreamHttpClient
+from toolgate.upstreams.transport import UpstreamHttpClient, UpstreamTimeouts
 
 SECRET = {"authorization": "Bearer canary"}
 
@@ -114,7 +114,7 @@ async def test_a_handshake_that_stalls_runs_into_the_connect_limit_and_closes(au
     async with Faulty(script) as upstream, aclosing(UpstreamHttpClient(ca=client_tls(authority))) as client:
         url = upstream.url.replace("http:", "https:")
         with pytest.raises(UpstreamUnavailable, match="connect"):
-            await client.post(url, SECRET, b"{}", timeouts=Timeouts(connect=0.2))
+            await client.post(url, SECRET, b"{}", timeouts=UpstreamTimeouts(connect=0.2))
         await asyncio.wait_for(upstream.peers[0].left.wait(), 30)
 
 
@@ -268,7 +268,7 @@ async def test_a_proxy_that_stalls_runs_into_the_connect_limit_and_is_closed(aut
 
     async with Faulty(script) as proxy, aclosing(through(proxy, ca=client_tls(authority))) as client:
         with pytest.raises(UpstreamUnavailable, match="connect"):
-            await client.post("https://model.example/v1", {}, b"{}", timeouts=Timeouts(connect=0.2))
+            await client.post("https://model.example/v1", {}, b"{}", timeouts=UpstreamTimeouts(connect=0.2))
         await asyncio.wait_for(proxy.peers[0].left.wait(), 30)
 
 

@@ -17,7 +17,7 @@ _OPTIONAL = ("content_json", "tool_calls", "tool_call_id", "name", "function_cal
 _JSON_COLUMNS = ("content_json", "tool_calls", "function_call", "usage")
 
 
-class StoredChatEndpoints:
+class RecordedChatEndpoints:
     """The endpoints below /v1/chats."""
 
     def __init__(self, store: ChatStore, writer: WriteQueue) -> None:

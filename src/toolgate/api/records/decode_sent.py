@@ -45,7 +45,7 @@ def _with_original_ids(response: ModelResponse) -> ModelResponse:
     return replace(response, parts=tuple(parts))
 
 
-class RecordedHistory(Struct, frozen=True):
+class ChatHistoryRows(Struct, frozen=True):
     """A request's messages as rows, the points at which it may continue a stored chat, and the digests with the answer."""
 
     rows: tuple[StoredMessage, ...]
@@ -54,7 +54,7 @@ class RecordedHistory(Struct, frozen=True):
     system_digest: str
 
 
-def record_history(messages: Sequence[Message], answer: Message, about: MessageMetadata) -> RecordedHistory:
+def record_history(messages: Sequence[Message], answer: Message, about: MessageMetadata) -> ChatHistoryRows:
     """Turn a request's messages and its answer into rows and digests."""
     digest, system = HistoryDigest(), HistoryDigest()
     groups = [message_rows([message], about) for message in messages]
@@ -70,7 +70,7 @@ def record_history(messages: Sequence[Message], answer: Message, about: MessageM
     for place, until_here, system_until_here in reversed(points[-_HEADS:]):
         instructions = [groups[at] for at in range(place + 1) if messages[at].role == "system"]
         heads.append(HistoryHead(until_here, system_until_here, _flat(instructions), _flat(groups[place + 1 :])))
-    return RecordedHistory(_flat(groups), tuple(heads), digest.digest(), system.digest())
+    return ChatHistoryRows(_flat(groups), tuple(heads), digest.digest(), system.digest())
 
 
 def _flat(groups: Sequence[list[StoredMessage]]) -> tuple[StoredMessage, ...]:

@@ -13,7 +13,7 @@ from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
 from toolgate.engine.json_thread import run_in_thread
 from toolgate.http.application import Endpoint, Request
 from toolgate.storage.invocations import InvocationFilter, InvocationStore, StoredInvocation
-from toolgate.tools.runner import CallEnd
+from toolgate.tools.runner import FinishedToolCall
 from toolgate.wire.jsontext import encode
 
 
@@ -37,7 +37,7 @@ class InvocationRecorder:
         """Store arguments from now on, or do not."""
         self._with_arguments = with_arguments
 
-    def add(self, ended: CallEnd) -> None:
+    def add(self, ended: FinishedToolCall) -> None:
         """Queue the record of a call that has ended."""
         invocation, spec = ended.invocation, ended.spec
         arguments = self._redact(invocation.text) if self._with_arguments else None

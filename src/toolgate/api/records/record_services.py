@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from toolgate.api.records.chat_recorder import ChatRecordingPolicy
-from toolgate.api.records.chats import StoredChatEndpoints
+from toolgate.api.records.chats import RecordedChatEndpoints
 from toolgate.api.records.invocations import InvocationRecorder
 from toolgate.api.records.latency import LatencyEndpoint
 from toolgate.api.records.requests import RequestEndpoints, RequestRecorder
@@ -23,14 +23,14 @@ from toolgate.storage.database import Database
 from toolgate.storage.invocations import InvocationStore
 from toolgate.storage.latencies import LatencyStore
 from toolgate.storage.request_records import RequestStore
-from toolgate.storage.retention import Retention
+from toolgate.storage.retention import RetentionStore
 from toolgate.storage.run_records import RunRecordStore
 from toolgate.storage.runs import State
 from toolgate.storage.usage import UsageStore
 from toolgate.telemetry.logs import Logger
 from toolgate.telemetry.metrics import Metrics
 from toolgate.telemetry.request_log import RUN_CANCELLED, RequestRecord
-from toolgate.tools.runner import CallEnd
+from toolgate.tools.runner import FinishedToolCall
 from toolgate.tools.tool import Outcome
 
 _MOST_ERROR = 500
@@ -68,7 +68,7 @@ class RecordServices:
         self.invocations = InvocationRecorder(
             InvocationStore(database), self.writer, lambda text: log.redact(text), settings.arguments
         )
-        self.retention = RetentionJob(Retention(database), log, retention_days(settings))
+        self.retention = RetentionJob(RetentionStore(database), log, retention_days(settings))
         latencies = LatencyStore(database)
         self.usage = UsageRecorder(usage, self.writer, prices_by_name(config), latencies=latencies)
         requests = RequestStore(database)
@@ -88,7 +88,7 @@ class RecordServices:
             report=lambda problem: log.warning("runs", problem=problem),
         )
         self._lists = (
-            StoredChatEndpoints(chats, self.writer),
+            RecordedChatEndpoints(chats, self.writer),
             StoredCompletionEndpoints(chats),
             UsageEndpoint(usage, self.usage, self.writer),
             LatencyEndpoint(latencies, self.usage, self.writer),
@@ -107,7 +107,7 @@ class RecordServices:
             cost, response = cost_of(record, self._price_of), record.response or None
             self.timelines.end(record.run, _end_state(record), error, record.usage, cost, response)
 
-    def call_ended(self, ended: CallEnd) -> None:
+    def call_ended(self, ended: FinishedToolCall) -> None:
         """Record a call of a server tool, also in the timeline of its run."""
         self.invocations.add(ended)
         if (timeline := self.timelines.live(ended.run)) is not None:

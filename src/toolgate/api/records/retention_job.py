@@ -9,7 +9,7 @@ from msgspec.structs import asdict
 
 from toolgate.config.settings import RecordSettings
 from toolgate.conversation.errors import Overloaded
-from toolgate.storage.retention import AT_ONCE, Retention
+from toolgate.storage.retention import AT_ONCE, RetentionStore
 from toolgate.telemetry.logs import Logger
 
 _PAUSE_SECONDS = 0.05
@@ -28,7 +28,7 @@ class RetentionJob:
 
     def __init__(
         self,
-        retention: Retention,
+        retention: RetentionStore,
         log: Logger,
         days: Mapping[str, int | None],
         *,

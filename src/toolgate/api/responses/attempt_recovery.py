@@ -14,7 +14,7 @@ from toolgate.engine.tool_loop import EarlierAttempts
 from toolgate.runs.step_records import decode_steps, finished_frames, history_of
 
 
-class Resumption(Struct, frozen=True):
+class RecoveredAttempt(Struct, frozen=True):
     """The run so far; the frames that are stored, the items in them, and the finished ones of these by their index."""
 
     history: EarlierAttempts
@@ -31,12 +31,12 @@ class Resumption(Struct, frozen=True):
         return replace(prepared, request=request, encoder=encoder), encoder.resume(self.sent)
 
 
-def resumption(recorded: Sequence[str], frames: Sequence[bytes]) -> Resumption:
+def resumption(recorded: Sequence[str], frames: Sequence[bytes]) -> RecoveredAttempt:
     """Rebuild an attempt from stored steps and frames; without frames readers have received nothing."""
     steps = decode_steps(recorded)
     history = history_of(steps)
     if not frames:
-        return Resumption(history)
+        return RecoveredAttempt(history)
     sent = read_sent_items(frames, finished_frames(steps), history.messages)
     history = replace(history, shown=ShownCalls(sent.begun, sent.ended))
-    return Resumption(history, frames, sent, {item.index: item.value for item in sent.items if item.done})
+    return RecoveredAttempt(history, frames, sent, {item.index: item.value for item in sent.items if item.done})

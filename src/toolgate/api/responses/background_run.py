@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from toolgate.api.chat import ChatHandler
 from toolgate.api.response_writer import PreparedRequest
-from toolgate.api.responses.attempt_recovery import Resumption, resumption
+from toolgate.api.responses.attempt_recovery import RecoveredAttempt, resumption
 from toolgate.api.responses.background_request import (
     BackgroundChatRequest,
     BackgroundRequest,
@@ -41,7 +41,7 @@ from toolgate.storage.responses import ResponseStore
 from toolgate.storage.runs import RunStore
 from toolgate.storage.streams import StreamStore
 from toolgate.telemetry.request_log import RequestRecord, Telemetry
-from toolgate.tools.execution.durable import DurableRun
+from toolgate.tools.execution.durable import DurableRunContext
 
 _ABANDONED = {
     "parked": "The server stopped again and again while it made this response, so that it was given up.",
@@ -193,7 +193,7 @@ class BackgroundRunHandler:
             if self._timelines is not None:
                 self._timelines.detach(id)
 
-    async def _timeline(self, attempt: RunAttempt, resumed: Resumption) -> RunTimeline | None:
+    async def _timeline(self, attempt: RunAttempt, resumed: RecoveredAttempt) -> RunTimeline | None:
         """Open the timeline of the run, with all that earlier attempts are known to have finished."""
         if self._timelines is None:
             return None
@@ -208,7 +208,7 @@ class BackgroundRunHandler:
         attempt: RunAttempt,
         request: BackgroundRequest,
         decoded: ModelRequest | None,
-        resumed: Resumption,
+        resumed: RecoveredAttempt,
         recorder: StreamRecorder,
         record: RequestRecord,
         timeline: RunTimeline | None,
@@ -273,12 +273,12 @@ class BackgroundRunHandler:
             return lambda: None
         return await self._active.wait_for_lock(turn.conversation)
 
-    async def _resumption(self, attempt: RunAttempt, request: BackgroundRequest) -> Resumption:
+    async def _resumption(self, attempt: RunAttempt, request: BackgroundRequest) -> RecoveredAttempt:
         frames = await self._streams.all(request.id) if request.streamed else []
         return await run_in_thread(resumption, attempt.steps.recorded, frames)
 
     async def _recorder(
-        self, attempt: RunAttempt, request: BackgroundRequest, resumed: Resumption, on_stored: Callable[[], None]
+        self, attempt: RunAttempt, request: BackgroundRequest, resumed: RecoveredAttempt, on_stored: Callable[[], None]
     ) -> StreamRecorder:
         stored = await self._store.load(request.turn.owner, request.id)
         stream = await self._streams.load(request.id)
@@ -298,10 +298,10 @@ class BackgroundRunHandler:
 
 
 def _durable_run(
-    attempt: RunAttempt, resumed: Resumption, recorder: StreamRecorder, asks: bool, timeline: RunTimeline | None
-) -> DurableRun:
+    attempt: RunAttempt, resumed: RecoveredAttempt, recorder: StreamRecorder, asks: bool, timeline: RunTimeline | None
+) -> DurableRunContext:
     claim = recorder.claim
-    return DurableRun(
+    return DurableRunContext(
         attempt.run.id,
         resumed.history,
         attempt.run.token > 1,

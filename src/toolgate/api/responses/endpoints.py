@@ -23,7 +23,13 @@ from toolgate.api.responses.item_normalization import with_ids
 from toolgate.api.responses.previous_items import PreviousItemLoader, conversation_of
 from toolgate.api.responses.save import ContinuedRequest, ResponseRecorder
 from toolgate.api.responses.state import ResponsesState
-from toolgate.api.responses.websocket_request import SOCKET, SocketLane, SocketMemoryRecorder, WarmupModel, read_create
+from toolgate.api.responses.websocket_request import (
+    SOCKET,
+    ResponseSocketLane,
+    SocketMemoryRecorder,
+    WarmupModel,
+    read_create,
+)
 from toolgate.conversation.errors import InvalidRequest, NotFound, Overloaded
 from toolgate.dialects.dialect import Dialect
 from toolgate.dialects.openai_responses.response_object import DONE
@@ -78,7 +84,7 @@ class ResponseEndpoints:
         if type(body) is not dict:
             raise InvalidRequest("The body must be an object.")
         body = self._chat.with_model(call, body)  # before it is stored: the default may change
-        lane: SocketLane | None = call.exchange.extension(SOCKET)
+        lane: ResponseSocketLane | None = call.exchange.extension(SOCKET)
         body, generate = read_create(body) if lane else (body, True)
         if type(body.get("background")) not in (bool, type(None)):
             raise InvalidRequest("background must be true or false.", param="background", code="invalid_type")
@@ -194,7 +200,7 @@ class ResponseEndpoints:
         self,
         turn: ContinuedRequest,
         unlock: Callable[[], None],
-        lane: SocketLane | None,
+        lane: ResponseSocketLane | None,
         run_of: Callable[[str], tuple[Write, ...]],
     ) -> ResponseRecorder | SocketMemoryRecorder | None:
         recorder = None

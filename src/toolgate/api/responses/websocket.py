@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from toolgate.api.responses.unstored import SocketMemory, UnstoredResponses
-from toolgate.api.responses.websocket_request import SOCKET, SocketLane, WebSocketResponseSink, error_event
+from toolgate.api.responses.websocket_request import SOCKET, ResponseSocketLane, WebSocketResponseSink, error_event
 from toolgate.conversation.errors import InvalidRequest, Overloaded, RateLimited, ToolgateError
 from toolgate.dialects.openai_responses import DIALECT as OPENAI_RESPONSES
 from toolgate.dialects.openai_responses.response_object import error_object
@@ -290,7 +290,7 @@ class ResponseWebSocket:
             "root_path": "",
             "query_string": b"",
             "headers": headers,
-            "extensions": {RESPONSE: exchange, SOCKET: SocketLane(self._memory, create.lane)},
+            "extensions": {RESPONSE: exchange, SOCKET: ResponseSocketLane(self._memory, create.lane)},
         }
 
     def _send_error(self, error: ToolgateError, lane: str | None = None) -> None:

@@ -25,7 +25,7 @@ from toolgate.http.websocket import WebSocket
 from toolgate.wire.jsontext import encode
 
 SOCKET = "toolgate.socket"
-"""The ASGI extension of a request that came as a message: its `SocketLane`."""
+"""The ASGI extension of a request that came as a message: its `ResponseSocketLane`."""
 
 CREATE = "response.create"
 _FAILED = (b"event: response.failed\n", b"event: error\n")
@@ -34,7 +34,7 @@ _ENVELOPE = ("type", "stream_id", "generate", "stream")
 _CONTINUABLE = ("completed", "incomplete")
 
 
-class SocketLane(Struct, frozen=True):
+class ResponseSocketLane(Struct, frozen=True):
     """The lane of a message on its socket, and the socket's unstored responses."""
 
     memory: SocketMemory
@@ -64,7 +64,7 @@ def read_create(body: dict[str, Any]) -> tuple[dict[str, Any], bool]:
 class SocketMemoryRecorder:
     """Keeps an unstored response in the socket's memory, after another recorder has it (`AnswerRecorder`)."""
 
-    def __init__(self, lane: SocketLane, turn: ContinuedRequest, also: AnswerRecorder | None) -> None:
+    def __init__(self, lane: ResponseSocketLane, turn: ContinuedRequest, also: AnswerRecorder | None) -> None:
         self._lane = lane
         self._turn = turn
         self._also = also

@@ -19,7 +19,7 @@ _STOPPED = "The person stopped the answer."
 _LEVELS = {"y": "once", "yes": "once", "s": "session", "session": "session", "a": "always", "always": "always"}
 
 
-class NoPerson(Exception):
+class NoInteractiveUser(Exception):
     """A call needs approval, and there is no terminal on which to ask."""
 
 
@@ -34,7 +34,7 @@ class ApprovalDialog:
     def answer(self, asked: ApprovalAsked) -> list[dict[str, Any]]:
         """Ask until the server has taken an answer; return the items that the next request must send for it."""
         if self._prompter is None:
-            raise NoPerson(
+            raise NoInteractiveUser(
                 f"{asked.name} needs a person's approval, and there is no terminal to ask on. "
                 f"Approve it with `toolgate approvals approve {asked.id} --level always` and ask again, "
                 "or allow it in the configuration (docs/approvals.md)."

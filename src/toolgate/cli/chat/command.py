@@ -7,7 +7,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from toolgate.cli.api_client import DEFAULT_URL, ApiCallFailed, Key, Url, fail
-from toolgate.cli.chat.approval_dialog import ApprovalDialog, NoPerson
+from toolgate.cli.chat.approval_dialog import ApprovalDialog, NoInteractiveUser
 from toolgate.cli.chat.conversation import ConversationClient
 from toolgate.cli.chat.prompt import LinePrompter, open_terminal
 from toolgate.cli.chat.session import ChatSession
@@ -60,7 +60,7 @@ def chat(
             talk(client, state, transcript)
         else:
             _answer_once(client, state, transcript, asked)
-    except (ApiCallFailed, NoPerson) as error:
+    except (ApiCallFailed, NoInteractiveUser) as error:
         fail(str(error))
 
 

@@ -5,7 +5,7 @@ Text behind an opening mark waits until its closing mark comes; if none comes so
 
 import re
 
-from toolgate.cli.chat.line_writer import Span
+from toolgate.cli.chat.line_writer import StyledSpan
 
 MAX_SPAN = 400
 """Characters behind an opening mark in which its closing mark is looked for."""
@@ -22,9 +22,9 @@ _CLOSING = {
 _EMPHASIS: dict[int, tuple[str, ...]] = {1: ("italic",), 2: ("bold",), 3: ("bold", "italic")}
 
 
-def scan_inline(text: str, *, final: bool) -> tuple[list[Span], str]:
+def scan_inline(text: str, *, final: bool) -> tuple[list[StyledSpan], str]:
     """Return the spans of a text, and the rest behind a mark that may still be closed; there is none if it is final."""
-    spans: list[Span] = []
+    spans: list[StyledSpan] = []
     place = 0
     while place < len(text) and (found := _next_span(text, place, final)) is not None:
         spans += found[0]
@@ -32,17 +32,17 @@ def scan_inline(text: str, *, final: bool) -> tuple[list[Span], str]:
     return spans, text[place:]
 
 
-def _next_span(text: str, place: int, final: bool) -> tuple[list[Span], int] | None:
+def _next_span(text: str, place: int, final: bool) -> tuple[list[StyledSpan], int] | None:
     """Return the spans that begin here and the place behind them; None if more text is needed."""
     if plain := _PLAIN.match(text, place):
-        return [Span(plain[0], ())], plain.end()
+        return [StyledSpan(plain[0], ())], plain.end()
     char, complete = text[place], final or len(text) - place > MAX_SPAN
     match char:
         case "\\":
             if place + 1 == len(text):
-                return ([Span(char, ())], place + 1) if final else None
+                return ([StyledSpan(char, ())], place + 1) if final else None
             escaped = text[place + 1]
-            return [Span(escaped if escaped in "\\`*_~[]()#+-.!|>{}" else char + escaped, ())], place + 2
+            return [StyledSpan(escaped if escaped in "\\`*_~[]()#+-.!|>{}" else char + escaped, ())], place + 2
         case "`":
             return _code_span(text, place, complete)
         case "[" | "!":
@@ -58,31 +58,31 @@ def _run(text: str, place: int) -> int:
     return end
 
 
-def _code_span(text: str, place: int, complete: bool) -> tuple[list[Span], int] | None:
+def _code_span(text: str, place: int, complete: bool) -> tuple[list[StyledSpan], int] | None:
     start = _run(text, place)
     closing = re.compile(rf"(?<!`)`{{{start - place}}}(?!`)").search(text, start, place + MAX_SPAN + start - place)
     if closing and (complete or closing.end() < len(text)):
         code = text[start : closing.start()]
         stripped = code[1:-1] if len(code) > 2 and code[0] == code[-1] == " " else code
-        return [Span(stripped, ("code",))], closing.end()
-    return ([Span(text[place:start], ())], start) if complete else None
+        return [StyledSpan(stripped, ("code",))], closing.end()
+    return ([StyledSpan(text[place:start], ())], start) if complete else None
 
 
-def _link_span(text: str, place: int, complete: bool) -> tuple[list[Span], int] | None:
+def _link_span(text: str, place: int, complete: bool) -> tuple[list[StyledSpan], int] | None:
     if text[place] == "!" and text[place + 1 : place + 2] != "[":
-        return ([Span("!", ())], place + 1) if complete or place + 1 < len(text) else None
+        return ([StyledSpan("!", ())], place + 1) if complete or place + 1 < len(text) else None
     if link := _LINK.match(text, place):
         shown, target = link[1] or "image", link[2]
         if shown == target:
-            return [Span(target, ("underline",))], link.end()
-        return [Span(shown, ("underline",)), Span(f" ({target})", ("dim",))], link.end()
+            return [StyledSpan(target, ("underline",))], link.end()
+        return [StyledSpan(shown, ("underline",)), StyledSpan(f" ({target})", ("dim",))], link.end()
     closed = text.find("]", place)
     if not complete and (closed < 0 or text[closed + 1 : closed + 2] in ("", "(")):
         return None
-    return [Span(text[place : place + 1], ())], place + 1
+    return [StyledSpan(text[place : place + 1], ())], place + 1
 
 
-def _emphasis_span(text: str, place: int, complete: bool) -> tuple[list[Span], int] | None:
+def _emphasis_span(text: str, place: int, complete: bool) -> tuple[list[StyledSpan], int] | None:
     start = _run(text, place)
     mark = text[place:start]
     if start == len(text) and not complete:
@@ -93,10 +93,10 @@ def _emphasis_span(text: str, place: int, complete: bool) -> tuple[list[Span], i
         and not (mark[0] == "_" and place and text[place - 1].isalnum())
     )
     if not opens or start == len(text):
-        return [Span(mark, ())], start
+        return [StyledSpan(mark, ())], start
     closing = _CLOSING[mark].search(text, start + 1, start + MAX_SPAN)
     if closing and (complete or closing.end() < len(text)):
         styles = ("strike",) if mark[0] == "~" else _EMPHASIS[len(mark)]
         inner, _ = scan_inline(text[start : closing.start()], final=True)
-        return [Span(span.text, (*styles, *span.styles)) for span in inner], closing.end()
-    return ([Span(mark, ())], start) if complete else None
+        return [StyledSpan(span.text, (*styles, *span.styles)) for span in inner], closing.end()
+    return ([StyledSpan(mark, ())], start) if complete else None

@@ -10,7 +10,7 @@ from toolgate.cli.chat.terminal_text import columns
 _WORDS = re.compile(r"\s+|\S+")
 
 
-class Span(NamedTuple):
+class StyledSpan(NamedTuple):
     """A piece of text and its styles."""
 
     text: str
@@ -24,7 +24,7 @@ class LineWriter:
         self._style = style
         self._width = width
         self._out: list[str] = []
-        self._word: list[Span] = []
+        self._word: list[StyledSpan] = []
         self._word_columns = 0
         self._spaces = 0
         self._column = 0
@@ -52,14 +52,14 @@ class LineWriter:
         """Leave a blank line before the next one; several become one, and none ends the message."""
         self._blanks += 1
 
-    def line(self, spans: list[Span], wrap: bool = True) -> None:
+    def line(self, spans: list[StyledSpan], wrap: bool = True) -> None:
         """Write a whole line."""
         self.start(wrap=wrap)
         for span in spans:
             self.write(span)
         self.end()
 
-    def write(self, span: Span) -> None:
+    def write(self, span: StyledSpan) -> None:
         """Continue the line."""
         if not self._wrap:
             self._out.append(self._style.paint(span.text, *span.styles))
@@ -69,7 +69,7 @@ class LineWriter:
                 self.flush()
                 self._spaces += len(found[0])
                 continue
-            self._word.append(Span(found[0], span.styles))
+            self._word.append(StyledSpan(found[0], span.styles))
             self._word_columns += columns(found[0])
             if self._word_columns > self._width() - columns(self._hanging):
                 self.flush()

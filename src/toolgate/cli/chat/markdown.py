@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 
 from toolgate.cli.chat.inline_markdown import scan_inline
-from toolgate.cli.chat.line_writer import LineWriter, Span
+from toolgate.cli.chat.line_writer import LineWriter, StyledSpan
 from toolgate.cli.chat.markdown_table import lay_out_table
 from toolgate.cli.chat.style import TerminalStyle
 from toolgate.cli.chat.terminal_text import columns
@@ -82,9 +82,9 @@ class MarkdownRenderer:
 
     def _continue_text(self, text: str) -> None:
         if self._fence:
-            self._lines.write(Span(text, (*self._all, "code")))
+            self._lines.write(StyledSpan(text, (*self._all, "code")))
         elif not self._style.colored:
-            self._lines.write(Span(text, self._all))
+            self._lines.write(StyledSpan(text, self._all))
         else:
             self._inline += text
             self._scan(final=False)
@@ -92,7 +92,7 @@ class MarkdownRenderer:
     def _scan(self, *, final: bool) -> None:
         spans, self._inline = scan_inline(self._inline, final=final)
         for span in spans:
-            self._lines.write(Span(span.text, (*self._all, *self._base, *span.styles)))
+            self._lines.write(StyledSpan(span.text, (*self._all, *self._base, *span.styles)))
 
     def _end_line(self) -> None:
         if self._in_line:
@@ -111,9 +111,9 @@ class MarkdownRenderer:
         stripped = line.strip()
         if stripped and _may_close(stripped, self._fence) and len(stripped) >= len(self._fence):
             self._fence = ""
-            self._lines.line([Span(line, ("dim",))], wrap=False)
+            self._lines.line([StyledSpan(line, ("dim",))], wrap=False)
         else:
-            self._lines.line([Span(line, ("code",))], wrap=False)
+            self._lines.line([StyledSpan(line, ("code",))], wrap=False)
 
     def _whole_line(self, line: str) -> None:
         """Show a line that ended before its kind was known: blank, a rule, a fence, a row of a table, a lone mark."""
@@ -127,9 +127,9 @@ class MarkdownRenderer:
             self._lines.blank()
         elif fence := _FENCE.fullmatch(body.rstrip()):
             self._fence = fence[1]
-            self._lines.line([Span(line, ("dim",))], wrap=False)
+            self._lines.line([StyledSpan(line, ("dim",))], wrap=False)
         elif _RULE.fullmatch(body):
-            self._lines.line([Span(self._style.symbols["rule"] * min(self._width(), 40), ("dim",))])
+            self._lines.line([StyledSpan(self._style.symbols["rule"] * min(self._width(), 40), ("dim",))])
         else:
             self._held = line
             self._start_line()
@@ -163,7 +163,7 @@ class MarkdownRenderer:
             return
         rows, self._table = self._table, []
         for line in lay_out_table(rows, self._width()) or rows:
-            self._lines.line([Span(line, ())], wrap=False)
+            self._lines.line([StyledSpan(line, ())], wrap=False)
 
 
 def _undecided(held: str) -> bool:

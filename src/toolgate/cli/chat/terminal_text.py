@@ -47,7 +47,7 @@ def _visible(char: str) -> str:
             return f"<U+{code:04X}>"
 
 
-class TextFilter:
+class TerminalTextFilter:
     """Makes streamed text safe, piece by piece; a line end may come in two pieces."""
 
     def __init__(self, terminal: bool = True) -> None:

@@ -23,7 +23,7 @@ from toolgate.cli.chat.response_events import (
 )
 from toolgate.cli.chat.status_line import StatusLine
 from toolgate.cli.chat.style import PLAIN, TerminalStyle, style_of, terminal_width
-from toolgate.cli.chat.terminal_text import TextFilter, columns, visible, wrap
+from toolgate.cli.chat.terminal_text import TerminalTextFilter, columns, visible, wrap
 
 MAX_ARGUMENT_LINES = 4
 MAX_RESULT_LINES = 8
@@ -211,7 +211,7 @@ class _RenderedText:
 
     def __init__(self, item: str, style: TerminalStyle, styles: tuple[str, ...]) -> None:
         self.item = item
-        self._filter = TextFilter()
+        self._filter = TerminalTextFilter()
         self._markdown = MarkdownRenderer(style, terminal_width, styles)
 
     def feed(self, text: str) -> str:
@@ -226,7 +226,7 @@ class _RawText:
 
     def __init__(self, item: str) -> None:
         self.item = item
-        self._filter = TextFilter(terminal=False)
+        self._filter = TerminalTextFilter(terminal=False)
 
     def feed(self, text: str) -> str:
         return self._filter.feed(text)

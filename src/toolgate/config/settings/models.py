@@ -5,10 +5,10 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
-from toolgate.config.settings.field import PartialStruct, about
+from toolgate.config.settings.field import PartialOverrides, about
 from toolgate.config.settings.secret import Secret
 from toolgate.dialects.dialect import Quirks
-from toolgate.upstreams.catalog import Capabilities, DialectName
+from toolgate.upstreams.catalog import DialectName, ModelCapabilities
 
 ToolMode: TypeAlias = Literal["native", "emulated"]
 SystemMode: TypeAlias = Literal["native", "inject"]
@@ -59,7 +59,7 @@ class UpstreamSettings(Struct, frozen=True, kw_only=True):
     max_connections: Annotated[int, about("Most requests to it at the same time; as many more wait.", ge=1)] = 2000
     quirks: Annotated[
         Mapping[str, Any],
-        PartialStruct(Quirks),
+        PartialOverrides(Quirks),
         about("How it differs from its dialect; by default what the provider table says."),
     ] = {}
 
@@ -163,11 +163,13 @@ class ModelSettings(Struct, frozen=True, kw_only=True):
     ] = False
     capabilities: Annotated[
         Mapping[str, Any],
-        PartialStruct(Capabilities),
+        PartialOverrides(ModelCapabilities),
         about("What the model can do; by default what the provider table says."),
     ] = {}
     quirks: Annotated[
-        Mapping[str, Any], PartialStruct(Quirks), about("Like those of an upstream; they take precedence over those.")
+        Mapping[str, Any],
+        PartialOverrides(Quirks),
+        about("Like those of an upstream; they take precedence over those."),
     ] = {}
     price: Annotated[
         PriceSettings, about("The price of a million tokens. Budgets and costs count only models with a price.")

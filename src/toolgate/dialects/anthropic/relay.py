@@ -38,7 +38,7 @@ from toolgate.dialects.anthropic.shared_codec import (
 )
 from toolgate.dialects.anthropic.stream_decoder import object_of, read_event
 from toolgate.dialects.dialect import AnswerMetadata, RelayedText
-from toolgate.wire.stream_framing import Frame
+from toolgate.wire.stream_framing import StreamFrame
 
 _ID = re.compile(ID_PATTERN)
 _BLOCK_EVENTS = frozenset({"content_block_start", "content_block_delta", "content_block_stop"})
@@ -106,7 +106,7 @@ class MessagesRelay:
         """Return the texts of all blocks so far."""
         return self._relayed.parts()
 
-    def feed(self, frame: Frame) -> bytes:
+    def feed(self, frame: StreamFrame) -> bytes:
         """Return the event as the client should receive it."""
         event = None if self.done else read_event(frame)
         if event is None:

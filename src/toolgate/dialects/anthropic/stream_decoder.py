@@ -15,14 +15,14 @@ from toolgate.conversation.message import Opaque, Reasoning, ReasoningSignature
 from toolgate.dialects.anthropic.shared_codec import NAME, extra_of, is_peculiar, read_input, read_reason, read_usage
 from toolgate.dialects.upstream_errors import decode_error_object
 from toolgate.wire.jsontext import decode_event
-from toolgate.wire.stream_framing import Frame
+from toolgate.wire.stream_framing import StreamFrame
 
 _TEXT_KINDS = ("text", "thinking")
 _CALL_FIELDS = ("type", "id", "name", "input")
 _MESSAGE_DELTA_FIELDS = ("type", "delta", "usage", "stop_reason", "stop_sequence")
 
 
-def read_event(frame: Frame) -> dict[str, Any] | None:
+def read_event(frame: StreamFrame) -> dict[str, Any] | None:
     """Decode the event in a frame; None for a keep-alive; raise UpstreamFault for an error event."""
     data = frame.data.strip()
     if not data:
@@ -89,7 +89,7 @@ class MessagesDecoder:
         self.usage: Usage | None = None
         self._rest: dict[str, Any] = {}
 
-    def feed(self, frame: Frame) -> list[StepEvent]:
+    def feed(self, frame: StreamFrame) -> list[StepEvent]:
         """Return the events that this frame makes certain."""
         event = None if self.done else read_event(frame)
         return [] if event is None else self.read(event)

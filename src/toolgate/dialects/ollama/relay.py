@@ -21,7 +21,7 @@ from toolgate.dialects.dialect import AnswerMetadata, RelayedText
 from toolgate.dialects.ollama.server import encode_stream_error, shows_thinking
 from toolgate.dialects.ollama.shared_codec import encode_line, read_reason, write_arguments, write_date, write_reason
 from toolgate.dialects.ollama.stream_decoder import OllamaDecoder, OllamaLine, read_line
-from toolgate.wire.stream_framing import Frame
+from toolgate.wire.stream_framing import StreamFrame
 
 
 class OllamaRelay:
@@ -48,7 +48,7 @@ class OllamaRelay:
         """Return the texts of all lines so far."""
         return self._relayed.parts()
 
-    def feed(self, frame: Frame) -> bytes:
+    def feed(self, frame: StreamFrame) -> bytes:
         """Return the line as the client should receive it."""
         line = None if self.done else read_line(frame)
         if line is None:

@@ -13,7 +13,7 @@ from toolgate.conversation.message import NO_EXTRA, Extra, Media
 from toolgate.dialects.ollama.shared_codec import NAME, THINKING, image_mime, read_arguments, read_reason, read_usage
 from toolgate.dialects.upstream_errors import decode_error_object
 from toolgate.wire.jsontext import decode_event
-from toolgate.wire.stream_framing import Frame
+from toolgate.wire.stream_framing import StreamFrame
 
 _KNOWN_FIELDS = frozenset(
     {
@@ -54,7 +54,7 @@ class OllamaLine(msgspec.Struct, frozen=True):
         return entries
 
 
-def read_line(frame: Frame) -> OllamaLine | None:
+def read_line(frame: StreamFrame) -> OllamaLine | None:
     """Decode the line in a frame; None if it is blank; raise UpstreamFault if it reports an error."""
     data = frame.data.strip()
     if not data:
@@ -130,7 +130,7 @@ class OllamaDecoder:
         self._parts = FragmentAssembler(tools)
         self._calls = 0
 
-    def feed(self, frame: Frame) -> list[StepEvent]:
+    def feed(self, frame: StreamFrame) -> list[StepEvent]:
         """Return the events that this frame makes certain."""
         line = None if self.done else read_line(frame)
         return self.read(line) if line else []

@@ -26,7 +26,7 @@ from toolgate.dialects.openai_chat.shared_codec import read_reason, read_usage, 
 from toolgate.dialects.openai_chat.stream_decoder import CallCorrelator, content_parts
 from toolgate.dialects.upstream_errors import decode_error_object
 from toolgate.wire.jsontext import decode_event, encode
-from toolgate.wire.stream_framing import Frame
+from toolgate.wire.stream_framing import StreamFrame
 
 _MAX_CHOICES = 128  # the most that a request may ask for
 _DONE = b"data: [DONE]\n\n"
@@ -272,7 +272,7 @@ class ChatRelay:
         """The number of calls in all choices."""
         return sum([len(choice.calls) for choice in self._choices.values()])
 
-    def feed(self, frame: Frame) -> bytes:
+    def feed(self, frame: StreamFrame) -> bytes:
         """Return the chunk as the client should receive it."""
         data = frame.data.strip()
         if not data:

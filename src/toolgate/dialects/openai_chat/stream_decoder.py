@@ -17,7 +17,7 @@ from toolgate.conversation.message import NO_EXTRA, Extra, Reasoning, ReasoningS
 from toolgate.dialects.openai_chat.shared_codec import NAME, read_reason, read_usage
 from toolgate.dialects.upstream_errors import decode_error_object
 from toolgate.wire.jsontext import decode_event
-from toolgate.wire.stream_framing import Frame
+from toolgate.wire.stream_framing import StreamFrame
 
 _REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_text", "thinking")
 
@@ -101,7 +101,7 @@ class ChatDecoder:
         self.usage: Usage | None = None
         self._field = ""
 
-    def feed(self, frame: Frame) -> list[StepEvent]:
+    def feed(self, frame: StreamFrame) -> list[StepEvent]:
         """Return the events that this frame makes certain."""
         data = frame.data.strip()
         if not data:

@@ -36,7 +36,7 @@ from toolgate.dialects.openai_responses.stream_decoder import (
     usage_of,
 )
 from toolgate.wire.jsontext import encode
-from toolgate.wire.stream_framing import Frame
+from toolgate.wire.stream_framing import StreamFrame
 
 _OUR_FIELDS = ("id", "store", "background", "previous_response_id", "conversation")
 _EMPTY_TEXT = {"type": "output_text", "annotations": [], "logprobs": [], "text": ""}
@@ -82,7 +82,7 @@ class ResponsesRelay:
         """The number of calls so far."""
         return self._items.calls()
 
-    def feed(self, frame: Frame) -> bytes:
+    def feed(self, frame: StreamFrame) -> bytes:
         """Return the event as the client should receive it."""
         if self.done:
             return b""

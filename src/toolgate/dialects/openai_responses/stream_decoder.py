@@ -18,7 +18,7 @@ from toolgate.dialects.openai_responses.item_correlator import CALLS, ItemCorrel
 from toolgate.dialects.openai_responses.shared_codec import NAME, own_extra, read_reason, read_reasoning, read_usage
 from toolgate.dialects.upstream_errors import decode_error_object
 from toolgate.wire.jsontext import decode_event
-from toolgate.wire.stream_framing import Frame
+from toolgate.wire.stream_framing import StreamFrame
 
 TERMINAL = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
 UNENDED = ("incomplete", "in_progress")
@@ -27,7 +27,7 @@ _CALL_FIELDS = ("type", "id", "call_id", "name", "arguments", "input", "status")
 _MESSAGE_FIELDS = ("type", "id", "role", "content", "status")
 
 
-def read_event(frame: Frame) -> tuple[str, dict[str, Any]] | None:
+def read_event(frame: StreamFrame) -> tuple[str, dict[str, Any]] | None:
     """Decode the type and the body of an event; None for a keep-alive; raise UpstreamFault for an error event."""
     data = frame.data.strip()
     if not data:
@@ -98,7 +98,7 @@ class ResponsesDecoder:
         self._cut = False  # a call was cut off, whatever status the response has
         self._reasoning_source: dict[int, str] = {}  # where a reasoning item's text is from: "summary" or "content"
 
-    def feed(self, frame: Frame) -> list[StepEvent]:
+    def feed(self, frame: StreamFrame) -> list[StepEvent]:
         """Return the events that this frame makes certain."""
         if self.done:
             return []

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from toolgate.mcp.protocol.headers import header_parameters
 from toolgate.mcp.protocol.line_reader import printable
-from toolgate.tools.schema_check import SchemaChecker
+from toolgate.tools.schema_check import ToolSchemaLinter
 from toolgate.tools.tool import Annotations
 
 _MAX_NAME_CHARS = 256
@@ -48,7 +48,7 @@ class McpToolDefinition(Struct, frozen=True):
     header_arguments: tuple[HeaderArgument, ...] = ()
 
 
-def parse_definition(value: Any, schemas: SchemaChecker) -> McpToolDefinition:
+def parse_definition(value: Any, schemas: ToolSchemaLinter) -> McpToolDefinition:
     """Parse one entry of a server's list of tools; UnusableTool if it cannot be used."""
     if type(value) is not dict or type(value.get("name")) is not str or not value["name"]:
         raise UnusableTool("a tool without a name")
@@ -63,7 +63,7 @@ def parse_definition(value: Any, schemas: SchemaChecker) -> McpToolDefinition:
         raise UnusableTool(f"{printable(name)}: its definition is nested too deeply") from None
 
 
-def _parse(name: str, value: Mapping[str, Any], schemas: SchemaChecker) -> McpToolDefinition:
+def _parse(name: str, value: Mapping[str, Any], schemas: ToolSchemaLinter) -> McpToolDefinition:
     description = _text(value.get("description")) or ""
     if len(description) > _MAX_DESCRIPTION_CHARS:
         raise UnusableTool(f"its description is longer than {_MAX_DESCRIPTION_CHARS} letters")

@@ -8,7 +8,13 @@ from collections.abc import AsyncGenerator, Sequence
 
 from toolgate.conversation.errors import InvalidRequest, MalformedResponse
 from toolgate.mcp.protocol.jsonrpc import Message, RpcErrorResponse, decode_messages
-from toolgate.mcp.protocol.line_reader import LARGE, MAX_MESSAGE_BYTES, MESSAGES_PER_STEP, TOO_LARGE, ReadRateLimiter
+from toolgate.mcp.protocol.line_reader import (
+    LARGE,
+    MAX_MESSAGE_BYTES,
+    MESSAGES_PER_STEP,
+    TOO_LARGE,
+    InboundMessageThrottle,
+)
 from toolgate.mcp.protocol.transport import HttpClientResponse, McpResponseBroken
 from toolgate.wire.sse import SseDecoder
 
@@ -31,7 +37,7 @@ async def read_messages(response: HttpClientResponse) -> AsyncGenerator[Message,
                 await asyncio.sleep(0)
         return
     decoder = SseDecoder(MAX_MESSAGE_BYTES)
-    throttle = ReadRateLimiter(asyncio.get_running_loop().time)
+    throttle = InboundMessageThrottle(asyncio.get_running_loop().time)
     async for chunk in response:
         for start in range(0, len(chunk), _SLICE_BYTES):
             piece = chunk[start : start + _SLICE_BYTES]

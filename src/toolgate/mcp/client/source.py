@@ -34,7 +34,7 @@ from toolgate.mcp.protocol.transport import (
     McpTransport,
     StreamingHttpClient,
 )
-from toolgate.tools.schema_check import SchemaChecker
+from toolgate.tools.schema_check import ToolSchemaLinter
 from toolgate.tools.tool import CallPreview, Invocation, OnChange, ToolFailure, ToolOutput, ToolSpec
 
 _LIST_SECONDS = 60.0
@@ -69,7 +69,7 @@ class McpSource:
         *,
         accepted: AcceptedDefinitions,
         http: StreamingHttpClient | None = None,
-        schemas: SchemaChecker | None = None,
+        schemas: ToolSchemaLinter | None = None,
         tokens: LoginRepository | None = None,
         check_url: CheckUrl | None = None,
         prefix: str | None = None,
@@ -109,7 +109,7 @@ class McpSource:
             if isinstance(server, RemoteServerConfig) and http is not None and tokens is not None
             else None
         )
-        self._schemas = schemas or SchemaChecker()
+        self._schemas = schemas or ToolSchemaLinter()
         self._session: ClientSession | None = None
         self._connection_problem: str | None = "is being connected to"
         self._left_out: list[str] = []

@@ -30,8 +30,8 @@ from toolgate.mcp.protocol.line_reader import (
     LARGE,
     MESSAGES_PER_STEP,
     TOO_LARGE,
+    InboundMessageThrottle,
     LineReader,
-    ReadRateLimiter,
     TailBuffer,
     TruncatedLine,
     printable,
@@ -220,7 +220,7 @@ class _Stdout(_Pipe):
         self._loop = asyncio.get_running_loop()
         self._connection = connection
         self._lines = LineReader()
-        self._throttle = ReadRateLimiter(self._loop.time)
+        self._throttle = InboundMessageThrottle(self._loop.time)
         self._stderr = stderr
         self._invalid_lines = 0
         self._queue: deque[bytes | TruncatedLine | Message] = deque()

@@ -15,7 +15,7 @@ _UNSAFE = re.compile(r"[\"'<>\\^`{|}]")
 _NUMERIC = re.compile(r"(0[xX][0-9a-fA-F]*|[0-9]+)(\.(0[xX][0-9a-fA-F]*|[0-9]+))*")
 
 
-class UnsafeAddress(McpError):
+class UnsafeOAuthAddress(McpError):
     """A URL that must not be opened."""
 
 
@@ -25,9 +25,9 @@ def check_address(url: str, server: str) -> None:
     host = parts.hostname or ""
     network = _network(host)
     if network == "forbidden" or network not in ("public", _network(urlsplit(server).hostname or "")):
-        raise UnsafeAddress(f"names an address that may not be opened: {printable(host, 100)}")
+        raise UnsafeOAuthAddress(f"names an address that may not be opened: {printable(host, 100)}")
     if parts.scheme != "https" and not (parts.scheme == "http" and network == "loopback"):
-        raise UnsafeAddress(f"names an address that is not https: {printable(url, 100)}")
+        raise UnsafeOAuthAddress(f"names an address that is not https: {printable(url, 100)}")
 
 
 def covers(audience: str, server: str) -> bool:
@@ -43,14 +43,14 @@ def covers(audience: str, server: str) -> bool:
 
 def _split(url: str) -> SplitResult:
     if not _PRINTABLE.fullmatch(url) or _UNSAFE.search(url):
-        raise UnsafeAddress(f"names an address with strange characters: {printable(url, 100)}")
+        raise UnsafeOAuthAddress(f"names an address with strange characters: {printable(url, 100)}")
     try:
         parts = urlsplit(url)
         _port(parts)
     except ValueError:
-        raise UnsafeAddress(f"names a malformed address: {printable(url, 100)}") from None
+        raise UnsafeOAuthAddress(f"names a malformed address: {printable(url, 100)}") from None
     if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc or parts.fragment:
-        raise UnsafeAddress(f"names an address that is no plain web address: {printable(url, 100)}")
+        raise UnsafeOAuthAddress(f"names an address that is no plain web address: {printable(url, 100)}")
     return parts
 
 

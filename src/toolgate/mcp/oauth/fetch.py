@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from toolgate.conversation.errors import ToolgateError
-from toolgate.mcp.oauth.addresses import UnsafeAddress, check_address
+from toolgate.mcp.oauth.addresses import UnsafeOAuthAddress, check_address
 from toolgate.mcp.protocol.transport import CheckUrl, HttpClientResponse, McpError, StreamingHttpClient
 from toolgate.tools.tool import ToolFailure
 from toolgate.wire.jsontext import encode
@@ -22,7 +22,7 @@ class TokenRefused(McpError):
     """No token could be got; the message says why."""
 
 
-class JsonResponse(Struct, frozen=True):
+class OAuthResponse(Struct, frozen=True):
     """A response: its status and its JSON object, empty if the body is none."""
 
     status: int
@@ -37,15 +37,15 @@ class OAuthFetcher:
         self._http = http
         self._check_url = check_url
 
-    async def get(self, url: str) -> JsonResponse:
+    async def get(self, url: str) -> OAuthResponse:
         """Send a GET request."""
         return await self._send("GET", url, {}, b"")
 
-    async def post(self, url: str, value: Mapping[str, Any]) -> JsonResponse:
+    async def post(self, url: str, value: Mapping[str, Any]) -> OAuthResponse:
         """Post a JSON object."""
         return await self._send("POST", url, {"content-type": "application/json"}, encode(value))
 
-    async def post_form(self, url: str, fields: Mapping[str, str], headers: Mapping[str, str]) -> JsonResponse:
+    async def post_form(self, url: str, fields: Mapping[str, str], headers: Mapping[str, str]) -> OAuthResponse:
         """Post a form."""
         kind = {"content-type": "application/x-www-form-urlencoded"}
         return await self._send("POST", url, {**kind, **headers}, urlencode(fields).encode())
@@ -57,16 +57,16 @@ class OAuthFetcher:
             if self._check_url is not None:
                 await self._check_url(url)
         except ToolFailure as refusal:  # the egress check, whose messages are written for models
-            raise UnsafeAddress(f"names an address that may not be opened: {refusal}") from None
+            raise UnsafeOAuthAddress(f"names an address that may not be opened: {refusal}") from None
 
-    async def _send(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> JsonResponse:
+    async def _send(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> OAuthResponse:
         headers = {"accept": "application/json", **headers}
         try:
             await self.check(url)
             async with asyncio.timeout(_SECONDS):
                 response = await self._http.send(method, url, headers, body, once=method == "POST")
                 try:
-                    return JsonResponse(response.status, await _read_object(response))
+                    return OAuthResponse(response.status, await _read_object(response))
                 finally:
                     await response.aclose()
         except TimeoutError:

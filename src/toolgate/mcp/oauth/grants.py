@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from toolgate.conversation.errors import ToolgateError
 from toolgate.mcp.oauth.addresses import covers
-from toolgate.mcp.oauth.fetch import JsonResponse, OAuthFetcher, TokenRefused
+from toolgate.mcp.oauth.fetch import OAuthFetcher, OAuthResponse, TokenRefused
 from toolgate.mcp.oauth.tokens import AccessToken, OAuthClient
 from toolgate.mcp.protocol.line_reader import printable
 from toolgate.wire.jsontext import decode_event
@@ -42,7 +42,7 @@ async def request_token(
     return token
 
 
-def _decode_token(response: JsonResponse) -> AccessToken:
+def _decode_token(response: OAuthResponse) -> AccessToken:
     fields = response.fields
     access = fields.get("access_token")
     if response.status != 200 or type(access) is not str:

@@ -7,7 +7,7 @@ from toolgate.mcp.protocol.jsonrpc import INVALID_REQUEST, Id, RpcError, RpcRequ
 from toolgate.mcp.protocol.revisions import LATEST_WITH_HANDSHAKE, Level
 
 
-class ClientState:
+class McpClientState:
     """A client; `session` is its session id, empty without one, and `level` the lowest log level that it receives."""
 
     __slots__ = ("_running", "caller", "close_stream", "last_used", "level", "revision", "session")

@@ -33,10 +33,10 @@ from toolgate.mcp.protocol.jsonrpc import (
     parse_message,
 )
 from toolgate.mcp.protocol.revisions import CANCELLED, DEFAULT_OVER_HTTP, STATELESS, WITH_HANDSHAKE, has_batches
-from toolgate.mcp.server.client_state import ClientState
+from toolgate.mcp.server.client_state import McpClientState
 from toolgate.mcp.server.header_check import check_argument_headers, check_headers
 from toolgate.mcp.server.methods import McpMethods, OnCrash
-from toolgate.mcp.server.outbox import Outbox, Outgoing
+from toolgate.mcp.server.outbox import McpOutbox, Outgoing
 from toolgate.mcp.server.request_meta import is_stateless, read_meta, require_meta
 from toolgate.mcp.server.sessions import McpSessions
 from toolgate.mcp.server.tool_catalog import ToolCatalog
@@ -63,7 +63,7 @@ class McpPostRequest(Struct, frozen=True):
     """Requests to answer together: one, or the requests of a batch."""
 
     http: Request
-    client: ClientState
+    client: McpClientState
     requests: Sequence[RpcRequest]
     batch: bool = False
 
@@ -124,7 +124,7 @@ class McpEndpoint:
         if client.close_stream is not None:
             raise Conflict("This session already has a stream open.", code="stream_open")
         exchange.cancel_when_client_leaves()
-        outbox = Outbox()
+        outbox = McpOutbox()
         notifying = asyncio.ensure_future(self._methods.notify_changes(outbox.notify))
         notifying.add_done_callback(lambda _: outbox.close())
         client.close_stream = outbox.close
@@ -170,7 +170,7 @@ class McpEndpoint:
             check_argument_headers(message, spec.input_schema, exchange.headers)
         if message.method == "subscriptions/listen" and not _accepts_events(exchange):
             raise _not_acceptable()
-        await self._answer(McpPostRequest(http, ClientState(http.caller, meta.revision, meta.level), (message,)))
+        await self._answer(McpPostRequest(http, McpClientState(http.caller, meta.revision, meta.level), (message,)))
 
     async def _post_with_handshake(self, http: Request, message: RpcRequest | RpcNotification | None) -> None:
         if isinstance(message, RpcRequest) and message.method == "initialize":
@@ -185,7 +185,7 @@ class McpEndpoint:
         await http.exchange.respond(202, b"")
 
     async def _initialize(self, http: Request, request: RpcRequest) -> None:
-        client = ClientState(http.caller)
+        client = McpClientState(http.caller)
         response = await self._methods.reply(request, client, lambda _: None, self._on_crash(http))
         session = self._sessions.open(client) if isinstance(response, RpcResponse) else None
         headers = [(_SESSION, session.encode())] if session else []
@@ -209,7 +209,7 @@ class McpEndpoint:
         else:
             await http.exchange.respond(202, b"")
 
-    def _client_of(self, http: Request) -> ClientState:
+    def _client_of(self, http: Request) -> McpClientState:
         """Return the client of the session, or without a session the client that the headers describe."""
         version, session = http.exchange.header(_VERSION), http.exchange.header(_SESSION)
         if version is not None and version not in WITH_HANDSHAKE:
@@ -220,10 +220,10 @@ class McpEndpoint:
             )
         if session is not None:
             return self._sessions.find(session, http.caller)
-        return ClientState(http.caller, version or DEFAULT_OVER_HTTP)
+        return McpClientState(http.caller, version or DEFAULT_OVER_HTTP)
 
     async def _answer(self, posted: McpPostRequest) -> None:
-        exchange, outbox = posted.http.exchange, Outbox()
+        exchange, outbox = posted.http.exchange, McpOutbox()
         takes_events = _accepts_events(exchange)
         exchange.cancel_when_client_leaves()
         replies = asyncio.ensure_future(self._reply_all(posted, outbox))
@@ -239,7 +239,7 @@ class McpEndpoint:
         finally:
             await _cancel(replies)
 
-    async def _reply_all(self, posted: McpPostRequest, outbox: Outbox) -> None:
+    async def _reply_all(self, posted: McpPostRequest, outbox: McpOutbox) -> None:
         """Answer all requests concurrently; one that its client cancels gets no response."""
         try:
             async with asyncio.TaskGroup() as group:
@@ -248,7 +248,7 @@ class McpEndpoint:
         finally:
             outbox.close()
 
-    async def _reply(self, posted: McpPostRequest, request: RpcRequest, outbox: Outbox) -> None:
+    async def _reply(self, posted: McpPostRequest, request: RpcRequest, outbox: McpOutbox) -> None:
         task = asyncio.current_task()
         assert task is not None
         if request.method == "tools/call":
@@ -264,7 +264,7 @@ class McpEndpoint:
         finally:
             posted.client.end(request)
 
-    async def _stream_replies(self, posted: McpPostRequest, outbox: Outbox) -> None:
+    async def _stream_replies(self, posted: McpPostRequest, outbox: McpOutbox) -> None:
         exchange, record = posted.http.exchange, posted.http.record
         record.stream = True
         try:
@@ -277,7 +277,7 @@ class McpEndpoint:
                 await exchange.write(_encode_event(error))
             await exchange.end()
 
-    async def _stream(self, exchange: Exchange, outbox: Outbox) -> None:
+    async def _stream(self, exchange: Exchange, outbox: McpOutbox) -> None:
         """Send messages as they come, and a comment after each interval without one."""
         self._telemetry.stream_opened()
         try:
@@ -314,7 +314,7 @@ async def _respond(posted: McpPostRequest, messages: list[Outgoing]) -> None:
         await exchange.respond(status, reply.encode())
 
 
-def _handle_notification(message: RpcNotification, client: ClientState) -> None:
+def _handle_notification(message: RpcNotification, client: McpClientState) -> None:
     if message.method == CANCELLED:
         client.cancel(message.params.get("requestId"))
 

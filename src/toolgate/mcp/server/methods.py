@@ -28,7 +28,7 @@ from toolgate.mcp.protocol.revisions import (
     SUBSCRIPTION_KEY,
     negotiate,
 )
-from toolgate.mcp.server.client_state import ClientState
+from toolgate.mcp.server.client_state import McpClientState
 from toolgate.mcp.server.progress import Notify, ProgressNotifier
 from toolgate.mcp.server.results import encode_failure, encode_output
 from toolgate.mcp.server.tool_catalog import ToolCatalog
@@ -38,7 +38,7 @@ from toolgate.tools.tool import ToolFailure
 from toolgate.wire.jsontext import encode
 
 OnCrash: TypeAlias = Callable[[Exception], None]
-Method: TypeAlias = Callable[[RpcRequest, ClientState, Notify], Awaitable[Json]]
+Method: TypeAlias = Callable[[RpcRequest, McpClientState, Notify], Awaitable[Json]]
 
 _CAPABILITIES = {"tools": {"listChanged": True}, "logging": {}}
 _HOUR_MS = 3_600_000
@@ -59,7 +59,7 @@ class McpMethods:
         }
         self._stateless = common | {"server/discover": self._discover, "subscriptions/listen": self._listen}
 
-    async def reply(self, request: RpcRequest, client: ClientState, notify: Notify, on_crash: OnCrash) -> Reply:
+    async def reply(self, request: RpcRequest, client: McpClientState, notify: Notify, on_crash: OnCrash) -> Reply:
         """Answer a request, with an error if anything fails; only cancelling leaves it without a response."""
         stateless = client.revision == STATELESS
         method = (self._stateless if stateless else self._with_handshake).get(request.method)
@@ -86,7 +86,7 @@ class McpMethods:
             while await listener.next():
                 notify(RpcNotification(LIST_CHANGED))
 
-    async def _initialize(self, request: RpcRequest, client: ClientState, notify: Notify) -> Json:
+    async def _initialize(self, request: RpcRequest, client: McpClientState, notify: Notify) -> Json:
         requested = request.params.get("protocolVersion")
         if not isinstance(requested, str):
             raise RpcError(INVALID_PARAMS, "initialize must name a protocolVersion.")
@@ -94,21 +94,21 @@ class McpMethods:
         server = {"protocolVersion": client.revision, "capabilities": _CAPABILITIES, "serverInfo": IMPLEMENTATION}
         return server | self._instructions
 
-    async def _discover(self, request: RpcRequest, client: ClientState, notify: Notify) -> Json:
+    async def _discover(self, request: RpcRequest, client: McpClientState, notify: Notify) -> Json:
         server: Json = {"supportedVersions": [STATELESS], "capabilities": _CAPABILITIES}
         return server | self._instructions | {"ttlMs": _HOUR_MS, "cacheScope": "public"}
 
-    async def _ping(self, request: RpcRequest, client: ClientState, notify: Notify) -> Json:
+    async def _ping(self, request: RpcRequest, client: McpClientState, notify: Notify) -> Json:
         return {}
 
-    async def _set_level(self, request: RpcRequest, client: ClientState, notify: Notify) -> Json:
+    async def _set_level(self, request: RpcRequest, client: McpClientState, notify: Notify) -> Json:
         level = request.params.get("level")
         if level not in LEVELS:
             raise RpcError(INVALID_PARAMS, f"The level must be one of {', '.join(LEVELS)}.")
         client.level = level
         return {}
 
-    async def _list_tools(self, request: RpcRequest, client: ClientState, notify: Notify) -> Json:
+    async def _list_tools(self, request: RpcRequest, client: McpClientState, notify: Notify) -> Json:
         cursor = request.params.get("cursor")
         if cursor is not None and not isinstance(cursor, str):
             raise RpcError(INVALID_PARAMS, "A cursor is a string.")
@@ -117,7 +117,7 @@ class McpMethods:
         # Tools may change at any moment and differ by key, so the list must not be cached.
         return page | {"ttlMs": 0, "cacheScope": "private"} if client.revision == STATELESS else page
 
-    async def _call_tool(self, request: RpcRequest, client: ClientState, notify: Notify) -> Json:
+    async def _call_tool(self, request: RpcRequest, client: McpClientState, notify: Notify) -> Json:
         name, arguments = request.params.get("name"), request.params.get("arguments")
         if not isinstance(name, str):
             raise RpcError(INVALID_PARAMS, "tools/call must name a tool.")
@@ -138,7 +138,7 @@ class McpMethods:
             progress.end()
         return encode_output(output, client.revision)
 
-    async def _listen(self, request: RpcRequest, client: ClientState, notify: Notify) -> Json:
+    async def _listen(self, request: RpcRequest, client: McpClientState, notify: Notify) -> Json:
         requested = request.params.get("notifications")
         if not isinstance(requested, dict):
             raise RpcError(INVALID_PARAMS, "subscriptions/listen must name the notifications to send.")

@@ -12,7 +12,7 @@ LIMIT = 1000
 """Notifications kept for a client that does not read; later ones are dropped, responses never."""
 
 
-class Outbox:
+class McpOutbox:
     """A queue; `closed` once no more messages will be put."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from toolgate.auth.authenticator import Caller
 from toolgate.conversation.errors import NotFound, RateLimited
-from toolgate.mcp.server.client_state import ClientState
+from toolgate.mcp.server.client_state import McpClientState
 
 Clock = Callable[[], float]
 
@@ -23,9 +23,9 @@ class McpSessions:
         self._per_caller = per_caller
         self._idle_seconds = idle_seconds
         self._clock = clock
-        self._open: dict[str, OrderedDict[str, ClientState]] = {}
+        self._open: dict[str, OrderedDict[str, McpClientState]] = {}
 
-    def open(self, client: ClientState) -> str | None:
+    def open(self, client: McpClientState) -> str | None:
         """Open a session for a client and return its id, or None where there are no sessions.
 
         A caller with too many loses the least recently used one that is not busy; RateLimited if all are.
@@ -44,7 +44,7 @@ class McpSessions:
         own[client.session] = client
         return client.session
 
-    def find(self, id: str, caller: Caller) -> ClientState:
+    def find(self, id: str, caller: Caller) -> McpClientState:
         """Return the caller's session of this id and mark it as used; NotFound for another caller's, too."""
         own = self._open.get(caller.name, OrderedDict())
         self._expire(own)
@@ -62,7 +62,7 @@ class McpSessions:
         del self._open[caller.name][id]
         client.close()
 
-    def _expire(self, own: OrderedDict[str, ClientState]) -> None:
+    def _expire(self, own: OrderedDict[str, McpClientState]) -> None:
         now = self._clock()
         while own and now - next(iter(own.values())).last_used > self._idle_seconds:
             id, client = own.popitem(last=False)

@@ -22,9 +22,9 @@ from toolgate.mcp.protocol.jsonrpc import (
     parse_message,
 )
 from toolgate.mcp.protocol.revisions import CANCELLED, has_batches
-from toolgate.mcp.server.client_state import ClientState
+from toolgate.mcp.server.client_state import McpClientState
 from toolgate.mcp.server.methods import McpMethods, OnCrash
-from toolgate.mcp.server.outbox import Outbox
+from toolgate.mcp.server.outbox import McpOutbox
 from toolgate.mcp.server.request_meta import is_stateless, read_meta
 from toolgate.mcp.server.tool_catalog import ToolCatalog
 from toolgate.mcp.server.tool_updates import ToolUpdates
@@ -49,8 +49,8 @@ class StdioConnection:
         self._methods = McpMethods(catalog, self._updates)
         self._write = write
         self._on_crash = on_crash
-        self._client = ClientState(caller, session=random_suffix())
-        self._outbox = Outbox()
+        self._client = McpClientState(caller, session=random_suffix())
+        self._outbox = McpOutbox()
         self._running: set[asyncio.Task[None]] = set()
         self._initialized = False
 
@@ -115,7 +115,7 @@ class StdioConnection:
             client = self._client
             if is_stateless(request, None):  # one client may mix requests with and without handshake
                 meta = read_meta(request)
-                client = ClientState(self._client.caller, meta.revision, meta.level)
+                client = McpClientState(self._client.caller, meta.revision, meta.level)
             self._client.begin(request, task.cancel)
         except RpcError as error:
             self._outbox.respond(error.response())

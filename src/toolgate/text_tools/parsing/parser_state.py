@@ -30,7 +30,7 @@ class CallProblem(Struct, frozen=True):
     reason: str
 
 
-class CallStartDetected(Exception):  # not an error: it ends a reader early
+class StopProbe(Exception):  # not an error: it ends a reader early
     """A call begins here; raised while the scanner only probes for calls."""
 
 
@@ -133,7 +133,7 @@ class ParserState:
         if tool is None:
             return None
         if self.probing:
-            raise CallStartDetected
+            raise StopProbe
         self.drop_markup()
         self.buffer.held = None
         if tool == self.answer:
@@ -143,7 +143,7 @@ class ParserState:
         self._restart(at_start=True)
         self._calls += 1
         self.assembler.call(self._calls, id=id, name=tool)
-        return ToolCallSink(self, self._calls, tool)
+        return ParsedCallSink(self, self._calls, tool)
 
     def drop_markup(self) -> None:
         """Drop what is held: it was markup."""
@@ -192,7 +192,7 @@ class ParserState:
         self._after_reasoning = after_reasoning
 
 
-class ToolCallSink:
+class ParsedCallSink:
     """A call of a tool, which goes to the assembler."""
 
     def __init__(self, state: ParserState, number: int, name: str) -> None:

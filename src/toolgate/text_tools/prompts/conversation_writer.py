@@ -16,10 +16,10 @@ from msgspec.structs import replace
 
 from toolgate.conversation.message import NO_EXTRA, Media, Message, Part, Text, ToolCall, ToolResult, plain_text
 from toolgate.conversation.request import ToolChoice, ToolDef
-from toolgate.conversation.result_delimiters import ResultMarks
+from toolgate.conversation.result_delimiters import ResultDelimiters
 from toolgate.text_tools.parsing.call_rendering import json_text
 from toolgate.text_tools.parsing.syntax import Syntax, UnrenderableValue
-from toolgate.text_tools.prompts.rendering import CallInstructions, PromptRenderer, ResultText
+from toolgate.text_tools.prompts.rendering import CallInstructions, PromptRenderer, ToolResultText
 from toolgate.text_tools.prompts.system_messages import free_tag, system_texts, with_first_text, with_first_user
 from toolgate.text_tools.prompts.tool_descriptions import sample
 from toolgate.text_tools.syntaxes import syntax as syntax_named
@@ -112,7 +112,7 @@ class ConversationWriter(Struct, frozen=True):
         """Yield each message as text; results of one turn become one message."""
         calls: dict[str, ToolCall] = {}
         results: list[ToolResult] = []
-        marks = ResultMarks(self.prompts.secret)
+        marks = ResultDelimiters(self.prompts.secret)
         first = True
         for message in messages:
             if message.role == "tool":
@@ -158,21 +158,25 @@ class ConversationWriter(Struct, frozen=True):
             yield Text(text)
 
     def _results(
-        self, results: Sequence[ToolResult], calls: Mapping[str, ToolCall], left_out: list[Media], marks: ResultMarks
+        self,
+        results: Sequence[ToolResult],
+        calls: Mapping[str, ToolCall],
+        left_out: list[Media],
+        marks: ResultDelimiters,
     ) -> Message:
         texts = [self._result(result, calls.get(result.call_id), left_out) for result in results]
         text = Text(self.prompts.results(texts, marks.mark([result.text for result in texts])))
         shown = [part for result in results for part in self._visible(result.content, []) if isinstance(part, Media)]
         return Message("user", (text, *shown))
 
-    def _result(self, result: ToolResult, call: ToolCall | None, left_out: list[Media]) -> ResultText:
+    def _result(self, result: ToolResult, call: ToolCall | None, left_out: list[Media]) -> ToolResultText:
         text = "\n".join([part.text for part in self._visible(result.content, left_out) if isinstance(part, Text)])
         failed = result.is_error or (result.is_error is None and _FAILED.match(text) is not None)
         given = call.arguments if call else ""
         if len(given) > _LONGEST_ARGUMENTS:
             given = f"{given[:_LONGEST_ARGUMENTS]}…"
         name = result.name or (call.name if call else "")
-        return ResultText(name, given, "ERROR" if failed else "SUCCESS", text)
+        return ToolResultText(name, given, "ERROR" if failed else "SUCCESS", text)
 
     def _visible(self, parts: Iterable[Part], left_out: list[Media]) -> Iterator[Part]:
         for part in parts:

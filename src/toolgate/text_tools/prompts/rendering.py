@@ -27,14 +27,14 @@ RESULT_MARKS = ("Result [SUCCESS]", "Result [ERROR]")
 """The marks that begin a block of results: a model that writes one makes up a result."""
 
 
-class RulesFile(Struct, frozen=True):
+class PromptRulesFile(Struct, frozen=True):
     """A file of rules that is added to every prompt."""
 
     name: str
     text: str
 
 
-class ResultText(Struct, frozen=True):
+class ToolResultText(Struct, frozen=True):
     """The result of a call, as text."""
 
     name: str
@@ -70,7 +70,7 @@ class PromptRenderer:
         sources = load(variant, templates_dir)
         self._templates = {name: _CheckedTemplate(source) for name, source in sources.items()}
         self._cache: dict[tuple[bytes, CallInstructions], str] = {}
-        texts = [RulesFile(path.name, read(path).strip()) for path in rules]
+        texts = [PromptRulesFile(path.name, read(path).strip()) for path in rules]
         self.guidance = self._render(
             "guidance", instructions=instructions.strip(), rules=[asdict(one) for one in texts]
         )
@@ -108,7 +108,7 @@ class PromptRenderer:
         """Render a later message of the user."""
         return self._render("next_with_tools" if with_tools else "plain_next", user=user)
 
-    def results(self, results: Sequence[ResultText], mark: str) -> str:
+    def results(self, results: Sequence[ToolResultText], mark: str) -> str:
         """Render the results of calls; `mark` is a word that occurs in none of them."""
         return self._render("tool_results", results=[asdict(result) for result in results], mark=mark)
 
@@ -165,14 +165,14 @@ _FULL_VALUES: Mapping[str, Any] = {
     "parallel": True,
     "output": "{}",
     "instructions": "Be kind.",
-    "rules": [asdict(RulesFile("a.md", "Be brief."))] * 2,
+    "rules": [asdict(PromptRulesFile("a.md", "Be brief."))] * 2,
     "tag": "system_context",
     "messages": [{"number": 1, "text": "one"}, {"number": 2, "text": "two"}],
     "system": "system",
     "tool_prompt": "tools",
     "guidance": "guidance",
     "user": "user",
-    "results": [asdict(ResultText("search", "{}", "SUCCESS", "found"))] * 2,
+    "results": [asdict(ToolResultText("search", "{}", "SUCCESS", "found"))] * 2,
     "mark": "0123456789",
     "mode": "required",
     "names": ["search"],

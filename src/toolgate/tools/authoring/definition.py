@@ -57,7 +57,7 @@ class ToolFunction(Struct, frozen=True):
     blocks: bool
 
 
-class Definition(Struct, frozen=True):
+class PythonToolDefinition(Struct, frozen=True):
     """One tool; `worker` says that it runs in a worker process, `place` is the file and line of its code."""
 
     spec: ToolSpec
@@ -67,7 +67,7 @@ class Definition(Struct, frozen=True):
     place: str
 
 
-def of_function(function: Callable[..., Any], name: str | None, fields: ToolDecoratorOptions) -> Definition:
+def of_function(function: Callable[..., Any], name: str | None, fields: ToolDecoratorOptions) -> PythonToolDefinition:
     """Define a tool by a plain function; BadTool if it cannot be one."""
     signature = ToolSignature(function)
     blocks = not inspect.iscoroutinefunction(function)
@@ -77,7 +77,7 @@ def of_function(function: Callable[..., Any], name: str | None, fields: ToolDeco
     }
     if signature.output_schema is not None:
         derived["output_schema"] = signature.output_schema
-    return Definition(
+    return PythonToolDefinition(
         spec=_spec(name or function.__name__, {**derived, **fields}),
         invoke=ToolFunction(lambda arguments, call: function(**signature.bind(arguments, call)), blocks),
         prepare=None,
@@ -86,7 +86,7 @@ def of_function(function: Callable[..., Any], name: str | None, fields: ToolDeco
     )
 
 
-def of_object(tool: LanguageModelTool, name: str, fields: ToolDecoratorOptions) -> Definition:
+def of_object(tool: LanguageModelTool, name: str, fields: ToolDecoratorOptions) -> PythonToolDefinition:
     """Define a tool by an object with `invoke(options, token)`; BadTool if it cannot be one."""
     kind = type(tool)
     if not callable(getattr(tool, "invoke", None)):
@@ -109,7 +109,7 @@ def of_object(tool: LanguageModelTool, name: str, fields: ToolDecoratorOptions) 
     preparing: Any = getattr(tool, "prepare_invocation", None)
     every: ToolDecoratorOptions = {**derived, **fields}
     blocks = not inspect.iscoroutinefunction(tool.invoke)
-    return Definition(
+    return PythonToolDefinition(
         spec=_spec(name, every),
         invoke=ToolFunction(invoke, blocks),
         prepare=ToolFunction(prepare, not inspect.iscoroutinefunction(preparing)) if preparing is not None else None,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from toolgate.tools.authoring.cancellation import CancellationTokenSource
-from toolgate.tools.authoring.definition import Definition, ToolFunction
+from toolgate.tools.authoring.definition import PythonToolDefinition, ToolFunction
 from toolgate.tools.authoring.result_parts import (
     ConfirmationMessages,
     PreparedToolInvocation,
@@ -29,7 +29,7 @@ T = TypeVar("T")
 class InProcessTool:
     """A tool that runs in this process. A call that ignores its cancellation is abandoned, not waited for."""
 
-    def __init__(self, definition: Definition, scope: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, definition: PythonToolDefinition, scope: Callable[[], object] = lambda: None) -> None:
         """`scope` is called in the context of every call, before it."""
         self.definition = definition
         self._scope = scope

@@ -18,8 +18,8 @@ from types import ModuleType
 
 from msgspec import Struct
 
-from toolgate.tools.authoring.definition import Definition
-from toolgate.tools.authoring.registry import MARK, Registry
+from toolgate.tools.authoring.definition import PythonToolDefinition
+from toolgate.tools.authoring.registry import MARK, PythonToolRegistry
 from toolgate.tools.authoring.results import error_text
 from toolgate.tools.authoring.signature import BadTool
 
@@ -43,9 +43,9 @@ class CodeLoadError(Exception):
     """The code cannot be loaded; the message names the file, the line and the reason."""
 
 
-def load(place: CodeLocation) -> list[Definition]:
+def load(place: CodeLocation) -> list[PythonToolDefinition]:
     """Load the code, unless it is loaded, and return its tools; CodeLoadError if it cannot be loaded."""
-    registry = Registry()
+    registry = PythonToolRegistry()
     try:
         with _LOADING, registry.current():
             if place.path is None:
@@ -115,7 +115,7 @@ def _neighbours(folder: Path) -> Iterator[None]:
                 del sys.modules[name]
 
 
-def _add_decorated(registry: Registry, module: ModuleType, attribute: str | None) -> None:
+def _add_decorated(registry: PythonToolRegistry, module: ModuleType, attribute: str | None) -> None:
     """Add the tools of a module that was loaded before, or the one of this attribute alone."""
     values = list(vars(module).items())
     if attribute is not None:
@@ -123,7 +123,7 @@ def _add_decorated(registry: Registry, module: ModuleType, attribute: str | None
         values = [(attribute, attrgetter(attribute)(module))]
     for name, value in values:
         definition = vars(value).get(MARK) if hasattr(value, "__dict__") else None
-        if isinstance(definition, Definition):
+        if isinstance(definition, PythonToolDefinition):
             registry.define(definition)
         elif attribute:
             raise BadTool(f"`{name}` is not decorated with @tool")

@@ -16,8 +16,8 @@ import msgspec
 from toolgate.conversation.message import Media, Text
 from toolgate.tools.authoring.cancellation import CancellationToken, Disposable
 from toolgate.tools.authoring.definition import (
-    Definition,
     LanguageModelTool,
+    PythonToolDefinition,
     ToolDecoratorOptions,
     of_function,
     of_object,
@@ -38,7 +38,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 MARK = "__toolgate_tool__"
 
 
-class Registry:
+class PythonToolRegistry:
     """Tools by name; two of one name are refused."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Registry:
         """Add a tool in class form; dispose of the returned object to remove it."""
         return self.define(of_object(tool, name, fields))
 
-    def define(self, definition: Definition) -> Disposable:
+    def define(self, definition: PythonToolDefinition) -> Disposable:
         """Add an author's tool; if the same code is defined again, it replaces the earlier one."""
         name = definition.spec.name
         tool = InProcessTool(definition, scope=lambda: _CURRENT.set(self))
@@ -75,7 +75,7 @@ class Registry:
         self._tools.clear()
 
     @property
-    def definitions(self) -> list[Definition]:
+    def definitions(self) -> list[PythonToolDefinition]:
         """The definitions of authors, in order."""
         return [tool.definition for tool in self._tools.values() if isinstance(tool, InProcessTool)]
 
@@ -128,10 +128,10 @@ class Registry:
 
 
 # The default serves an author's own tests and scripts, where no registry loads the code.
-_CURRENT: contextvars.ContextVar[Registry] = contextvars.ContextVar("registry", default=Registry())  # noqa: B039
+_CURRENT: contextvars.ContextVar[PythonToolRegistry] = contextvars.ContextVar("registry", default=PythonToolRegistry())  # noqa: B039
 
 
-def current_registry() -> Registry:
+def current_registry() -> PythonToolRegistry:
     """Return the registry that is loading or running the calling code."""
     return _CURRENT.get()
 

@@ -10,7 +10,7 @@ http_client.py        the exchange itself, over a connection to a checked addres
 name_lookup.py        the addresses of hosts, looked up in threads
 """
 
-from toolgate.tools.egress.account_allowance import EgressAllowance, EgressBudget, Unlimited
+from toolgate.tools.egress.account_allowance import EgressAllowance, EgressBudget, UnlimitedEgress
 from toolgate.tools.egress.guarded_http import GuardedHttp, HttpCarrier, HttpHop
 from toolgate.tools.egress.http import EgressNoResponse, EgressRefused, EgressRequest, EgressResponse, HttpClient
 from toolgate.tools.egress.policy import EgressPolicy, Resolve
@@ -28,5 +28,5 @@ __all__ = [
     "HttpClient",
     "HttpHop",
     "Resolve",
-    "Unlimited",
+    "UnlimitedEgress",
 ]

@@ -73,7 +73,7 @@ class EgressAllowance:
         return _Spent(spent.since, spent.requests + 1, spent.sent + sent)
 
 
-class Unlimited:
+class UnlimitedEgress:
     """No limit, for requests that are bounded elsewhere."""
 
     def spend(self, account: str, sent: int) -> None:

@@ -23,9 +23,9 @@ from toolgate.tools.egress import (
 from toolgate.tools.egress.guarded_http import OnHop, ignore_hop
 from toolgate.tools.egress.name_lookup import NameLookup
 from toolgate.tools.egress.url import EgressTarget, read_url
-from toolgate.upstreams.transport import ResponseSizeLimits, Timeouts, UpstreamResponse
+from toolgate.upstreams.transport import ResponseSizeLimits, UpstreamResponse, UpstreamTimeouts
 from toolgate.upstreams.transport.address import parse_url
-from toolgate.upstreams.transport.connection import Connection
+from toolgate.upstreams.transport.connection import UpstreamHttpConnection
 from toolgate.upstreams.transport.dial import dial
 from toolgate.upstreams.transport.request_writer import RequestWriter, head_start
 
@@ -35,12 +35,12 @@ CONNECT_SECONDS = 10.0
 class _SingleUse:
     """Closes a connection after one exchange, where an upstream's pool would keep it."""
 
-    def opened(self, connection: Connection) -> None: ...
+    def opened(self, connection: UpstreamHttpConnection) -> None: ...
 
-    def free(self, connection: Connection) -> None:
+    def free(self, connection: UpstreamHttpConnection) -> None:
         connection.close()
 
-    def lost(self, connection: Connection) -> None: ...
+    def lost(self, connection: UpstreamHttpConnection) -> None: ...
 
 
 class DirectHttpCarrier:
@@ -80,15 +80,15 @@ class DirectHttpCarrier:
             head = RequestWriter().head(request.method, start, request.headers, len(request.body))
         except ToolgateError as failure:
             raise EgressRefused(failure.message) from None
-        timeouts = Timeouts(CONNECT_SECONDS, request.seconds, request.seconds, request.seconds)
+        timeouts = UpstreamTimeouts(CONNECT_SECONDS, request.seconds, request.seconds, request.seconds)
         loop = asyncio.get_running_loop()
         if origin.scheme == "https" and self._tls is None:
             self._tls = ssl.create_default_context()
             self._tls.set_alpn_protocols(["http/1.1"])
         tls = self._tls if origin.scheme == "https" else None
 
-        def make() -> Connection:
-            return Connection(loop, origin.name, _SingleUse())
+        def make() -> UpstreamHttpConnection:
+            return UpstreamHttpConnection(loop, origin.name, _SingleUse())
 
         connection = await dial(origin, None, tls, CONNECT_SECONDS, make, addresses)
         incoming = connection.send(head, request.body, timeouts, loop.time() + request.seconds, caps.head)

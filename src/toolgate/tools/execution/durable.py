@@ -43,7 +43,7 @@ class ReplayableApprovals(CallApprovals, Protocol):
         """Return the approval that this very call of this run has used already."""
 
 
-class DurableRun(Struct, frozen=True):
+class DurableRunContext(Struct, frozen=True):
     """One attempt at a run that survives its process: what earlier ones did, and where this one writes.
 
     `mark` stores all frames that were sent and counts them, `check` raises LeaseLost if another node has the run, and

@@ -23,7 +23,7 @@ from toolgate.engine.presenter import Presentation
 from toolgate.engine.run_limits import RunLimits
 from toolgate.engine.tool_loop import EarlierAttempts, ToolLoop
 from toolgate.runs.timeline import RunTimeline, RunTimelines
-from toolgate.tools.execution.durable import HOLD_SECONDS, DurableApprovals, DurableRun, ReplayableApprovals
+from toolgate.tools.execution.durable import HOLD_SECONDS, DurableApprovals, DurableRunContext, ReplayableApprovals
 from toolgate.tools.execution.observed_approvals import ObservedApprovals
 from toolgate.tools.execution.options import RequestToolOptions
 from toolgate.tools.execution.stored_turns import StoredRunJournal, StoredTurns, request_key
@@ -185,7 +185,7 @@ class ToolRunPreparer:
         dialect: Dialect,
         body: Any,
         request_id: str,
-        durable: DurableRun | None = None,
+        durable: DurableRunContext | None = None,
         on_run: Callable[[str], None] = lambda run: None,
     ) -> ModelWithTools:
         """Return the model with these tools; `durable` if its run survives its process.
@@ -243,7 +243,7 @@ class ToolRunPreparer:
         return ModelWithTools(model, request, tools.selection.warnings, model.on_delivered)
 
     async def _timeline(
-        self, durable: DurableRun | None, journal: StoredRunJournal, caller: Caller, route: ModelRoute
+        self, durable: DurableRunContext | None, journal: StoredRunJournal, caller: Caller, route: ModelRoute
     ) -> RunTimeline | None:
         """Return the timeline of the run; that of a durable run is opened by the one that makes it."""
         if durable is not None:
@@ -256,7 +256,7 @@ class ToolRunPreparer:
 
     async def _for_durable_run(
         self,
-        durable: DurableRun | None,
+        durable: DurableRunContext | None,
         approvals: ReplayableApprovals,
         past: EarlierAttempts,
         journal: StoredRunJournal,
@@ -282,7 +282,7 @@ class ToolRunPreparer:
         request: ModelRequest,
         journal: StoredRunJournal,
         past: EarlierAttempts,
-        durable: DurableRun | None,
+        durable: DurableRunContext | None,
     ) -> None:
         """Answer approvals as the request says, except where an earlier attempt did so or the call has started already."""
         if journal.resumed:

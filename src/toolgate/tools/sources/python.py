@@ -10,8 +10,8 @@ from pathlib import Path
 
 from toolgate.tools.authoring.in_process_tool import InProcessTool, token_of
 from toolgate.tools.authoring.loading import CodeLoadError, CodeLocation, load, unload
-from toolgate.tools.authoring.registry import Registry
-from toolgate.tools.schema_check import SchemaChecker
+from toolgate.tools.authoring.registry import PythonToolRegistry
+from toolgate.tools.schema_check import ToolSchemaLinter
 from toolgate.tools.sources.python_paths import PythonCodeNotFound, find_places
 from toolgate.tools.tool import CallPreview, Invocation, OnChange, Tool, ToolFailure, ToolOutput, ToolSpec
 from toolgate.tools.workers import frames
@@ -36,19 +36,19 @@ class WorkerTool:
         """Let the author's code describe the call, if it can."""
         if not self._described.prepares:
             return CallPreview()
-        request = frames.PrepareInvocationFrame(self._place, self.spec.name, invocation.arguments)
+        request = frames.ToolWorkerPrepareFrame(self._place, self.spec.name, invocation.arguments)
         response = await self._pool.request(request, clock=invocation.clock, caller=invocation.caller)
         match response:
-            case frames.InvocationPreviewFrame(preparation):
+            case frames.ToolWorkerPreviewFrame(preparation):
                 return preparation
         raise _failure(response)
 
     async def invoke(self, invocation: Invocation) -> ToolOutput:
         """Run the call in a free worker."""
-        request = frames.InvokeFrame(self._place, self.spec.name, invocation.arguments, token_of(invocation))
+        request = frames.ToolWorkerInvokeFrame(self._place, self.spec.name, invocation.arguments, token_of(invocation))
         response = await self._pool.request(request, invocation.report, invocation.clock, invocation.caller)
         match response:
-            case frames.InvocationResultFrame():
+            case frames.ToolWorkerResultFrame():
                 return frames.decode_output(response)
         raise _failure(response)
 
@@ -66,7 +66,7 @@ class PythonSource:
         limits: WorkerLimits | None = None,
         load_seconds: float = 10.0,
         open_seconds: float = 2.0,
-        schemas: SchemaChecker | None = None,
+        schemas: ToolSchemaLinter | None = None,
     ) -> None:
         """Relative paths start at `base`; a file may take `load_seconds`, and `open` waits `open_seconds` for all."""
         self._texts = tuple(places)
@@ -74,9 +74,9 @@ class PythonSource:
         self._limits = limits or WorkerLimits()
         self._load_seconds = load_seconds
         self._open_seconds = open_seconds
-        self._schemas = schemas or SchemaChecker()
+        self._schemas = schemas or ToolSchemaLinter()
         self._pool = WorkerPool(self._limits)
-        self._registry = Registry()
+        self._registry = PythonToolRegistry()
         self._tools: tuple[Tool, ...] = ()
         self._problems: tuple[str, ...] = ()
         self._homes: dict[str, str] = {}
@@ -117,7 +117,7 @@ class PythonSource:
         await self._pool.aclose()
         for place in self._loaded:
             unload(place)
-        self._loaded, self._homes, self._registry = [], {}, Registry()
+        self._loaded, self._homes, self._registry = [], {}, PythonToolRegistry()
         self._tools, self._problems = (), ()
 
     async def _load(self, on_change: OnChange) -> None:
@@ -162,7 +162,7 @@ class PythonSource:
         """Let a worker load the code and describe its tools; CodeLoadError if it cannot."""
         try:
             async with asyncio.timeout(self._load_seconds):
-                response = await self._pool.request(frames.DescribeFrame(place))
+                response = await self._pool.request(frames.ToolWorkerDescribeFrame(place))
         except TimeoutError:
             raise CodeLoadError(f"{place.label}: it took longer than {self._load_seconds:g} seconds to load") from None
         except ToolFailure as error:
@@ -194,6 +194,6 @@ class PythonSource:
 
 def _failure(response: frames.WorkerResponse) -> ToolFailure:
     match response:
-        case frames.InvocationFailedFrame(message):
+        case frames.ToolWorkerErrorFrame(message):
             return ToolFailure(message)
     return ToolFailure("The tool's process sent a response of the wrong kind.")

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from toolgate.conversation.errors import Conflict, NotFound, ToolgateError
 from toolgate.tools.registry import ChangedTool, QuarantiningSource, RefreshableSource
-from toolgate.tools.schema_check import SchemaChecker
+from toolgate.tools.schema_check import ToolSchemaLinter
 from toolgate.tools.tool import NO_INPUT, Annotations, OnChange, Tool, ToolSource
 
 NAME = "api"
@@ -70,7 +70,7 @@ class RegisteredToolSource:
         store: RegistrationRepository,
         make: MakeSource,
         on_registration: Callable[[], None] = lambda: None,
-        schemas: SchemaChecker | None = None,
+        schemas: ToolSchemaLinter | None = None,
     ) -> None:
         """`make` makes the source of a registration without opening it, and raises ToolgateError if it cannot.
 
@@ -79,7 +79,7 @@ class RegisteredToolSource:
         self._store = store
         self._make = make
         self._on_registration = on_registration
-        self._schemas = schemas or SchemaChecker()
+        self._schemas = schemas or ToolSchemaLinter()
         self._sources: dict[str, ToolSource] = {}
         self._encoded: dict[str, bytes] = {}
         self._problems: dict[str, str] = {}

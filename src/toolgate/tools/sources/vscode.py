@@ -17,7 +17,7 @@ from toolgate.conversation.errors import Overloaded, UpstreamFault
 from toolgate.conversation.message import Media, Text
 from toolgate.scheduling import QueueFull
 from toolgate.tools.registry import fitting_name
-from toolgate.tools.schema_check import SchemaChecker
+from toolgate.tools.schema_check import ToolSchemaLinter
 from toolgate.tools.tool import (
     NO_INPUT,
     CallDenied,
@@ -43,11 +43,11 @@ class VscodeToolSource:
     name = NAME
     problem: str | None = None
 
-    def __init__(self, windows: EditorWindows, seconds: float, schemas: SchemaChecker | None = None) -> None:
+    def __init__(self, windows: EditorWindows, seconds: float, schemas: ToolSchemaLinter | None = None) -> None:
         """A call may take so many seconds: a person may have to answer a dialog."""
         self._windows = windows
         self._seconds = seconds
-        self._schemas = schemas or SchemaChecker()
+        self._schemas = schemas or ToolSchemaLinter()
         self._known: list[tuple[LentTool, VscodeTool]] = []
         self._on_change: OnChange = lambda: None
         self._unsubscribe: Callable[[], None] = lambda: None

@@ -16,7 +16,7 @@ from toolgate.tools.tool import CallPreview, ToolOutput, ToolSpec
 from toolgate.wire.length_prefix import encode_prefixed
 
 
-class SetupFrame(Struct, frozen=True, tag="setup"):
+class ToolWorkerSetupFrame(Struct, frozen=True, tag="setup"):
     """The first message: the memory and the output that a worker may use, in bytes, and the CPU seconds of a call."""
 
     memory: int
@@ -24,13 +24,13 @@ class SetupFrame(Struct, frozen=True, tag="setup"):
     cpu: int
 
 
-class DescribeFrame(Struct, frozen=True, tag="describe"):
+class ToolWorkerDescribeFrame(Struct, frozen=True, tag="describe"):
     """Request: describe the tools of this code."""
 
     place: CodeLocation
 
 
-class PrepareInvocationFrame(Struct, frozen=True, tag="prepare"):
+class ToolWorkerPrepareFrame(Struct, frozen=True, tag="prepare"):
     """Request: describe this call to a person."""
 
     place: CodeLocation
@@ -38,7 +38,7 @@ class PrepareInvocationFrame(Struct, frozen=True, tag="prepare"):
     arguments: Mapping[str, Any]
 
 
-class InvokeFrame(Struct, frozen=True, tag="invoke"):
+class ToolWorkerInvokeFrame(Struct, frozen=True, tag="invoke"):
     """Request: run this tool."""
 
     place: CodeLocation
@@ -47,11 +47,11 @@ class InvokeFrame(Struct, frozen=True, tag="invoke"):
     call: ToolInvocationToken
 
 
-class CancelInvocationFrame(Struct, frozen=True, tag="cancel"):
+class ToolWorkerCancelFrame(Struct, frozen=True, tag="cancel"):
     """Cancel the request that is being answered."""
 
 
-WorkerRequest: TypeAlias = DescribeFrame | PrepareInvocationFrame | InvokeFrame
+WorkerRequest: TypeAlias = ToolWorkerDescribeFrame | ToolWorkerPrepareFrame | ToolWorkerInvokeFrame
 
 
 class WorkerToolInfo(Struct, frozen=True):
@@ -69,13 +69,13 @@ class WorkerToolList(Struct, frozen=True, tag="tools"):
     tools: tuple[WorkerToolInfo, ...]
 
 
-class InvocationPreviewFrame(Struct, frozen=True, tag="prepared"):
+class ToolWorkerPreviewFrame(Struct, frozen=True, tag="prepared"):
     """Response: the description of a call."""
 
     preparation: CallPreview
 
 
-class ResultPiece(Struct, frozen=True, omit_defaults=True):
+class ToolWorkerResultPart(Struct, frozen=True, omit_defaults=True):
     """A text, or a medium if it has a kind."""
 
     text: str = ""
@@ -83,21 +83,21 @@ class ResultPiece(Struct, frozen=True, omit_defaults=True):
     mime: str | None = None
 
 
-class InvocationResultFrame(Struct, frozen=True, tag="result"):
+class ToolWorkerResultFrame(Struct, frozen=True, tag="result"):
     """Response: the result of a call."""
 
-    content: tuple[ResultPiece, ...]
+    content: tuple[ToolWorkerResultPart, ...]
     structured: Any = None
 
 
-class InvocationFailedFrame(Struct, frozen=True, tag="failed"):
+class ToolWorkerErrorFrame(Struct, frozen=True, tag="failed"):
     """Response: why a request failed, for the model or the operator; after the `last` one the process ends."""
 
     message: str
     last: bool = False
 
 
-class InvocationProgressFrame(Struct, frozen=True, tag="progress"):
+class ToolWorkerProgressFrame(Struct, frozen=True, tag="progress"):
     """The progress of a call, sent before its response."""
 
     message: str | None
@@ -105,18 +105,22 @@ class InvocationProgressFrame(Struct, frozen=True, tag="progress"):
     total: float | None
 
 
-WorkerResponse: TypeAlias = WorkerToolList | InvocationPreviewFrame | InvocationResultFrame | InvocationFailedFrame
+WorkerResponse: TypeAlias = WorkerToolList | ToolWorkerPreviewFrame | ToolWorkerResultFrame | ToolWorkerErrorFrame
 
-_REQUESTS: msgspec.json.Decoder[SetupFrame | WorkerRequest | CancelInvocationFrame] = msgspec.json.Decoder(
-    SetupFrame | DescribeFrame | PrepareInvocationFrame | InvokeFrame | CancelInvocationFrame
+_REQUESTS: msgspec.json.Decoder[ToolWorkerSetupFrame | WorkerRequest | ToolWorkerCancelFrame] = msgspec.json.Decoder(
+    ToolWorkerSetupFrame
+    | ToolWorkerDescribeFrame
+    | ToolWorkerPrepareFrame
+    | ToolWorkerInvokeFrame
+    | ToolWorkerCancelFrame
 )
-_RESPONSES: msgspec.json.Decoder[WorkerResponse | InvocationProgressFrame] = msgspec.json.Decoder(
-    WorkerToolList | InvocationPreviewFrame | InvocationResultFrame | InvocationFailedFrame | InvocationProgressFrame
+_RESPONSES: msgspec.json.Decoder[WorkerResponse | ToolWorkerProgressFrame] = msgspec.json.Decoder(
+    WorkerToolList | ToolWorkerPreviewFrame | ToolWorkerResultFrame | ToolWorkerErrorFrame | ToolWorkerProgressFrame
 )
 
 
 def encode(
-    message: SetupFrame | WorkerRequest | CancelInvocationFrame | WorkerResponse | InvocationProgressFrame,
+    message: ToolWorkerSetupFrame | WorkerRequest | ToolWorkerCancelFrame | WorkerResponse | ToolWorkerProgressFrame,
 ) -> bytes:
     """Encode a message with its length in front."""
     return encode_prefixed(msgspec.json.encode(message))
@@ -127,26 +131,28 @@ def max_length(output: int) -> int:
     return 2 * output + 1024 * 1024
 
 
-def decode_request(body: bytes) -> SetupFrame | WorkerRequest | CancelInvocationFrame:
+def decode_request(body: bytes) -> ToolWorkerSetupFrame | WorkerRequest | ToolWorkerCancelFrame:
     """Decode a message of the server."""
     return _REQUESTS.decode(body)
 
 
-def decode_response(body: bytes) -> WorkerResponse | InvocationProgressFrame:
+def decode_response(body: bytes) -> WorkerResponse | ToolWorkerProgressFrame:
     """Decode a message of a worker; DecodeError or RecursionError if it is malformed."""
     return _RESPONSES.decode(body)
 
 
-def encode_output(output: ToolOutput) -> InvocationResultFrame:
+def encode_output(output: ToolOutput) -> ToolWorkerResultFrame:
     """Turn an output into a response."""
     pieces = [
-        ResultPiece(part.text) if isinstance(part, Text) else ResultPiece(part.data or "", part.kind, part.mime)
+        ToolWorkerResultPart(part.text)
+        if isinstance(part, Text)
+        else ToolWorkerResultPart(part.data or "", part.kind, part.mime)
         for part in output.content
     ]
-    return InvocationResultFrame(tuple(pieces), output.structured)
+    return ToolWorkerResultFrame(tuple(pieces), output.structured)
 
 
-def decode_output(result: InvocationResultFrame) -> ToolOutput:
+def decode_output(result: ToolWorkerResultFrame) -> ToolOutput:
     """Turn a response into an output."""
     content = [
         Media(piece.kind, piece.mime, piece.text) if piece.kind else Text(piece.text) for piece in result.content

@@ -54,7 +54,7 @@ class WorkerPool:
         except BaseException:
             self._in_background(self._end(worker))
             raise
-        if isinstance(response, frames.InvocationFailedFrame) and response.last:
+        if isinstance(response, frames.ToolWorkerErrorFrame) and response.last:
             self._in_background(self._end(worker))
         else:
             self._release(worker)

@@ -89,7 +89,7 @@ class ToolWorker:
             )
         except OSError as error:
             raise ToolFailure(f"No process could be started for the tool: {error.strerror}.") from error
-        self._send(frames.SetupFrame(limits.memory, limits.output, limits.cpu))
+        self._send(frames.ToolWorkerSetupFrame(limits.memory, limits.output, limits.cpu))
 
     @property
     def is_alive(self) -> bool:
@@ -109,7 +109,7 @@ class ToolWorker:
         if self._reading is None:
             return False
         self._report = ignore_progress  # the call that received reports is gone
-        self._send(frames.CancelInvocationFrame())
+        self._send(frames.ToolWorkerCancelFrame())
         await asyncio.wait({self._reading}, timeout=self._limits.grace)
         return self._reading.done() and not self._reading.cancelled() and self._reading.exception() is None
 
@@ -126,7 +126,7 @@ class ToolWorker:
         """Kill the process and all that it started; a call that waits for its response fails."""
         self._process.kill()
 
-    def _send(self, message: frames.SetupFrame | frames.WorkerRequest | frames.CancelInvocationFrame) -> None:
+    def _send(self, message: frames.ToolWorkerSetupFrame | frames.WorkerRequest | frames.ToolWorkerCancelFrame) -> None:
         assert self._process.stdin is not None  # it was started with a pipe
         self._process.stdin.write(frames.encode(message))
 
@@ -142,7 +142,7 @@ class ToolWorker:
                 raise ToolFailure(_exit_text(await self._process.wait(_EXIT_SECONDS))) from None
             except (msgspec.DecodeError, RecursionError):
                 raise ToolFailure("The tool's process wrote a malformed response and was stopped.") from None
-            if not isinstance(message, frames.InvocationProgressFrame):
+            if not isinstance(message, frames.ToolWorkerProgressFrame):
                 return message
             self._report(CallProgress(message.message, message.done, message.total))
 

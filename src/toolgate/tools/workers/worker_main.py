@@ -18,11 +18,11 @@ from typing import Any, BinaryIO
 
 from toolgate.processes.tree import adopt_orphans, kill_tree
 from toolgate.tools.authoring.cancellation import CancellationTokenSource
-from toolgate.tools.authoring.definition import Definition, ToolFunction
+from toolgate.tools.authoring.definition import PythonToolDefinition, ToolFunction
 from toolgate.tools.authoring.in_process_tool import preparation_of
 from toolgate.tools.authoring.jsonable import whole_characters
 from toolgate.tools.authoring.loading import CodeLoadError, CodeLocation, load
-from toolgate.tools.authoring.registry import Registry
+from toolgate.tools.authoring.registry import PythonToolRegistry
 from toolgate.tools.authoring.result_parts import Progress, ToolInvocationToken
 from toolgate.tools.authoring.results import error_text, output_of
 from toolgate.tools.authoring.signature import BadTool, CallContext
@@ -67,22 +67,26 @@ class WorkerPipes:
 class WorkerLoop:
     """Answers requests, one at a time."""
 
-    def __init__(self, pipes: WorkerPipes, limits: frames.SetupFrame) -> None:
+    def __init__(self, pipes: WorkerPipes, limits: frames.ToolWorkerSetupFrame) -> None:
         self._pipes = pipes
         self._limits = limits
         self._requests: queue.SimpleQueue[frames.WorkerRequest] = queue.SimpleQueue()
         self._cancellation = CancellationTokenSource()
-        self._loaded: dict[CodeLocation, dict[str, Definition]] = {}
-        self._registry = Registry()
+        self._loaded: dict[CodeLocation, dict[str, PythonToolDefinition]] = {}
+        self._registry = PythonToolRegistry()
         self._runner: asyncio.Runner | None = None
 
     def listen(self) -> None:
         """Receive requests and cancellations until the server goes away, then end with everything that was started."""
         while (body := self._pipes.read()) is not None:
             match frames.decode_request(body):
-                case frames.CancelInvocationFrame():
+                case frames.ToolWorkerCancelFrame():
                     self._cancellation.cancel()
-                case frames.DescribeFrame() | frames.PrepareInvocationFrame() | frames.InvokeFrame() as request:
+                case (
+                    frames.ToolWorkerDescribeFrame()
+                    | frames.ToolWorkerPrepareFrame()
+                    | frames.ToolWorkerInvokeFrame() as request
+                ):
                     self._cancellation = CancellationTokenSource()
                     self._requests.put(request)
         kill_tree(os.getpid())
@@ -97,38 +101,38 @@ class WorkerLoop:
                     frame = frames.encode(self._response(request))
                 if len(frame) > frames.max_length(self._limits.output):
                     size = f"{len(frame):,} bytes as JSON"
-                    frame = frames.encode(frames.InvocationFailedFrame(f"The tool returned too much output: {size}."))
+                    frame = frames.encode(frames.ToolWorkerErrorFrame(f"The tool returned too much output: {size}."))
             except (CodeLoadError, BadTool) as error:
-                frame = frames.encode(frames.InvocationFailedFrame(str(error)))
+                frame = frames.encode(frames.ToolWorkerErrorFrame(str(error)))
             except (Exception, SystemExit, KeyboardInterrupt, asyncio.CancelledError) as error:  # noqa: BLE001 - the tool boundary
                 exhausted = isinstance(error, MemoryError)
-                frame = frames.encode(frames.InvocationFailedFrame(error_text(error), last=exhausted))
+                frame = frames.encode(frames.ToolWorkerErrorFrame(error_text(error), last=exhausted))
             self._pipes.write(frame)
 
     def _response(self, request: frames.WorkerRequest) -> frames.WorkerResponse:
         match request:
-            case frames.DescribeFrame(place):
+            case frames.ToolWorkerDescribeFrame(place):
                 described = [
                     frames.WorkerToolInfo(one.spec, one.worker, one.prepare is not None, one.place)
                     for one in self._tools(place).values()
                 ]
                 return frames.WorkerToolList(tuple(described))
-            case frames.PrepareInvocationFrame(place, tool, arguments):
+            case frames.ToolWorkerPrepareFrame(place, tool, arguments):
                 prepare = self._definition(place, tool).prepare
                 prepared = self._run(prepare, arguments, ToolInvocationToken()) if prepare else None
-                return frames.InvocationPreviewFrame(preparation_of(prepared))
-            case frames.InvokeFrame(place, tool, arguments, call):
+                return frames.ToolWorkerPreviewFrame(preparation_of(prepared))
+            case frames.ToolWorkerInvokeFrame(place, tool, arguments, call):
                 value = self._run(self._definition(place, tool).invoke, arguments, call)
                 return frames.encode_output(output_of(value, self._limits.output))
 
-    def _definition(self, place: CodeLocation, name: str) -> Definition:
+    def _definition(self, place: CodeLocation, name: str) -> PythonToolDefinition:
         """Find the tool; if its module was first loaded by way of another place, it is registered there."""
         for tools in (self._tools(place), *self._loaded.values()):
             if name in tools:
                 return tools[name]
         raise BadTool(f"{place.label} has no tool `{name}` any more.")
 
-    def _tools(self, place: CodeLocation) -> dict[str, Definition]:
+    def _tools(self, place: CodeLocation) -> dict[str, PythonToolDefinition]:
         if place not in self._loaded:
             self._loaded[place] = {definition.spec.name: definition for definition in load(place)}
             for definition in self._loaded[place].values():
@@ -166,7 +170,7 @@ class ProgressThrottle:
             return
         self._left -= 1
         message = None if progress.message is None else whole_characters(str(progress.message)[:_MAX_MESSAGE])
-        self._pipes.write(frames.encode(frames.InvocationProgressFrame(message, progress.done, progress.total)))
+        self._pipes.write(frames.encode(frames.ToolWorkerProgressFrame(message, progress.done, progress.total)))
 
 
 async def _run_cancellable(step: ToolFunction, arguments: Mapping[str, Any], call: CallContext) -> Any:
@@ -186,7 +190,7 @@ def main() -> None:
     os.environ.pop("PYTHONPATH", None)  # it is meant for this process, not for those that tools start
     first = pipes.read()
     setup = frames.decode_request(first) if first is not None else None
-    if not isinstance(setup, frames.SetupFrame):
+    if not isinstance(setup, frames.ToolWorkerSetupFrame):
         return
     adopt_orphans()
     for kind, limit in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_AS, setup.memory)):

@@ -20,13 +20,13 @@ from toolgate.conversation.message import (
     content_with_error_prefix,
     plain_text,
 )
-from toolgate.conversation.result_delimiters import ResultMarks, wrap_result
+from toolgate.conversation.result_delimiters import ResultDelimiters, wrap_result
 from toolgate.upstreams.foreign_fields import unread_parts
 
 UNSEEN = "{} were left out of the conversation: the embedded model reads text only"
 
 
-class LocalToolCall(Struct, frozen=True):
+class LocalHistoryToolCall(Struct, frozen=True):
     """A call and its result; `mark` is a word that the result cannot know."""
 
     name: str
@@ -46,7 +46,7 @@ class LocalTurn(Struct, frozen=True):
     """A question, the tools used for it, and the answer so far."""
 
     question: str
-    used: tuple[LocalToolCall, ...] = ()
+    used: tuple[LocalHistoryToolCall, ...] = ()
     answer: str = ""
 
 
@@ -77,7 +77,7 @@ def read(messages: Sequence[Message], secret: bytes) -> LocalHistory:
         unseen |= kinds | {kind for part in message.parts for kind in _kinds_within(part)}
     system = "\n\n".join([plain_text(message.parts) for message in messages if message.role == "system"])
     warnings = [UNSEEN.format(f"parts of kind {kind}") for kind in sorted(unseen)]
-    return LocalHistory(system, _turns(messages, ResultMarks(secret)), (*warnings, *unread_parts(messages)))
+    return LocalHistory(system, _turns(messages, ResultDelimiters(secret)), (*warnings, *unread_parts(messages)))
 
 
 def _unreadable(kind: str, number: int) -> InvalidRequest:
@@ -89,7 +89,7 @@ def _kinds_within(part: Part) -> set[str]:
     return {one.kind for one in part.content if isinstance(one, Media)} if isinstance(part, ToolResult) else set()
 
 
-def _turns(messages: Sequence[Message], marks: ResultMarks) -> tuple[LocalTurn, ...]:
+def _turns(messages: Sequence[Message], marks: ResultDelimiters) -> tuple[LocalTurn, ...]:
     results = {part.call_id: part for message in messages for part in message.parts if isinstance(part, ToolResult)}
     turns: list[LocalTurn] = []
     fresh = True
@@ -110,7 +110,9 @@ def _turns(messages: Sequence[Message], marks: ResultMarks) -> tuple[LocalTurn, 
     return tuple(turns) or (LocalTurn(""),)
 
 
-def _answered(turn: LocalTurn, parts: Sequence[Part], results: dict[str, ToolResult], marks: ResultMarks) -> LocalTurn:
+def _answered(
+    turn: LocalTurn, parts: Sequence[Part], results: dict[str, ToolResult], marks: ResultDelimiters
+) -> LocalTurn:
     used, answer = list(turn.used), turn.answer
     for part in parts:
         match part:
@@ -123,10 +125,10 @@ def _answered(turn: LocalTurn, parts: Sequence[Part], results: dict[str, ToolRes
     return LocalTurn(turn.question, tuple(used), answer)
 
 
-def _used(call: ToolCall, result: ToolResult | None, marks: ResultMarks) -> LocalToolCall:
+def _used(call: ToolCall, result: ToolResult | None, marks: ResultDelimiters) -> LocalHistoryToolCall:
     if result is None:
-        return LocalToolCall(call.name, call.arguments, "There is no result.", marks.mark(()), failed=True)
+        return LocalHistoryToolCall(call.name, call.arguments, "There is no result.", marks.mark(()), failed=True)
     text = "".join(
         [part.text if isinstance(part, Text) else f"[{part.kind}]" for part in content_with_error_prefix(result)]
     )
-    return LocalToolCall(call.name, call.arguments, text, marks.mark([text]), bool(result.is_error))
+    return LocalHistoryToolCall(call.name, call.arguments, text, marks.mark([text]), bool(result.is_error))

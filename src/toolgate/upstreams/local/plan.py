@@ -22,7 +22,7 @@ _ONE_CALL = "parallel_tool_calls: the embedded model makes one call at a time"
 _SAMPLING_DEFAULTS = {"temperature": 0.3, "top_p": 0.9, "top_k": 20}
 
 
-class GenerationPlan(Struct, frozen=True):
+class ToolChoicePlan(Struct, frozen=True):
     """A plan: the conversation, the tools in the prompt, which may be called next, and whether none may be."""
 
     adapted: AdaptedRequest
@@ -39,7 +39,7 @@ class GenerationPlan(Struct, frozen=True):
         return self.adapted.request.settings
 
 
-def make(request: ModelRequest, max_tokens: int, secret: bytes | None = None) -> GenerationPlan:
+def make(request: ModelRequest, max_tokens: int, secret: bytes | None = None) -> ToolChoicePlan:
     """Return the plan of a request; `max_tokens` is its default. InvalidRequest for what is not supported.
 
     Results of tools stand between marks made of `secret`.
@@ -55,7 +55,7 @@ def make(request: ModelRequest, max_tokens: int, secret: bytes | None = None) ->
         offered: tuple[ToolDef, ...] = ()
     else:
         offered = tuple([tool for tool in tools if named in (None, tool.name)])
-    return GenerationPlan(
+    return ToolChoicePlan(
         adapted,
         talk,
         offered,

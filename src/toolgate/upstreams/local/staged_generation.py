@@ -18,7 +18,7 @@ from toolgate.conversation.message import Text, ToolCall
 from toolgate.conversation.request import ToolDef
 from toolgate.upstreams.local import frames, grammar, prompts
 from toolgate.upstreams.local.engine_pool import GenerationEngine
-from toolgate.upstreams.local.plan import NAME, GenerationPlan, sampling
+from toolgate.upstreams.local.plan import NAME, ToolChoicePlan, sampling
 from toolgate.upstreams.local.process import EngineFault
 from toolgate.upstreams.tool_translation import ToolNameRestorer
 
@@ -72,7 +72,7 @@ class GenerationOutput(Struct):
 class StagedGeneration:
     """Runs the generations of a plan; `done` is called after the last one."""
 
-    def __init__(self, engine: GenerationEngine, plan: GenerationPlan, model: str, done: Callable[[], None]) -> None:
+    def __init__(self, engine: GenerationEngine, plan: ToolChoicePlan, model: str, done: Callable[[], None]) -> None:
         self._engine = engine
         self._plan = plan
         self._model = model

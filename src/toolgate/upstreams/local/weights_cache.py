@@ -30,7 +30,7 @@ class InvalidWeights(Exception):
     """A file is not the expected one; the text says what is wrong."""
 
 
-class HashStamp(Struct, frozen=True):
+class VerifiedHashStamp(Struct, frozen=True):
     """The size and times of a file when it was hashed: while they stay the same, it is not hashed again."""
 
     sha256: str
@@ -150,24 +150,24 @@ def _locked(lock: TextIO) -> bool:
     return True
 
 
-def _hashed(path: Path) -> HashStamp:
+def _hashed(path: Path) -> VerifiedHashStamp:
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK):
             digest.update(chunk)
     status = path.stat()
-    return HashStamp(digest.hexdigest(), status.st_size, status.st_mtime_ns)
+    return VerifiedHashStamp(digest.hexdigest(), status.st_size, status.st_mtime_ns)
 
 
 def _stamp_of(path: Path) -> Path:
     return path.with_name(f"{path.name}.stamp")
 
 
-def _stamped(path: Path) -> HashStamp | None:
+def _stamped(path: Path) -> VerifiedHashStamp | None:
     """Return the record of the file, if it has not changed since."""
     status = path.stat()
     with suppress(OSError, msgspec.DecodeError):
-        stamp = msgspec.json.decode(_stamp_of(path).read_bytes(), type=HashStamp)
+        stamp = msgspec.json.decode(_stamp_of(path).read_bytes(), type=VerifiedHashStamp)
         if (stamp.size, stamp.modified) == (status.st_size, status.st_mtime_ns):
             return stamp
     return None
@@ -175,4 +175,4 @@ def _stamped(path: Path) -> HashStamp | None:
 
 def _keep(path: Path, sha256: str) -> None:
     status = path.stat()
-    _stamp_of(path).write_bytes(msgspec.json.encode(HashStamp(sha256, status.st_size, status.st_mtime_ns)))
+    _stamp_of(path).write_bytes(msgspec.json.encode(VerifiedHashStamp(sha256, status.st_size, status.st_mtime_ns)))

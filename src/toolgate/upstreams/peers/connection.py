@@ -28,7 +28,7 @@ from toolgate.upstreams.peers.frames import (
     encode_frame,
 )
 from toolgate.upstreams.peers.websocket import PeerConnectionLost, PeerWebSocket
-from toolgate.upstreams.transport.limits import KIB, MIB, Timeouts, size
+from toolgate.upstreams.transport.limits import KIB, MIB, UpstreamTimeouts, size
 from toolgate.wire.jsontext import encode
 
 _GARBLED = 1007
@@ -38,7 +38,7 @@ _FRAME_OVERHEAD = 4 * KIB
 class PeerLimits(Struct, frozen=True):
     """Limits of time and size for one connection."""
 
-    timeouts: Timeouts = Timeouts()
+    timeouts: UpstreamTimeouts = UpstreamTimeouts()
     heartbeat: float = (
         15.0  # seconds of silence before a sign of life is asked for, and then until the line counts as lost
     )

@@ -22,7 +22,7 @@ from toolgate.upstreams.peers.frames import (
     ReceivedFrame,
     TextDeltaFrame,
 )
-from toolgate.upstreams.transport.limits import Timeouts, size
+from toolgate.upstreams.transport.limits import UpstreamTimeouts, size
 
 MAX_RETRY_AFTER = 3600.0
 _LONGEST_REASON = 1000
@@ -42,7 +42,7 @@ class PeerExchange:
         self,
         id: str,
         peer: str,
-        timeouts: Timeouts,
+        timeouts: UpstreamTimeouts,
         unread: int,
         most: int,
         on_cancel: Callable[["PeerExchange"], None],

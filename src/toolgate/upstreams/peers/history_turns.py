@@ -16,7 +16,7 @@ from toolgate.conversation.history import match_results
 from toolgate.conversation.history_digest import canonical_arguments, normalize_text, remove_whitespace
 from toolgate.conversation.message import Media, Message, Part, Refusal, Text, ToolCall, ToolResult
 from toolgate.conversation.request import ModelRequest
-from toolgate.conversation.result_delimiters import ResultMarks, new_secret, wrap_result
+from toolgate.conversation.result_delimiters import ResultDelimiters, new_secret, wrap_result
 from toolgate.upstreams.foreign_fields import unread_parts
 from toolgate.wire.jsontext import encode
 
@@ -80,12 +80,12 @@ def read_history(request: ModelRequest, secret: bytes | None = None) -> PeerHist
         )
     _refuse_new_media(messages)
     system = _GAP.join([text for message in settled.messages if message.role == "system" if (text := _text(message))])
-    turns = _turns(messages, ResultMarks(secret or new_secret()))
+    turns = _turns(messages, ResultDelimiters(secret or new_secret()))
     warnings = (*settled.warnings[len(request.warnings) :], *_left_out(settled.messages))
     return PeerHistory(system, turns[:-1], turns[-1], warnings)
 
 
-def _turns(messages: Iterable[Message], marks: ResultMarks) -> tuple[PeerTurn, ...]:
+def _turns(messages: Iterable[Message], marks: ResultDelimiters) -> tuple[PeerTurn, ...]:
     """Join neighbouring messages of one speaker to a turn; tool results are the user's."""
     turns: list[tuple[Speaker, list[str], list[str]]] = []
     for message in messages:

@@ -12,7 +12,7 @@ from msgspec import Struct
 from toolgate import __version__
 from toolgate.conversation.errors import GatewayFault, UpstreamUnavailable
 from toolgate.upstreams.peers.frames import ANOTHER_PROTOCOL, BAD_TOKEN
-from toolgate.upstreams.transport.address import Origin, Proxies, parse_url
+from toolgate.upstreams.transport.address import Proxies, UpstreamOrigin, parse_url
 from toolgate.upstreams.transport.dial import dial
 from toolgate.upstreams.transport.limits import size
 
@@ -32,7 +32,7 @@ class PeerAddress(Struct, frozen=True):
     """The address of a peer, parsed."""
 
     url: str
-    origin: Origin
+    origin: UpstreamOrigin
 
     @classmethod
     def of(cls, url: str) -> "PeerAddress":

@@ -10,7 +10,7 @@ UpstreamHttpClient (client.py)             finds the pool of a URL, sends, retri
 """
 
 from toolgate.upstreams.transport.client import UpstreamHttpClient
-from toolgate.upstreams.transport.limits import ResponseSizeLimits, Timeouts
+from toolgate.upstreams.transport.limits import ResponseSizeLimits, UpstreamTimeouts
 from toolgate.upstreams.transport.response import UpstreamResponse
 
-__all__ = ["ResponseSizeLimits", "Timeouts", "UpstreamHttpClient", "UpstreamResponse"]
+__all__ = ["ResponseSizeLimits", "UpstreamHttpClient", "UpstreamResponse", "UpstreamTimeouts"]

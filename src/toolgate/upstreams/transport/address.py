@@ -14,7 +14,7 @@ DEFAULT_PORTS = {"http": 80, "https": 443}
 _PLAIN_URL = re.compile(r"[^\x00-\x20\x7f]+")
 
 
-class Origin(Struct, frozen=True):
+class UpstreamOrigin(Struct, frozen=True):
     """A scheme, host and port: requests to the same one may share connections."""
 
     scheme: str
@@ -45,7 +45,7 @@ class Proxy(Struct, frozen=True):
     authorization: str | None
 
 
-def parse_url(url: str) -> tuple[Origin, str]:
+def parse_url(url: str) -> tuple[UpstreamOrigin, str]:
     """Split a URL into its origin and request target, or refuse it without repeating it."""
     # urlsplit drops CR, LF and tabs in silence, so look before it does.
     if not _PLAIN_URL.fullmatch(url):
@@ -62,13 +62,13 @@ def parse_url(url: str) -> tuple[Origin, str]:
     return origin, target
 
 
-def _origin(parts: SplitResult) -> Origin:
+def _origin(parts: SplitResult) -> UpstreamOrigin:
     host = parts.hostname
     # Beyond ASCII, two readings of a name exist and may lead to two hosts: its owner has to spell it out.
     if parts.scheme not in DEFAULT_PORTS or not host or not host.isascii():
         raise ValueError(parts.scheme)
     host.encode("idna")  # the length of labels, which the resolver would complain about later
-    return Origin(parts.scheme, host, DEFAULT_PORTS[parts.scheme] if parts.port is None else parts.port)
+    return UpstreamOrigin(parts.scheme, host, DEFAULT_PORTS[parts.scheme] if parts.port is None else parts.port)
 
 
 class Proxies(Struct, frozen=True):
@@ -88,7 +88,7 @@ class Proxies(Struct, frozen=True):
         exempt = (entry.strip().lower() for entry in value("no_proxy").split(","))
         return cls({scheme: url for scheme, url in found.items() if url}, tuple(filter(None, exempt)))
 
-    def towards(self, origin: Origin) -> Proxy | None:
+    def towards(self, origin: UpstreamOrigin) -> Proxy | None:
         """Return the proxy for an origin; loopback never has one."""
         url = self.by_scheme.get(origin.scheme)
         if not url or _is_loopback(origin.host) or any(_covers(entry, origin) for entry in self.exempt):
@@ -123,7 +123,7 @@ def _is_loopback(host: str) -> bool:
     return host == "localhost" or host.endswith(".localhost") or (address is not None and address.is_loopback)
 
 
-def _covers(entry: str, origin: Origin) -> bool:
+def _covers(entry: str, origin: UpstreamOrigin) -> bool:
     address = _address(origin.host)
     if address is not None and "/" in entry:
         try:

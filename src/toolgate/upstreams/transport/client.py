@@ -9,17 +9,17 @@ from functools import partial
 from msgspec import Struct
 
 from toolgate.conversation.errors import GatewayFault, UpstreamTimeout
-from toolgate.upstreams.transport.address import Origin, Proxies, Proxy, parse_url
-from toolgate.upstreams.transport.connection import Connection
+from toolgate.upstreams.transport.address import Proxies, Proxy, UpstreamOrigin, parse_url
+from toolgate.upstreams.transport.connection import UpstreamHttpConnection
 from toolgate.upstreams.transport.dial import dial
-from toolgate.upstreams.transport.limits import ResponseSizeLimits, Timeouts
+from toolgate.upstreams.transport.limits import ResponseSizeLimits, UpstreamTimeouts
 from toolgate.upstreams.transport.pool import ConnectionPool
 from toolgate.upstreams.transport.request_writer import RequestWriter, head_start
 from toolgate.upstreams.transport.response import UpstreamResponse
 from toolgate.upstreams.transport.response_reader import StaleConnection
 
 _KNOWN_ROUTES = 1024
-_DEFAULT_TIMEOUTS = Timeouts()
+_DEFAULT_TIMEOUTS = UpstreamTimeouts()
 _DEFAULT_CAPS = ResponseSizeLimits()
 
 
@@ -52,7 +52,7 @@ class UpstreamHttpClient:
         self._proxies = Proxies.of(os.environ if environment is None else environment)
         self._writer = RequestWriter()
         self._routes: dict[str, _Route] = {}
-        self._pools: dict[Origin, ConnectionPool] = {}
+        self._pools: dict[UpstreamOrigin, ConnectionPool] = {}
 
     async def post(
         self,
@@ -60,7 +60,7 @@ class UpstreamHttpClient:
         headers: Mapping[str, str],
         body: bytes,
         *,
-        timeouts: Timeouts = _DEFAULT_TIMEOUTS,
+        timeouts: UpstreamTimeouts = _DEFAULT_TIMEOUTS,
         method: str = "POST",
     ) -> UpstreamResponse:
         """Send a request and return when status and headers have arrived; a redirect is a response like any other."""
@@ -94,7 +94,7 @@ class UpstreamHttpClient:
         route = self._routes[url] = _Route(pool, head_start(origin, target, proxy))
         return route
 
-    def _pool(self, origin: Origin, proxy: Proxy | None) -> ConnectionPool:
+    def _pool(self, origin: UpstreamOrigin, proxy: Proxy | None) -> ConnectionPool:
         tls = self._tls() if origin.scheme == "https" else None
         open_one = partial(dial, origin, proxy, tls)
         pool = ConnectionPool(asyncio.get_running_loop(), origin.name, open_one, self._per_host, self._keepalive)
@@ -113,7 +113,9 @@ class UpstreamHttpClient:
         self._pools = {origin: pool for origin, pool in self._pools.items() if pool.in_use}
 
 
-async def _acquire(pool: ConnectionPool, timeouts: Timeouts, total_at: float, *, fresh: bool) -> Connection:
+async def _acquire(
+    pool: ConnectionPool, timeouts: UpstreamTimeouts, total_at: float, *, fresh: bool
+) -> UpstreamHttpConnection:
     try:
         async with asyncio.timeout_at(total_at if total_at < float("inf") else None):
             return await pool.acquire(timeouts, fresh=fresh)

@@ -6,7 +6,7 @@ from math import inf
 from typing import Protocol, cast
 
 from toolgate.conversation.errors import UpstreamFault
-from toolgate.upstreams.transport.limits import Timeouts
+from toolgate.upstreams.transport.limits import UpstreamTimeouts
 from toolgate.upstreams.transport.response_reader import ResponseReader
 
 HIGH_WATER = 128 * 1024
@@ -17,17 +17,17 @@ _SLICE = 256 * 1024
 class ConnectionOwner(Protocol):
     """The pool of a connection."""
 
-    def opened(self, connection: "Connection") -> None:
+    def opened(self, connection: "UpstreamHttpConnection") -> None:
         """Add a connection whose socket is open."""
 
-    def free(self, connection: "Connection") -> None:
+    def free(self, connection: "UpstreamHttpConnection") -> None:
         """Take back a connection whose exchange is over; it can be used again if it is `open`."""
 
-    def lost(self, connection: "Connection") -> None:
+    def lost(self, connection: "UpstreamHttpConnection") -> None:
         """Remove a connection whose socket is closed."""
 
 
-class Connection(asyncio.Protocol):
+class UpstreamHttpConnection(asyncio.Protocol):
     """A socket that sends a request and passes what arrives to its `ResponseReader`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, upstream: str, owner: ConnectionOwner) -> None:
@@ -48,7 +48,9 @@ class Connection(asyncio.Protocol):
         """Whether a request may be sent on it; a failed write shows here before the loss is reported."""
         return self.open and self._transport is not None and not self._transport.is_closing()
 
-    def send(self, head: bytes, body: bytes, timeouts: Timeouts, total_at: float, head_cap: int) -> ResponseReader:
+    def send(
+        self, head: bytes, body: bytes, timeouts: UpstreamTimeouts, total_at: float, head_cap: int
+    ) -> ResponseReader:
         """Write a request; the response arrives in the returned reader."""
         assert self._transport is not None  # only open connections leave the pool
         reader = self._reader = ResponseReader(self, timeouts, total_at, head_cap, head.startswith(b"HEAD "))

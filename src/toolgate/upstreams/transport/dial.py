@@ -10,8 +10,8 @@ from itertools import chain, zip_longest
 from typing import Any
 
 from toolgate.conversation.errors import UpstreamUnreachable
-from toolgate.upstreams.transport.address import Origin, Proxy
-from toolgate.upstreams.transport.connection import Connection
+from toolgate.upstreams.transport.address import Proxy, UpstreamOrigin
+from toolgate.upstreams.transport.connection import UpstreamHttpConnection
 from toolgate.upstreams.transport.tunnel import open_tunnel
 
 NEXT_ADDRESS_AFTER = 0.25
@@ -29,13 +29,13 @@ _DISTRUST = {
 
 
 async def dial(
-    origin: Origin,
+    origin: UpstreamOrigin,
     proxy: Proxy | None,
     tls: ssl.SSLContext | None,
     limit: float,
-    make: Callable[[], Connection],
+    make: Callable[[], UpstreamHttpConnection],
     at: Sequence[str] = (),
-) -> Connection:
+) -> UpstreamHttpConnection:
     """Open a connection within `limit` seconds; a `tls` context means TLS, verified, or nothing.
 
     Addresses given in `at` are those to connect to, instead of whatever the origin's name stands for.
@@ -57,12 +57,12 @@ async def dial(
 
 
 async def _open(
-    origin: Origin,
+    origin: UpstreamOrigin,
     proxy: Proxy | None,
     tls: ssl.SSLContext | None,
-    make: Callable[[], Connection],
+    make: Callable[[], UpstreamHttpConnection],
     at: Sequence[str],
-) -> Connection:
+) -> UpstreamHttpConnection:
     loop = asyncio.get_running_loop()
     through = origin if proxy is None else proxy
     addresses = _given(at, through.port) if at else await _resolve(loop, through.host, through.port)
@@ -153,7 +153,7 @@ def _close_socket(connecting: "asyncio.Task[socket.socket]") -> None:
         connecting.result().close()
 
 
-def _unreachable_message(origin: Origin, proxy: Proxy | None, failure: OSError) -> str:
+def _unreachable_message(origin: UpstreamOrigin, proxy: Proxy | None, failure: OSError) -> str:
     place = origin.name if proxy is None else f"the proxy on the way to {origin.name}"
     match failure:
         case socket.gaierror():

@@ -7,7 +7,7 @@ CODINGS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
 _RAW_DEFLATE = -15
 
 
-class Inflate:
+class ResponseInflater:
     """One compressed body: add input with `feed`, then take output with `more` until it is empty."""
 
     def __init__(self, coding: str) -> None:

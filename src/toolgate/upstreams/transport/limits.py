@@ -6,7 +6,7 @@ KIB = 1024
 MIB = 1024 * KIB
 
 
-class Timeouts(Struct, frozen=True):
+class UpstreamTimeouts(Struct, frozen=True):
     """Seconds an upstream may take; infinity lifts a limit."""
 
     connect: float = 4.0  # name, TCP, proxy and TLS together

@@ -7,10 +7,10 @@ from math import inf
 from typing import Any
 
 from toolgate.conversation.errors import UpstreamUnavailable
-from toolgate.upstreams.transport.connection import Connection
-from toolgate.upstreams.transport.limits import Timeouts
+from toolgate.upstreams.transport.connection import UpstreamHttpConnection
+from toolgate.upstreams.transport.limits import UpstreamTimeouts
 
-Dial = Callable[[float, Callable[[], Connection]], Coroutine[Any, Any, Connection]]
+Dial = Callable[[float, Callable[[], UpstreamHttpConnection]], Coroutine[Any, Any, UpstreamHttpConnection]]
 
 
 class ConnectionPool:
@@ -27,13 +27,13 @@ class ConnectionPool:
         self._keepalive = keepalive
         self._busy = 0
         self._closed = False
-        self._connections: set[Connection] = set()
-        self._idle: deque[Connection] = deque()  # the longest idle first; the last one is used first
+        self._connections: set[UpstreamHttpConnection] = set()
+        self._idle: deque[UpstreamHttpConnection] = deque()  # the longest idle first; the last one is used first
         self._queue: deque[asyncio.Future[None]] = deque()
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._emptied: asyncio.Future[None] | None = None
 
-    def ready(self) -> Connection | None:
+    def ready(self) -> UpstreamHttpConnection | None:
         """Return an idle connection, if there is one and a slot is free."""
         if self._busy >= self._limit:
             return None
@@ -42,7 +42,7 @@ class ConnectionPool:
             self._busy += 1
         return connection
 
-    async def acquire(self, timeouts: Timeouts, *, fresh: bool = False) -> Connection:
+    async def acquire(self, timeouts: UpstreamTimeouts, *, fresh: bool = False) -> UpstreamHttpConnection:
         """Return a connection for one exchange: an idle one unless it must be `fresh`, else a new one."""
         await self._wait_for_slot(timeouts.first_byte)
         try:
@@ -56,10 +56,10 @@ class ConnectionPool:
             raise
         return connection
 
-    def opened(self, connection: Connection) -> None:
+    def opened(self, connection: UpstreamHttpConnection) -> None:
         self._connections.add(connection)
 
-    def free(self, connection: Connection) -> None:
+    def free(self, connection: UpstreamHttpConnection) -> None:
         if connection.open and not self._closed:
             connection.idle_since = self._loop.time()
             self._idle.append(connection)
@@ -67,7 +67,7 @@ class ConnectionPool:
                 self._sweep_timer = self._loop.call_later(self._keepalive, self._sweep)
         self._release_slot()
 
-    def lost(self, connection: Connection) -> None:
+    def lost(self, connection: UpstreamHttpConnection) -> None:
         self._connections.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)
@@ -125,7 +125,7 @@ class ConnectionPool:
                 return
         self._busy -= 1
 
-    def _take_idle(self) -> Connection | None:
+    def _take_idle(self) -> UpstreamHttpConnection | None:
         while self._idle:
             connection = self._idle.pop()
             if connection.usable:
@@ -136,12 +136,12 @@ class ConnectionPool:
         if self._idle and len(self._idle) + self._busy > self._limit:
             self._idle.popleft().close()
 
-    async def _open(self, limit: float) -> Connection:
+    async def _open(self, limit: float) -> UpstreamHttpConnection:
         """Open a connection; remove one whose opening failed or was cancelled, because uvloop never reports its loss."""
-        made: list[Connection] = []
+        made: list[UpstreamHttpConnection] = []
 
-        def make() -> Connection:
-            made.append(Connection(self._loop, self.upstream, self))
+        def make() -> UpstreamHttpConnection:
+            made.append(UpstreamHttpConnection(self._loop, self.upstream, self))
             return made[-1]
 
         try:
@@ -152,7 +152,7 @@ class ConnectionPool:
                 self.lost(connection)
             raise
 
-    def _refuse_if_closed(self, connection: Connection) -> None:
+    def _refuse_if_closed(self, connection: UpstreamHttpConnection) -> None:
         if self._closed:
             connection.close()
             raise self._closed_error()

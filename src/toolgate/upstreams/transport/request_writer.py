@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 
 from toolgate.conversation.errors import GatewayFault
-from toolgate.upstreams.transport.address import Origin, Proxy
+from toolgate.upstreams.transport.address import Proxy, UpstreamOrigin
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _FRAMING = ("content-length", "transfer-encoding", "accept-encoding", "te", "trailer", "expect")
@@ -14,7 +14,7 @@ _WITHOUT_BODY = frozenset(("GET", "HEAD", "DELETE", "OPTIONS"))
 _KNOWN_NAMES = 1024
 
 
-def head_start(origin: Origin, target: str, proxy: Proxy | None) -> bytes:
+def head_start(origin: UpstreamOrigin, target: str, proxy: Proxy | None) -> bytes:
     """Everything of a head that depends on the URL alone, from the blank after the method on."""
     lines = [f"host: {origin.authority}", "accept-encoding: identity"]
     if proxy is not None and origin.scheme == "http":

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from io import BytesIO
 
 from toolgate.conversation.errors import MalformedResponse
-from toolgate.upstreams.transport.inflate import CODINGS, Inflate
+from toolgate.upstreams.transport.inflate import CODINGS, ResponseInflater
 from toolgate.upstreams.transport.limits import ResponseSizeLimits, size
 from toolgate.upstreams.transport.response_reader import ResponseReader
 
@@ -43,7 +43,7 @@ class UpstreamResponse:
         self._released = False
         self._coding = coding = reader.headers.get("content-encoding", "").lower()
         self._plain = not coding or coding == "identity"
-        self._inflate = Inflate(coding) if coding and coding in CODINGS else None
+        self._inflate = ResponseInflater(coding) if coding and coding in CODINGS else None
 
     def __aiter__(self) -> "UpstreamResponse":
         return self

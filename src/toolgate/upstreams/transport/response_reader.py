@@ -7,7 +7,7 @@ from typing import Protocol
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from toolgate.conversation.errors import MalformedResponse, UpstreamFault, UpstreamTimeout, UpstreamUnavailable
-from toolgate.upstreams.transport.limits import Timeouts, size
+from toolgate.upstreams.transport.limits import UpstreamTimeouts, size
 
 # A peer that closed a pooled connection before our request reached it shows that within a round trip.
 # One that closes later may have worked on the request meanwhile, so asking again would not be safe.
@@ -19,7 +19,7 @@ class StaleConnection(UpstreamUnavailable):
     """The peer had already closed a reused connection: the request may be sent again on a new one."""
 
 
-class UpstreamConnection(Protocol):
+class ResponseConnection(Protocol):
     """The connection that a response comes from."""
 
     loop: asyncio.AbstractEventLoop
@@ -72,9 +72,14 @@ class ResponseReader:
     )
 
     def __init__(
-        self, connection: UpstreamConnection, timeouts: Timeouts, total_at: float, head_cap: int, head_only: bool
+        self,
+        connection: ResponseConnection,
+        timeouts: UpstreamTimeouts,
+        total_at: float,
+        head_cap: int,
+        head_only: bool,
     ) -> None:
-        self.connection: UpstreamConnection | None = connection
+        self.connection: ResponseConnection | None = connection
         self.upstream = connection.upstream
         self.status = 0
         self.headers: dict[str, str] = {}

@@ -7,8 +7,8 @@ import ssl
 from collections.abc import Callable
 from typing import cast
 
-from toolgate.upstreams.transport.address import Origin, Proxy
-from toolgate.upstreams.transport.connection import Connection
+from toolgate.upstreams.transport.address import Proxy, UpstreamOrigin
+from toolgate.upstreams.transport.connection import UpstreamHttpConnection
 
 _ANSWER_CAP = 16 * 1024
 _ANSWER = re.compile(rb"HTTP/1\.[01] (\d{3})[ \r].*?\r\n\r\n", re.DOTALL)
@@ -46,8 +46,12 @@ class _Opening(asyncio.Protocol):
 
 
 async def open_tunnel(
-    sock: socket.socket, origin: Origin, proxy: Proxy, tls: ssl.SSLContext, make: Callable[[], Connection]
-) -> Connection:
+    sock: socket.socket,
+    origin: UpstreamOrigin,
+    proxy: Proxy,
+    tls: ssl.SSLContext,
+    make: Callable[[], UpstreamHttpConnection],
+) -> UpstreamHttpConnection:
     """Have the proxy connect to the origin, and start TLS with the origin itself."""
     loop = asyncio.get_running_loop()
     transport, opening = await loop.create_connection(lambda: _Opening(loop, _connect_line(origin, proxy)), sock=sock)
@@ -64,7 +68,7 @@ async def open_tunnel(
     return connection
 
 
-def _connect_line(origin: Origin, proxy: Proxy) -> bytes:
+def _connect_line(origin: UpstreamOrigin, proxy: Proxy) -> bytes:
     lines = [f"CONNECT {origin.name} HTTP/1.1", f"host: {origin.name}"]
     if proxy.authorization is not None:
         lines.append(f"proxy-authorization: {proxy.authorization}")

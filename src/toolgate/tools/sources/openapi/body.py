@@ -13,7 +13,7 @@ from toolgate.tools.sources.openapi.reference import UnusableOperation
 Form = Literal["json", "form", "text"]
 
 
-class RequestBody(Struct, frozen=True):
+class OpenApiRequestBody(Struct, frozen=True):
     """How arguments become a body: `fields` maps arguments to properties; else the argument `whole` is the body."""
 
     media_type: str

@@ -18,7 +18,7 @@ MAX_NODES = 400_000
 _LEVELS = re.compile(rb'"[^"\\]*+(?>(?:\\.[^"\\]*+)*)(?:"|\\?\Z)|([\[{])|([\]}])', re.DOTALL)
 
 
-class DocumentError(Exception):
+class OpenApiDocumentError(Exception):
     """The document cannot be used; the message is for the operator."""
 
 
@@ -37,18 +37,18 @@ def read_document(raw: bytes) -> dict[str, Any]:
     loaded = _json(raw) if beginning == b"{" else _yaml(raw)
     document = _JsonCopy().value(loaded, 0)
     if not isinstance(document, dict):
-        raise DocumentError("it is not an object")
+        raise OpenApiDocumentError("it is not an object")
     return document
 
 
 def _json(raw: bytes) -> Any:
     if len(raw) > MAX_JSON:
-        raise DocumentError(f"it is larger than {MAX_JSON // 1024 // 1024} MiB")
+        raise OpenApiDocumentError(f"it is larger than {MAX_JSON // 1024 // 1024} MiB")
     depth = 0
     for level in _LEVELS.finditer(raw):
         depth += bool(level[1]) - bool(level[2])
         if depth > MAX_DEPTH:
-            raise DocumentError(f"it is nested deeper than {MAX_DEPTH} levels")
+            raise OpenApiDocumentError(f"it is nested deeper than {MAX_DEPTH} levels")
     try:
         return msgspec.json.decode(raw.removeprefix(b"\xef\xbb\xbf"))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -59,7 +59,7 @@ def _json(raw: bytes) -> Any:
 
 def _yaml(raw: bytes) -> Any:
     if len(raw) > MAX_YAML:
-        raise DocumentError(f"it is YAML larger than {MAX_YAML // 1024 // 1024} MiB; convert it to JSON")
+        raise OpenApiDocumentError(f"it is YAML larger than {MAX_YAML // 1024 // 1024} MiB; convert it to JSON")
     try:
         _check_events(raw)
         return yaml.load(raw, Loader=_Loader)  # noqa: S506  # a SafeLoader with less in it
@@ -76,13 +76,13 @@ def _check_events(raw: bytes) -> None:
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
         if depth > MAX_DEPTH:
-            raise DocumentError(f"it is nested deeper than {MAX_DEPTH} levels")
+            raise OpenApiDocumentError(f"it is nested deeper than {MAX_DEPTH} levels")
         if count > MAX_NODES:
-            raise DocumentError(f"it has more than {MAX_NODES} nodes")
+            raise OpenApiDocumentError(f"it has more than {MAX_NODES} nodes")
 
 
-def _syntax_error(form: str, error: Exception) -> DocumentError:
-    return DocumentError(f"it is not valid {form}: {' '.join(str(error).split())[:300]}")
+def _syntax_error(form: str, error: Exception) -> OpenApiDocumentError:
+    return OpenApiDocumentError(f"it is not valid {form}: {' '.join(str(error).split())[:300]}")
 
 
 class _JsonCopy:
@@ -95,24 +95,24 @@ class _JsonCopy:
         """Copy a value."""
         self._left -= 1
         if self._left < 0:
-            raise DocumentError(f"it has more than {MAX_NODES} nodes when its aliases are written out")
+            raise OpenApiDocumentError(f"it has more than {MAX_NODES} nodes when its aliases are written out")
         if depth > MAX_DEPTH:
-            raise DocumentError(f"it is nested deeper than {MAX_DEPTH} levels, or contains itself")
+            raise OpenApiDocumentError(f"it is nested deeper than {MAX_DEPTH} levels, or contains itself")
         if isinstance(value, dict):
             return {self._key(key): self.value(one, depth + 1) for key, one in value.items()}
         if isinstance(value, list):
             return [self.value(one, depth + 1) for one in value]
         if isinstance(value, float) and not math.isfinite(value):
-            raise DocumentError("it contains a number that JSON cannot have")
+            raise OpenApiDocumentError("it contains a number that JSON cannot have")
         if value is None or isinstance(value, (str, int, float)):
             return value
-        raise DocumentError(f"it contains a {type(value).__name__}, which JSON cannot have")
+        raise OpenApiDocumentError(f"it contains a {type(value).__name__}, which JSON cannot have")
 
     def _key(self, key: Any) -> str:
         if key == "<<":
-            raise DocumentError("it uses YAML merge keys (<<), which are not read; write the fields out")
+            raise OpenApiDocumentError("it uses YAML merge keys (<<), which are not read; write the fields out")
         if isinstance(key, bool):  # YAML reads `on` and `yes` as true
             return "true" if key else "false"
         if isinstance(key, (str, int, float)):
             return str(key)
-        raise DocumentError("it has a key that is not text")
+        raise OpenApiDocumentError("it has a key that is not text")

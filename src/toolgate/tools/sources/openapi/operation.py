@@ -13,8 +13,8 @@ import msgspec
 from msgspec import Struct
 
 from toolgate.tools.egress import EgressRequest
-from toolgate.tools.schema_check import MAX_BYTES, SchemaChecker
-from toolgate.tools.sources.openapi.body import RequestBody, chosen
+from toolgate.tools.schema_check import MAX_BYTES, ToolSchemaLinter
+from toolgate.tools.sources.openapi.body import OpenApiRequestBody, chosen
 from toolgate.tools.sources.openapi.parameter import (
     STYLES,
     OperationParameter,
@@ -48,7 +48,7 @@ _ANNOTATIONS: Mapping[str, Annotations] = {
 }
 
 
-class Operation(Struct, frozen=True):
+class OpenApiOperation(Struct, frozen=True):
     """The spec of a tool, and how its arguments become a request."""
 
     spec: ToolSpec
@@ -56,7 +56,7 @@ class Operation(Struct, frozen=True):
     base: str
     path: str
     parameters: tuple[OperationParameter, ...]
-    body: RequestBody | None
+    body: OpenApiRequestBody | None
 
     def compose(self, arguments: Mapping[str, Any]) -> EgressRequest:
         """Make the request, without credentials."""
@@ -112,7 +112,7 @@ class OperationReader:
         references: DocumentReferences,
         base: str,
         credentials: frozenset[str],
-        schemas: SchemaChecker,
+        schemas: ToolSchemaLinter,
     ) -> None:
         self._service = service
         self._references = references
@@ -121,7 +121,7 @@ class OperationReader:
         self._check = schemas
         self._taken: set[str] = set()
 
-    def read(self, found: OperationLocation) -> Operation:
+    def read(self, found: OperationLocation) -> OpenApiOperation:
         """Turn the operation into a tool; UnusableOperation says why it cannot be one."""
         if not found.path.startswith("/") or re.search(r"[?#\\\s]", found.path):
             raise UnusableOperation("its path is malformed")
@@ -136,7 +136,7 @@ class OperationReader:
                 break
         if (problem := self._check.problem(schema)) is not None:
             raise UnusableOperation(f"its input schema {problem}")
-        return Operation(self._spec(found, schema), found.method, self._base, found.path, parameters, body)
+        return OpenApiOperation(self._spec(found, schema), found.method, self._base, found.path, parameters, body)
 
     def _spec(self, found: OperationLocation, schema: Mapping[str, Any]) -> ToolSpec:
         node = found.node
@@ -200,7 +200,7 @@ class OperationReader:
         explode = node.get("explode", style == "form") is True
         return OperationParameter(name, argument, where, style, explode, as_json=isinstance(content, dict))
 
-    def _body(self, node: Mapping[str, Any], arguments: "_Arguments") -> RequestBody | None:
+    def _body(self, node: Mapping[str, Any], arguments: "_Arguments") -> OpenApiRequestBody | None:
         if node.get("requestBody") is None:
             return None
         declared = self._references.follow(node["requestBody"])
@@ -213,9 +213,9 @@ class OperationReader:
         if flat is None or any(arguments.clashes(name) for name in flat[0]) or (flat[1] and not required):
             schema = {"type": "string"} if form == "text" else schema
             whole = arguments.add("body", schema, required, "request", declared)
-            return RequestBody(sent_type, form, whole=whole)
+            return OpenApiRequestBody(sent_type, form, whole=whole)
         fields = {arguments.add(name, one, name in flat[1], "body", {}): name for name, one in flat[0].items()}
-        return RequestBody(sent_type, form, fields, required=required)
+        return OpenApiRequestBody(sent_type, form, fields, required=required)
 
 
 class _Arguments:

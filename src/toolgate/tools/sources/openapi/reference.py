@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
-from toolgate.tools.sources.openapi.bounded_yaml import DocumentError
+from toolgate.tools.sources.openapi.bounded_yaml import OpenApiDocumentError
 
 _MAX_CHAIN = 16
 
@@ -60,5 +60,5 @@ class DocumentReferences:
         for name in names:
             here = here.get(name) if isinstance(here, dict) else None
         if here is not None and not isinstance(here, dict):
-            raise DocumentError(f"its {'.'.join(names)} is not an object")
+            raise OpenApiDocumentError(f"its {'.'.join(names)} is not an object")
         return here or {}

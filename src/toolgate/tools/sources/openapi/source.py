@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from toolgate.tools.egress import EgressRefused, EgressRequest, HttpClient
 from toolgate.tools.egress.url import MAX_URL, read_url
-from toolgate.tools.schema_check import SchemaChecker
+from toolgate.tools.schema_check import ToolSchemaLinter
 from toolgate.tools.sources.http import HttpTool
-from toolgate.tools.sources.openapi.bounded_yaml import MAX_JSON, DocumentError, read_document
+from toolgate.tools.sources.openapi.bounded_yaml import MAX_JSON, OpenApiDocumentError, read_document
 from toolgate.tools.sources.openapi.operation import OperationLocation, OperationReader, found_in
 from toolgate.tools.sources.openapi.reference import DocumentReferences, UnusableOperation
 from toolgate.tools.tool import OnChange, Tool, ToolFailure
@@ -56,7 +56,7 @@ class OpenApiSource:
         exclude: Sequence[str] = (),
         timeout: float | None = None,
         retry_seconds: float = 5.0,
-        schemas: SchemaChecker | None = None,
+        schemas: ToolSchemaLinter | None = None,
     ) -> None:
         """Opens nothing yet; raises EgressRefused for a `base_url` that could never be reached."""
         self.name = f"http/{name}"
@@ -72,7 +72,7 @@ class OpenApiSource:
         self._include, self._exclude = tuple(include), tuple(exclude)
         self._timeout = timeout
         self._pause = retry_seconds
-        self._schemas = schemas or SchemaChecker()
+        self._schemas = schemas or ToolSchemaLinter()
         self._loading: asyncio.Task[None] | None = None
         self._tried = asyncio.Event()
 
@@ -120,7 +120,7 @@ class OpenApiSource:
             if self.problem is None and left_out:
                 more = f" and {len(left_out) - 5} more" if len(left_out) > 5 else ""
                 self.problem = f"operations of {self._service} are left out: {'; '.join(left_out[:5])}{more}"
-        except (DocumentError, UnusableOperation, ToolFailure) as error:
+        except (OpenApiDocumentError, UnusableOperation, ToolFailure) as error:
             self.problem = f"the OpenAPI document of {self._service} cannot be used: {error}"
         on_change()
         return True
@@ -163,7 +163,7 @@ class OpenApiSource:
         """Parse a document into the URL of the service, its tools, and the operations that are left out and why."""
         document = read_document(raw)
         if not str(document.get("openapi", "")).startswith("3."):
-            raise DocumentError("it is not OpenAPI 3.0 or 3.1")
+            raise OpenApiDocumentError("it is not OpenAPI 3.0 or 3.1")
         references = DocumentReferences(document)
         base = self._base_url or self._server(document)
         http = self._http.trusting(base) if self._base_url is not None else self._http
@@ -202,19 +202,21 @@ class OpenApiSource:
             try:
                 url = urljoin(self._document, url)
             except ValueError:
-                raise DocumentError("it names a server by a malformed URL; set base_url") from None
+                raise OpenApiDocumentError("it names a server by a malformed URL; set base_url") from None
         if not _URL.match(url):
-            raise DocumentError("it does not say where the service is; set base_url")
+            raise OpenApiDocumentError("it does not say where the service is; set base_url")
         base = read_url(url).url
         if remote and self._headers and not _same_origin(base, self._document):
-            raise DocumentError("it names a server elsewhere, to which headers are not sent; set base_url to allow it")
+            raise OpenApiDocumentError(
+                "it names a server elsewhere, to which headers are not sent; set base_url to allow it"
+            )
         return base
 
 
 def _filled(url: str, variables: Mapping[str, Any]) -> str:
     """Replace each variable in a URL by its default; variables in a default are not replaced."""
     if len(url) > MAX_URL:
-        raise DocumentError(f"it names a server by a URL longer than {MAX_URL} characters")
+        raise OpenApiDocumentError(f"it names a server by a URL longer than {MAX_URL} characters")
     pieces: list[str] = []
     size = 0
     for number, piece in enumerate(_VARIABLE.split(url)):
@@ -223,7 +225,7 @@ def _filled(url: str, variables: Mapping[str, Any]) -> str:
             piece = str(variable.get("default", "")) if isinstance(variable, dict) else f"{{{piece}}}"
         size += len(piece)
         if size > MAX_URL:
-            raise DocumentError(f"it names a server by a URL longer than {MAX_URL} characters")
+            raise OpenApiDocumentError(f"it names a server by a URL longer than {MAX_URL} characters")
         pieces.append(piece)
     return "".join(pieces)
 
