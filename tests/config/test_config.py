@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from toolgate.config import BUILTIN, Config, ConfigError, Secret, TimeoutSettings, diff, load
-from toolgate.config.addresses import base_url, is_loopback
+from toolgate.config.base_urls import base_url, is_loopback
 from toolgate.config.resolved_config import ConfigFileOutline
 from toolgate.config.settings import ECHO, LOCAL, ConfigFile, EmbeddedSettings, RequestLimitSettings
 from toolgate.conversation.request import RequestSettings, ThinkingConfig

@@ -25,7 +25,7 @@ from toolgate.config import ModelConfig, Secret, TargetConfig, UpstreamConfig
 from toolgate.conversation.message import REASONING_DROPPED, Message, Opaque, Reasoning
 from toolgate.conversation.request import ModelRequest
 from toolgate.http.listener import listening
-from toolgate.upstreams.local import plan
+from toolgate.upstreams.local import tool_choice_plan
 
 MARKER = "MARKER1"
 HI = {"role": "user", "content": "Hi."}
@@ -146,7 +146,7 @@ def test_a_part_of_the_history_arrives_or_is_named_once(
 def test_the_embedded_model_warns_of_reasoning_and_of_parts_that_it_does_not_know() -> None:
     parts = (Reasoning("Hm."), Opaque("anthropic", {"type": "server_tool_use"}))
     history = (user("Hi."), Message("assistant", parts), Message("assistant", parts), user("Hi."))
-    assert plan.make(ModelRequest("local", history), 8).warnings == (
+    assert tool_choice_plan.make(ModelRequest("local", history), 8).warnings == (
         REASONING_DROPPED,
         "a part of type 'server_tool_use' is known to anthropic only",
     )

@@ -3,7 +3,7 @@
 import asyncio
 
 from toolgate.app.runs import system_database
-from toolgate.runs.dbos_probe import stored_workflows
+from toolgate.runs.dbos_stored_workflows import stored_workflows
 from toolgate.runs.executor import LazyRunExecutor
 from toolgate.runs.scheduler import EarlyEnd, RunAttempt, RunScheduler, SchedulerOptions
 from toolgate.runs.step_records import RunSteps

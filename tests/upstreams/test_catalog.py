@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 import msgspec
 import pytest
 
-from toolgate.config.addresses import base_url, url_problem
+from toolgate.config.base_urls import base_url, url_problem
 from toolgate.dialects.dialect import Quirks
 from toolgate.upstreams.catalog import ProviderCatalog, catalog, parse
 

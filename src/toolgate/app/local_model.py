@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from toolgate.upstreams.local.engine_supervisor import EngineOptions
     from toolgate.upstreams.local.model import LocalModel
     from toolgate.upstreams.local.state import LocalModelState
-    from toolgate.workers.engine_share import EngineLeases
+    from toolgate.workers.engine_leases import EngineLeases
 
 _PERCENT_STEP = 10.0
 """Percent of progress between two lines of the log."""
@@ -50,7 +50,7 @@ def share_engine(config: Config, log: Logger) -> "EngineLeases | None":
     if not _is_used(config):
         return None
     from toolgate.upstreams.local.engine_pool import OwnEnginePool
-    from toolgate.workers.engine_share import EngineLeases
+    from toolgate.workers.engine_leases import EngineLeases
 
     return EngineLeases(OwnEnginePool(_options(config), _ProgressLog(log).write))
 

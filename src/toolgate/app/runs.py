@@ -6,7 +6,7 @@ from pathlib import Path
 from toolgate.api.responses import BackgroundOptions, BackgroundServices, ResponsesState
 from toolgate.config import Config
 from toolgate.pubsub.pubsub import PubSub
-from toolgate.runs.dbos_probe import stored_workflows
+from toolgate.runs.dbos_stored_workflows import stored_workflows
 from toolgate.runs.executor import DurableExecutor, InProcessExecutor, LazyRunExecutor, RunExecutor
 from toolgate.runs.node_id import is_gone, this_node
 from toolgate.runs.scheduler import SchedulerOptions

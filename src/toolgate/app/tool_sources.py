@@ -26,7 +26,7 @@ from toolgate.upstreams.local.weights_cache import default_folder
 
 if TYPE_CHECKING:
     from toolgate.mcp.client import RemoteServerConfig
-    from toolgate.mcp.oauth.tokens import LoginFile
+    from toolgate.mcp.oauth.login_storage import LoginFile
     from toolgate.tools.egress.http_client import GuardedStreamClient
     from toolgate.tools.sources.openapi import OpenApiSource
 
@@ -182,7 +182,7 @@ def remote(
     The address of a `trusted` server was written by the operator and may be private.
     """
     from toolgate.mcp.client import OAuthConfig, RemoteServerConfig
-    from toolgate.mcp.oauth.tokens import LoginFile
+    from toolgate.mcp.oauth.login_storage import LoginFile
 
     login = server.oauth or McpLoginSettings()
     secret = login.client_secret.reveal() if login.client_secret else None

@@ -3,7 +3,7 @@
 `load` returns a `Config` or raises a `ConfigError` with every mistake; `diff` compares two for a reload.
 """
 
-from toolgate.config.addresses import is_loopback
+from toolgate.config.base_urls import is_loopback
 from toolgate.config.errors import ConfigError, ConfigProblem
 from toolgate.config.load import load
 from toolgate.config.reload_diff import ConfigChanges, diff

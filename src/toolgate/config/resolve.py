@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection, Mapping
 from urllib.parse import urlsplit
 
-from toolgate.config.addresses import is_loopback, url_problem
+from toolgate.config.base_urls import is_loopback, url_problem
 from toolgate.config.errors import ProblemCollector, suggestion
 from toolgate.config.models import NAMES, ResolvedUpstreams, default_model, resolve_models
 from toolgate.config.resolved_config import Config

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from toolgate.config.addresses import base_url, url_problem
+from toolgate.config.base_urls import base_url, url_problem
 from toolgate.config.errors import ProblemCollector, suggestion
 from toolgate.config.resolved_config import BUILTIN, VSCODE, UpstreamConfig
 from toolgate.config.settings import UpstreamSettings

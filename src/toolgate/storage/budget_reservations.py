@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from toolgate.storage.database import Database, SqlConnection
-from toolgate.storage.stale_leases import ClockJumps
+from toolgate.storage.observed_leases import ClockJumps
 
 LEASE = 900.0
 """Seconds after which a hold holds nothing back any more: its node has died, or its answer is very long."""

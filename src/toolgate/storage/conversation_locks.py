@@ -1,7 +1,7 @@
 """Store which node has locked which conversation, with a lease that the node renews.
 
 The lock of a node that dies is free when its lease was not renewed in time, or as soon as the node is known to be dead. A
-node that slept through its lease finds out when it writes. Clocks that can be set are not compared (`stale_leases.py`).
+node that slept through its lease finds out when it writes. Clocks that can be set are not compared (`observed_leases.py`).
 Within a node a lock that is acquired again replaces the former one.
 """
 
@@ -11,7 +11,7 @@ from itertools import count
 
 from toolgate.conversation.ids import random_suffix
 from toolgate.storage.database import Database, SqlConnection
-from toolgate.storage.stale_leases import ObservedLeases
+from toolgate.storage.observed_leases import ObservedLeases
 
 _HELD = "SELECT holder, expires FROM conversation_locks WHERE conversation = ?"
 _ALL = "SELECT conversation, holder, expires FROM conversation_locks"

@@ -19,9 +19,9 @@ from toolgate.conversation.errors import InvalidRequest
 from toolgate.conversation.ids import random_suffix
 from toolgate.conversation.message import Message
 from toolgate.storage.database import Database, SqlConnection
+from toolgate.storage.observed_leases import ClockJumps
 from toolgate.storage.row_encryption import UnreadableRow, decrypt, encrypt
 from toolgate.storage.sql_engine import batches, placeholders
-from toolgate.storage.stale_leases import ClockJumps
 
 KEPT_SECONDS = 7 * 24 * 3600.0
 PRIVATE_SECONDS = 24 * 3600.0

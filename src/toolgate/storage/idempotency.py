@@ -1,8 +1,8 @@
 """Store answers under the idempotency keys of their requests.
 
 A key is claimed before its request is carried out. A claim is a lease: its holder renews it, and another takes over the
-claim of a dead one once it was not renewed for long enough (`stale_leases.py`). Only the holder can store an answer, so that
-a node that slept too long changes nothing.
+claim of a dead one once it was not renewed for long enough (`observed_leases.py`). Only the holder can store an answer,
+so that a node that slept too long changes nothing.
 
 An answer is encrypted under a secret that is derived from the request. Answers of earlier versions are not encrypted.
 """
@@ -16,8 +16,8 @@ import msgspec
 from msgspec import Struct
 
 from toolgate.storage.database import Database, SqlConnection
+from toolgate.storage.observed_leases import ObservedLeases
 from toolgate.storage.row_encryption import decrypt, encrypt
-from toolgate.storage.stale_leases import ObservedLeases
 
 _T = TypeVar("_T")
 

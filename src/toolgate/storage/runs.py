@@ -3,7 +3,7 @@
 A run belongs to the node that claimed it last, as long as that node renews its lease. Every claim has a token that only
 grows: a node with an older one can write nothing any more, however late it wakes up. Every change of state is one statement
 that names the states it starts from, and nothing leads out of an end. That a lease was not renewed is known without
-comparing clocks that can be set (`stale_leases.py`).
+comparing clocks that can be set (`observed_leases.py`).
 
     queued ⇄ running ⇄ waiting        queued, running, waiting → completed | incomplete | failed | cancelled | parked
 
@@ -19,9 +19,9 @@ from msgspec import Struct
 
 from toolgate.scheduling import FairQueue
 from toolgate.storage.database import Database, SqlConnection
+from toolgate.storage.observed_leases import ObservedLeases
 from toolgate.storage.responses import Write
 from toolgate.storage.sql_engine import batches, placeholders
-from toolgate.storage.stale_leases import ObservedLeases
 
 Live: TypeAlias = Literal["queued", "running", "waiting"]
 End: TypeAlias = Literal["completed", "incomplete", "failed", "cancelled", "parked"]

@@ -20,8 +20,8 @@ from tests.mcp.client.test_http import handshaking
 from toolgate.mcp.client import OAuthConfig, RemoteServerConfig
 from toolgate.mcp.oauth.addresses import UnsafeOAuthAddress, check_address
 from toolgate.mcp.oauth.login import login
+from toolgate.mcp.oauth.login_storage import AccessToken, LoginFile, OAuthClient, StoredLogin
 from toolgate.mcp.oauth.redirect import LoopbackRedirect
-from toolgate.mcp.oauth.tokens import AccessToken, LoginFile, OAuthClient, StoredLogin
 from toolgate.mcp.protocol.transport import McpError
 from toolgate.tools.tool import ToolFailure
 

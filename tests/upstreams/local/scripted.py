@@ -6,7 +6,7 @@ from typing import Any
 from toolgate.conversation.events import StepEvent
 from toolgate.conversation.message import Message, Text, ToolCall, ToolResult
 from toolgate.conversation.request import ModelRequest, ToolDef
-from toolgate.upstreams.local import frames, plan
+from toolgate.upstreams.local import frames, tool_choice_plan
 from toolgate.upstreams.local.staged_generation import StagedGeneration
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -73,7 +73,7 @@ def called(name: str, arguments: str, result: str, **more: Any) -> tuple[Message
 
 async def emitted(engine: Scripted, messages: Iterable[Message], **request: Any) -> list[StepEvent]:
     """All that is told of the answer to these messages."""
-    planned = plan.make(ModelRequest("local", tuple(messages), **request), max_tokens=100)
+    planned = tool_choice_plan.make(ModelRequest("local", tuple(messages), **request), max_tokens=100)
     events: list[StepEvent] = []
     async for batch in StagedGeneration(engine, planned, "local", lambda: None).events():
         events += batch

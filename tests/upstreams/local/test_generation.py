@@ -20,7 +20,7 @@ from toolgate.conversation.request import (
     ToolChoice,
     ToolDef,
 )
-from toolgate.upstreams.local import frames, plan
+from toolgate.upstreams.local import frames, tool_choice_plan
 from toolgate.upstreams.local.process import EngineFault
 
 TOOLS = (WEATHER, TIME)
@@ -106,7 +106,7 @@ def test_a_result_has_the_same_mark_in_every_later_turn_and_another_for_another_
     history = [user("Weather in Rome?"), *called("get_weather", "{}", "sunny")]
     longer = [*history, Message("assistant", (Text("Sunny."),)), user("Sure?")]
     marks = [
-        plan.make(ModelRequest("local", tuple(messages)), 100, secret).talk.turns[0].used[0].mark
+        tool_choice_plan.make(ModelRequest("local", tuple(messages)), 100, secret).talk.turns[0].used[0].mark
         for messages, secret in ((history, b"a"), (longer, b"a"), (history, b"b"))
     ]
     assert marks[0] == marks[1] != marks[2]
@@ -258,8 +258,10 @@ def test_a_picture_in_the_newest_question_is_refused_and_an_older_one_left_out_w
     """spec: C8"""
     seen = Message("user", (Media("image", "image/png", "AAAA"), Text("What is this?")))
     with pytest.raises(InvalidRequest, match=r"messages\[0\] holds a part of kind image"):
-        plan.make(ModelRequest("local", (seen,)), 100)
-    planned = plan.make(ModelRequest("local", (seen, Message("assistant", (Text("A cat."),)), user("Sure?"))), 100)
+        tool_choice_plan.make(ModelRequest("local", (seen,)), 100)
+    planned = tool_choice_plan.make(
+        ModelRequest("local", (seen, Message("assistant", (Text("A cat."),)), user("Sure?"))), 100
+    )
     assert planned.warnings == (
         "parts of kind image were left out of the conversation: the embedded model reads text only",
     )
@@ -276,11 +278,11 @@ def test_what_it_cannot_do_is_reported() -> None:
         tool_choice=ToolChoice(parallel=True),
         settings=RequestSettings(thinking=ThinkingConfig()),
     )
-    stated = "; ".join(plan.make(request, 100).warnings)
+    stated = "; ".join(tool_choice_plan.make(request, 100).warnings)
     for word in ("one call at a time", "does not think", "web_search is hosted", "schema of far"):
         assert word in stated
 
 
 def test_several_choices_are_refused() -> None:
     with pytest.raises(InvalidRequest, match="n must be 1"):
-        plan.make(ModelRequest("local", (user("?"),), settings=RequestSettings(choices=2)), 100)
+        tool_choice_plan.make(ModelRequest("local", (user("?"),), settings=RequestSettings(choices=2)), 100)

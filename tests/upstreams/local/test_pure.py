@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolgate.conversation.errors import Overloaded
-from toolgate.upstreams.local import grammar, prompts
+from toolgate.upstreams.local import grammar, stage_prompts
 from toolgate.upstreams.local.queue import RequestQueue
 from toolgate.upstreams.local.stop_texts import StopTextFilter
 
@@ -71,7 +71,7 @@ def test_a_reference_within_the_schema_is_kept() -> None:
 
 
 def test_long_texts_keep_their_beginning_and_their_end() -> None:
-    text = prompts.clipped("a" * 50 + "b" * 50, 30)
+    text = stage_prompts.clipped("a" * 50 + "b" * 50, 30)
     assert text == "a" * 20 + " … " + "b" * 10
 
 

@@ -10,10 +10,10 @@ from toolgate.cli.api_client import DEFAULT_URL, ApiCallFailed, Key, Url, fail
 from toolgate.cli.chat.approval_dialog import ApprovalDialog, NoInteractiveUser
 from toolgate.cli.chat.conversation import ConversationClient
 from toolgate.cli.chat.prompt import LinePrompter, open_terminal
-from toolgate.cli.chat.session import ChatSession
+from toolgate.cli.chat.repl import talk
 from toolgate.cli.chat.state import ChatState, state_folder
-from toolgate.cli.chat.talk import talk
 from toolgate.cli.chat.transcript import Transcript
+from toolgate.cli.chat.turn import ChatSession
 from toolgate.cli.chat.view import AnswerView
 
 MAX_INPUT = 16 * 2**20

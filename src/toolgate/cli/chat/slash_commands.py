@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from toolgate.cli.api_client import ApiCallFailed
 from toolgate.cli.chat.prompt import edit_text
-from toolgate.cli.chat.session import ChatSession
+from toolgate.cli.chat.turn import ChatSession
 
 _TEXT_HELP = (
     'A line that ends with \\ goes on in the next one, and Alt-Enter begins a new line. Lines between two """ are one '

@@ -5,7 +5,7 @@ source.py                 McpSource: one configured server; connects, reconnects
   definitions.py tool_names.py   a definition, parsed and checked, and its public name
   results.py              the result of a call, decoded
   session.py              ClientSession: handshake or discovery, the list of tools, calls
-    http.py http_messages.py   HttpTransport: streamable HTTP, over any HTTP client
+    http.py response_messages.py HttpTransport: streamable HTTP, over any HTTP client
     stdio.py              StdioTransport: a child process and its pipes
   backoff.py              the waits between two attempts
 

@@ -19,7 +19,7 @@ from toolgate.mcp.client.session import ClientSession
 from toolgate.mcp.client.stdio import StdioTransport
 from toolgate.mcp.client.tool_names import ambiguous_names, public_names
 from toolgate.mcp.oauth.bearer import BearerToken
-from toolgate.mcp.oauth.tokens import LoginRepository
+from toolgate.mcp.oauth.login_storage import LoginRepository
 from toolgate.mcp.protocol.headers import argument_at, encode_value, header_text, parameter_header
 from toolgate.mcp.protocol.line_reader import printable
 from toolgate.mcp.protocol.revisions import STATELESS

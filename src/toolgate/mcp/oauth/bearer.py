@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from toolgate.mcp.oauth.discovery import discover
 from toolgate.mcp.oauth.fetch import OAuthFetcher
 from toolgate.mcp.oauth.grants import request_token
+from toolgate.mcp.oauth.login_storage import LoginRepository, OAuthClient, StoredLogin
 from toolgate.mcp.oauth.registration import check_issuer
-from toolgate.mcp.oauth.tokens import LoginRepository, OAuthClient, StoredLogin
 from toolgate.mcp.protocol.server_config import RemoteServerConfig
 from toolgate.mcp.protocol.transport import CheckUrl, McpError, StreamingHttpClient
 

@@ -9,7 +9,7 @@ from urllib.parse import quote
 from toolgate.conversation.errors import ToolgateError
 from toolgate.mcp.oauth.addresses import covers
 from toolgate.mcp.oauth.fetch import OAuthFetcher, OAuthResponse, TokenRefused
-from toolgate.mcp.oauth.tokens import AccessToken, OAuthClient
+from toolgate.mcp.oauth.login_storage import AccessToken, OAuthClient
 from toolgate.mcp.protocol.line_reader import printable
 from toolgate.wire.jsontext import decode_event
 

@@ -12,8 +12,8 @@ from toolgate.conversation.errors import ToolgateError
 from toolgate.mcp.oauth.discovery import AuthorizationServer, discover
 from toolgate.mcp.oauth.fetch import OAuthFetcher, TokenRefused
 from toolgate.mcp.oauth.grants import request_token
+from toolgate.mcp.oauth.login_storage import LoginRepository, StoredLogin
 from toolgate.mcp.oauth.registration import check_issuer, client_for
-from toolgate.mcp.oauth.tokens import LoginRepository, StoredLogin
 from toolgate.mcp.protocol.line_reader import printable
 from toolgate.mcp.protocol.server_config import RemoteServerConfig
 from toolgate.mcp.protocol.transport import CheckUrl, StreamingHttpClient

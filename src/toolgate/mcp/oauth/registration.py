@@ -2,7 +2,7 @@
 
 from toolgate.mcp.oauth.discovery import AuthorizationServer
 from toolgate.mcp.oauth.fetch import OAuthFetcher, TokenRefused
-from toolgate.mcp.oauth.tokens import OAuthClient, StoredLogin
+from toolgate.mcp.oauth.login_storage import OAuthClient, StoredLogin
 from toolgate.mcp.protocol.line_reader import printable
 from toolgate.mcp.protocol.server_config import OAuthConfig
 

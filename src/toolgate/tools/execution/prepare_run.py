@@ -29,7 +29,7 @@ from toolgate.tools.execution.options import RequestToolOptions
 from toolgate.tools.execution.stored_turns import StoredRunJournal, StoredTurns, request_key
 from toolgate.tools.prompt_references import referenced_tools
 from toolgate.tools.registry import ToolRegistry
-from toolgate.tools.run_tools import RunContext, RunToolSet
+from toolgate.tools.run_tool_set import RunContext, RunToolSet
 from toolgate.tools.runner import ToolRunner
 from toolgate.tools.selection import ToolRights, ToolSelection
 from toolgate.tools.tool import CallApprovals, Stance, ToolSpec

@@ -17,7 +17,7 @@ from toolgate.conversation.message import Media, MediaKind, Text
 from toolgate.tools.egress import EgressRequest, EgressResponse, HttpClient
 from toolgate.tools.egress.http import account_of
 from toolgate.tools.egress.url import read_url
-from toolgate.tools.sources.http import is_json, merged, output_of
+from toolgate.tools.sources.http_tool import is_json, merged, output_of
 from toolgate.tools.tool import CallPreview, Invocation, ToolOutput, ToolSpec
 
 LONGEST_WAIT = 600.0

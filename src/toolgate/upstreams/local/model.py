@@ -3,7 +3,7 @@
 from toolgate.conversation.request import ModelRequest
 from toolgate.conversation.result_delimiters import new_secret
 from toolgate.engine.ports import ModelStream
-from toolgate.upstreams.local import plan
+from toolgate.upstreams.local import tool_choice_plan
 from toolgate.upstreams.local.engine_pool import EnginePool, OwnEnginePool
 from toolgate.upstreams.local.engine_supervisor import EngineOptions, Fetch
 from toolgate.upstreams.local.fetch import fetch
@@ -40,7 +40,7 @@ class LocalModel:
 
     async def ask(self, request: ModelRequest) -> ModelStream:
         """Return the answer once its first event is generated; waits for the weights, the engine and earlier requests."""
-        planned = plan.make(request, self._options.max_tokens, self._secret)
+        planned = tool_choice_plan.make(request, self._options.max_tokens, self._secret)
         turn = await self._engines.enter()
         try:
             events = StagedGeneration(turn.engine, planned, self._options.model, turn.leave).events()

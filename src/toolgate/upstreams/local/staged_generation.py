@@ -16,10 +16,10 @@ from toolgate.conversation.events import Delta, PartEnd, PartStart, StepEnd, Ste
 from toolgate.conversation.ids import new_call_id
 from toolgate.conversation.message import Text, ToolCall
 from toolgate.conversation.request import ToolDef
-from toolgate.upstreams.local import frames, grammar, prompts
+from toolgate.upstreams.local import frames, grammar, stage_prompts
 from toolgate.upstreams.local.engine_pool import GenerationEngine
-from toolgate.upstreams.local.plan import NAME, ToolChoicePlan, sampling
 from toolgate.upstreams.local.process import EngineFault
+from toolgate.upstreams.local.tool_choice_plan import NAME, ToolChoicePlan, sampling
 from toolgate.upstreams.tool_translation import ToolNameRestorer
 
 _NAME_TOKENS = 64
@@ -110,9 +110,9 @@ class StagedGeneration:
         tools = plan.callable
         if not tools or (len(tools) == 1 and not plan.may_decline):
             return tools[0] if tools else None
-        none = prompts.name_for_no_tool(plan.tools) if plan.may_decline else None
+        none = stage_prompts.name_for_no_tool(plan.tools) if plan.may_decline else None
         names = [tool.name for tool in tools] + ([none] if none else [])
-        asked = prompts.to_choose(plan.talk, plan.tools, none)
+        asked = stage_prompts.to_choose(plan.talk, plan.tools, none)
         choosing = {**_EXACTLY, "logit_bias": [[none, _RELUCTANCE]]} if none else _EXACTLY
         order = frames.GenerateFrame(0, asked, _NAME_TOKENS, choosing, grammar=grammar.one_of(names))
         written = GenerationOutput()
@@ -151,7 +151,7 @@ class StagedGeneration:
         """Yield an answer in text, or in JSON if that was requested."""
         plan, settings = self._plan, self._plan.settings
         order = frames.GenerateFrame(
-            0, prompts.to_answer(plan.talk), plan.max_tokens, sampling(settings), stop=settings.stop
+            0, stage_prompts.to_answer(plan.talk), plan.max_tokens, sampling(settings), stop=settings.stop
         )
         written = GenerationOutput()
         forms = grammar.value(settings.output.schema) if settings.output else None
@@ -171,7 +171,7 @@ class StagedGeneration:
 
     def _arguments(self, tool: ToolDef, written: GenerationOutput) -> AsyncGenerator[str, None]:
         most = min(self._plan.max_tokens, _ARGUMENT_TOKENS)
-        order = frames.GenerateFrame(0, prompts.to_call(self._plan.talk, tool), most, _EXACTLY)
+        order = frames.GenerateFrame(0, stage_prompts.to_call(self._plan.talk, tool), most, _EXACTLY)
         return self._held(order, grammar.arguments(tool.input_schema), written)
 
     async def _held(

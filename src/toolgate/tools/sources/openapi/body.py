@@ -6,7 +6,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from toolgate.tools.sources.http import is_json
+from toolgate.tools.sources.http_tool import is_json
 from toolgate.tools.sources.openapi.parameter import OperationParameter, query_with
 from toolgate.tools.sources.openapi.reference import UnusableOperation
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from toolgate.tools.egress import EgressRefused, EgressRequest, HttpClient
 from toolgate.tools.egress.url import MAX_URL, read_url
 from toolgate.tools.schema_check import ToolSchemaLinter
-from toolgate.tools.sources.http import HttpTool
+from toolgate.tools.sources.http_tool import HttpTool
 from toolgate.tools.sources.openapi.bounded_yaml import MAX_JSON, OpenApiDocumentError, read_document
 from toolgate.tools.sources.openapi.operation import OperationLocation, OperationReader, found_in
 from toolgate.tools.sources.openapi.reference import DocumentReferences, UnusableOperation

@@ -21,7 +21,7 @@ from toolgate.upstreams.local.queue import RequestQueue
 from toolgate.upstreams.local.state import LocalModelState
 from toolgate.workers import messages
 from toolgate.workers.client import SupervisorClient
-from toolgate.workers.engine_share import EngineLeases
+from toolgate.workers.engine_leases import EngineLeases
 from toolgate.workers.shared_engine import BorrowedEnginePool
 
 

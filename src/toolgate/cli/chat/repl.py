@@ -9,10 +9,10 @@ from toolgate.cli.chat.approval_dialog import ApprovalDialog
 from toolgate.cli.chat.conversation import ConversationClient
 from toolgate.cli.chat.prompt import LinePrompter, echo
 from toolgate.cli.chat.response_events import AnswerDelta
-from toolgate.cli.chat.session import ChatSession
 from toolgate.cli.chat.slash_commands import ChatEnded, SlashCommands, describe_tools
 from toolgate.cli.chat.state import ChatState
 from toolgate.cli.chat.transcript import Transcript
+from toolgate.cli.chat.turn import ChatSession
 from toolgate.cli.chat.view import AnswerView
 
 _TERMINATED = 143
