@@ -313,7 +313,7 @@ from toolgate.tools.workers.pool import WorkerPool
 
 async def main():
     place = CodeLocation("odd.py", path=sys.argv[1])
-    call = frames.InvokeFrame(place, "leave", {"marks": sys.argv[2], "detached": True}, ToolInvocationToken())
+    call = frames.ToolWorkerInvokeFrame(place, "leave", {"marks": sys.argv[2], "detached": True}, ToolInvocationToken())
     await WorkerPool().request(call)
 
 asyncio.run(main())

@@ -7,6 +7,6 @@ registration.py  our client id at an authorization server
 grants.py        requests for tokens, and checks of what comes back
 login.py         a person grants access in a browser
 redirect.py      the loopback page to which the browser returns
-tokens.py        logins, stored between two starts
+login_storage.py logins, stored between two starts
 bearer.py        the token for the next request, renewed in time
 """

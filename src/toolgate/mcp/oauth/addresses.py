@@ -20,7 +20,7 @@ class UnsafeOAuthAddress(McpError):
 
 
 def check_address(url: str, server: str) -> None:
-    """Raise UnsafeAddress unless the URL is https, or in the same kind of network as the server that named it."""
+    """Raise UnsafeOAuthAddress unless the URL is https, or in the same kind of network as the server that named it."""
     parts = _split(url)
     host = parts.hostname or ""
     network = _network(host)

@@ -33,7 +33,7 @@ def challenge_parameter(header: str, name: str) -> str | None:
 
 
 async def discover(fetch: OAuthFetcher, challenge: str) -> AuthorizationServer:
-    """Find the authorization server of `fetch.server`; TokenRefused or UnsafeAddress if there is none that we use."""
+    """Find the authorization server of `fetch.server`; TokenRefused or UnsafeOAuthAddress if there is none that we use."""
     resource, issuer, scopes = await _protected_resource(fetch, challenge)
     check_address(issuer, fetch.server)
     requested = challenge_parameter(challenge, "scope")

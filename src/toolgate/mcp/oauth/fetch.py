@@ -51,7 +51,7 @@ class OAuthFetcher:
         return await self._send("POST", url, {**kind, **headers}, urlencode(fields).encode())
 
     async def check(self, url: str) -> None:
-        """Raise UnsafeAddress unless the URL may be opened, or shown to a person."""
+        """Raise UnsafeOAuthAddress unless the URL may be opened, or shown to a person."""
         check_address(url, self.server)
         try:
             if self._check_url is not None:

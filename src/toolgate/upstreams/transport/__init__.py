@@ -4,7 +4,7 @@ UpstreamHttpClient (client.py)             finds the pool of a URL, sends, retri
   address.py, request_writer.py   a parsed URL, and the bytes of a request
   ConnectionPool (pool.py)        the connections to one origin, and the queue for them
     dial.py, tunnel.py            name lookup, TCP, proxy and TLS
-    Connection (connection.py)    one socket
+    UpstreamHttpConnection (connection.py) one socket
       ResponseReader              one response as it arrives (response_reader.py)
   UpstreamResponse (response.py)  what the caller reads, decompressed (inflate.py) and within the limits (limits.py)
 """
