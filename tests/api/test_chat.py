@@ -225,6 +225,9 @@ async def test_a_request_keeps_its_id_in_answer_and_error() -> None:
         fine = await ask(url, PATHS["openai_chat"], body("openai_chat", "openai_chat", stream=True))
         wrong = await ask(url, PATHS["openai_chat"], b"{")
         assert len({fine.headers["x-request-id"], wrong.headers["x-request-id"]}) == 2
+        assert fine.headers["request-id"] == fine.headers["x-request-id"]
+        wrong = await ask(url, PATHS["anthropic"], b"{")
+        assert wrong.json["request_id"] == wrong.headers["request-id"] == wrong.headers["x-request-id"]
 
 
 async def test_unknown_fields_reach_an_upstream_of_the_same_dialect_and_no_other() -> None:

@@ -1,11 +1,13 @@
 """Law: a part of the history arrives at the upstream, or a warning names it once, whatever stands between.
 
 Reasoning of every dialect, and parts and fields that not every upstream can take, are sent over upstreams of all dialects,
-over models that only write text or take no system messages, and over a peer.
+over models that only write text or take no system messages, and over a peer. Calls of tools that are offered no more, and
+a choice among tools, arrive in a form that the upstream takes.
 """
 
 import http.client
 import json
+import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
@@ -124,23 +126,125 @@ def place() -> Iterator[Place]:
         yield opened
 
 
+def _post(place: Place, client: str, body: dict[str, Any]) -> tuple[int, str, str]:
+    """The status, the warnings and the text of the answer to a body."""
+    place.upstream.body = None
+    connection = http.client.HTTPConnection(urlsplit(place.url).netloc, timeout=60)
+    connection.request("POST", PATHS[client], json.dumps(body), {"content-type": "application/json"})
+    response = connection.getresponse()
+    answer, warned = response.read().decode(), response.headers.get("x-toolgate-warning", "")
+    connection.close()
+    return response.status, warned, answer
+
+
 @pytest.mark.parametrize("model", [*UPSTREAMS, *[row.name for row in _rows()]])
 @pytest.mark.parametrize(("client", "body"), CASES.values(), ids=CASES)
 def test_a_part_of_the_history_arrives_or_is_named_once(
     place: Place, client: str, body: dict[str, Any], model: str
 ) -> None:
-    place.upstream.body = None
-    connection = http.client.HTTPConnection(urlsplit(place.url).netloc, timeout=60)
-    connection.request(
-        "POST", PATHS[client], json.dumps({**body, "model": model}), {"content-type": "application/json"}
-    )
-    response = connection.getresponse()
-    answer, warned = response.read().decode(), response.headers.get("x-toolgate-warning", "")
-    connection.close()
-    assert response.status == 200, answer
+    status, warned, answer = _post(place, client, {**body, "model": model})
+    assert status == 200, answer
     received = place.received()
     assert MARKER in received or PIXEL in received or warned
     assert warned.count(REASONING_DROPPED) <= 1
+
+
+PATCHED: dict[str, Any] = {
+    "type": "custom_tool_call",
+    "call_id": "call_1",
+    "name": "patch",
+    "input": MARKER,
+}
+FOUND_IN: dict[str, Any] = {
+    "type": "function_call",
+    "call_id": "call_2",
+    "name": "find",
+    "namespace": "web",
+    "arguments": "{}",
+}
+ODDLY_NAMED: dict[str, Any] = {**FOUND_IN, "call_id": "call_3", "name": "größe.von/" + "x" * 70, "namespace": None}
+
+
+def _given(id: str) -> dict[str, Any]:
+    return {"type": "function_call_output", "call_id": id, "output": "ok"}
+
+
+@pytest.mark.parametrize("tools", [[], [{"type": "function", **TOOL}]], ids=["none", "others"])
+@pytest.mark.parametrize("model", ["openai_chat", "anthropic", "ollama"])
+def test_calls_of_tools_that_are_offered_no_more_are_in_a_form_that_the_upstream_takes(
+    place: Place, model: str, tools: list[Any]
+) -> None:
+    items = [HI, PATCHED, _given("call_1"), FOUND_IN, _given("call_2"), ODDLY_NAMED, _given("call_3"), HI]
+    payload = {"model": model, "store": False, "input": items, "tools": tools}
+    status, _, answer = _post(place, "openai_responses", payload)
+    assert status == 200, answer
+    calls = [*_calls(place.upstream.body)]
+    names = [name for name, _ in calls]
+    assert names[:2] == ["patch", "web__find"]
+    assert all(re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", name) for name in names)
+    assert calls[0][1] == {"input": MARKER}
+    results = [message.get("tool_name") for message in place.upstream.body["messages"] if message["role"] == "tool"]
+    assert results == names or model != "ollama"
+
+
+def _calls(body: Any) -> Iterator[tuple[str, Any]]:
+    """The names and arguments of the calls in what an upstream received."""
+    for message in body["messages"]:
+        for call in message.get("tool_calls") or ():
+            arguments = call["function"]["arguments"]
+            yield call["function"]["name"], json.loads(arguments) if type(arguments) is str else arguments
+        for block in message["content"] if type(message["content"]) is list else ():
+            if block["type"] == "tool_use":
+                yield block["name"], block["input"]
+
+
+DOCUMENT = {
+    "type": "document",
+    "source": {"type": "text", "media_type": "text/plain", "data": "Rome is old."},
+    "title": "Cities",
+    "context": "Of a book.",
+}
+
+
+@pytest.mark.parametrize("model", ["openai_chat", "openai_responses", "ollama"])
+def test_a_document_arrives_with_its_title_and_its_context(place: Place, model: str) -> None:
+    message = {"role": "user", "content": [DOCUMENT, {"type": "text", "text": "Well?"}]}
+    status, _, answer = _post(place, "anthropic", {"model": model, "max_tokens": 99, "messages": [message]})
+    assert status == 200, answer
+    received = json.dumps(place.upstream.body)
+    assert [text for text in ("Cities", "Of a book.", "Rome is old.", "Well?") if text not in received] == []
+
+
+@pytest.mark.parametrize("model", ["openai_chat", "ollama"])
+def test_several_texts_of_a_result_stay_apart(place: Place, model: str) -> None:
+    texts = [{"type": "text", "text": text} for text in ("one", "two")]
+    call = {"type": "tool_use", "id": "toolu_1", "name": "find", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": texts}
+    history = [HI, {"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
+    status, _, answer = _post(place, "anthropic", {"model": model, "max_tokens": 99, "messages": history})
+    assert status == 200, answer
+    assert place.upstream.body["messages"][-1]["content"] == "one\ntwo"
+
+
+CUSTOM = {"type": "custom", "custom": {"name": "patch"}}
+NAMED = {"type": "function", "function": {"name": "find"}}
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        CUSTOM,
+        NAMED,
+        {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [CUSTOM]}},
+        {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [CUSTOM, NAMED]}},
+    ],
+)
+def test_a_choice_of_tools_reaches_an_upstream_of_the_same_api_as_it_is(place: Place, choice: dict[str, Any]) -> None:
+    tools = [CUSTOM, {"type": "function", "function": TOOL}]
+    payload = {"model": "openai_chat", "messages": [HI], "tools": tools, "tool_choice": choice}
+    status, warned, answer = _post(place, "openai_chat", payload)
+    assert (status, warned) == (200, ""), answer
+    assert place.upstream.body["tool_choice"] == choice
 
 
 def test_the_embedded_model_warns_of_reasoning_and_of_parts_that_it_does_not_know() -> None:

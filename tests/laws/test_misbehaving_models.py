@@ -412,6 +412,7 @@ async def test_malformed_arguments_of_a_history_reach_the_upstream_as_an_object(
         (request,) = place.player.scripted.requests
         calls = [part for message in request.messages for part in message.parts if isinstance(part, ToolCall)]
         assert [is_object(call.arguments) for call in calls] == [True], arguments
+        assert r"\ud83d" not in calls[0].arguments
 
 
 SPELLINGS = ["Get_Weather", "getWeather", "get-weather", "GET.WEATHER", "get weather"]

@@ -6,6 +6,7 @@ for (a stream for a whole request, a whole answer for a stream). What a client m
 means. The few deliberate differences stand in `expected`.
 """
 
+import functools
 import json
 import traceback
 from collections.abc import AsyncIterator, Iterator
@@ -227,3 +228,62 @@ async def test_a_message_starts_with_a_count_of_its_input(place: Place, upstream
         await caller.post(PATHS["anthropic"], asked("anthropic", upstream, True))
         first = (await caller.response()).body.split(b"\n")[1]
     assert json.loads(first.removeprefix(b"data: "))["message"]["usage"]["input_tokens"] > 0
+
+
+COUNTED: dict[str, dict[str, Any]] = {
+    "openai_chat": {
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hello"}, "finish_reason": "stop"}],
+        "usage": {
+            "prompt_tokens": 20,
+            "completion_tokens": 9,
+            "prompt_tokens_details": {"cached_tokens": 10, "cache_write_tokens": 6},
+            "completion_tokens_details": {"reasoning_tokens": 5},
+        },
+    },
+    "openai_responses": {
+        "status": "completed",
+        "output": [{"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Hello"}]}],
+        "usage": {
+            "input_tokens": 20,
+            "output_tokens": 9,
+            "input_tokens_details": {"cached_tokens": 10, "cache_write_tokens": 6},
+            "output_tokens_details": {"reasoning_tokens": 5},
+        },
+    },
+    "anthropic": {
+        "type": "message",
+        "content": [{"type": "text", "text": "Hello"}],
+        "stop_reason": "end_turn",
+        "usage": {
+            "input_tokens": 4,
+            "output_tokens": 9,
+            "cache_read_input_tokens": 10,
+            "cache_creation_input_tokens": 6,
+            "output_tokens_details": {"thinking_tokens": 5},
+        },
+    },
+}
+DETAILS: dict[str, list[str]] = {
+    "openai_chat": ["prompt_tokens_details.cached_tokens", "prompt_tokens_details.cache_write_tokens"],
+    "openai_responses": ["input_tokens_details.cached_tokens", "input_tokens_details.cache_write_tokens"],
+    "anthropic": ["cache_read_input_tokens", "cache_creation_input_tokens"],
+}
+THOUGHT: dict[str, str] = {
+    "openai_chat": "completion_tokens_details.reasoning_tokens",
+    "openai_responses": "output_tokens_details.reasoning_tokens",
+    "anthropic": "output_tokens_details.thinking_tokens",
+}
+
+
+@pytest.mark.parametrize("client", DETAILS)
+@pytest.mark.parametrize("upstream", COUNTED)
+async def test_cached_written_and_reasoning_tokens_reach_every_client(place: Place, upstream: str, client: str) -> None:
+    place.answer = whole(json.dumps(COUNTED[upstream]).encode(), "content-type: application/json")
+    async with HttpConnection(place.url) as caller:
+        await caller.post(PATHS[client], asked(client, upstream, False))
+        usage = (await caller.response()).json["usage"]
+
+    def read(path: str) -> Any:
+        return functools.reduce(lambda held, name: held[name], path.split("."), usage)
+
+    assert [read(path) for path in (*DETAILS[client], THOUGHT[client])] == [10, 6, 5]

@@ -29,6 +29,7 @@ MODELS = (
     ModelConfig(name="plain", targets=AT_OLLAMA, tools="emulated", system="inject"),
     ModelConfig(name="begun", targets=AT_OLLAMA, tools="emulated", thinking="begun"),
     ModelConfig(name="unclosed", targets=AT_OLLAMA, tools="emulated", thinking="unclosed"),
+    ModelConfig(name="any", targets=AT_OLLAMA, tools="emulated", syntax="auto"),
     ModelConfig(name="deaf", targets=AT_OLLAMA, system="inject"),
     ModelConfig(name="leaky", targets=AT_OLLAMA, promote=True),
 )
@@ -106,6 +107,53 @@ def test_a_model_setting_says_that_a_call_ends_reasoning(stage: tuple[str, Playe
     player.scripted = ScriptedModel([f"<think>Hm. {CALL}</think> Done."])
     message = ask(url, "unclosed", tools=TOOLS)["choices"][0]["message"]
     assert [call["function"]["name"] for call in message["tool_calls"]] == ["calculator"]
+
+
+MISSHAPEN: dict[str, tuple[str, str, dict[str, Any] | None]] = {
+    "a parameter that is never closed": (
+        "plain",
+        '<invoke name="calculator"><parameter name="expression">6*7</invoke>',
+        {"expression": "6*7"},
+    ),
+    "a number that JSON does not have": (
+        "plain",
+        '<invoke name="calculator">{"expression": "6*7", "scale": NaN, "limit": -Infinity}</invoke>',
+        {"expression": "6*7", "scale": "NaN", "limit": "-Infinity"},
+    ),
+    "an example in a fence of tildes": ("plain", f"~~~\n{CALL}\n~~~", None),
+    "a mark of arguments with nothing behind it": ("any", "[TOOL_CALLS]calculator[ARGS]", {}),
+}
+
+
+def declared(client: str) -> list[dict[str, Any]]:
+    """The calculator as a client of this dialect declares it."""
+    function = TOOLS[0]["function"]
+    match client:
+        case "openai_responses":
+            return [{"type": "function", **function}]  # type: ignore[dict-item]
+        case "anthropic":
+            return [{"name": "calculator", "input_schema": {"type": "object"}}]
+        case _:
+            return TOOLS
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize(("model", "written", "arguments"), MISSHAPEN.values(), ids=MISSHAPEN)
+def test_a_misshapen_call_is_a_whole_call_or_text(
+    stage: tuple[str, Player], client: str, stream: bool, model: str, written: str, arguments: dict[str, Any] | None
+) -> None:
+    url, player = stage
+    player.scripted = ScriptedModel([written] * 3)
+    asked = body(client, model, stream, "6*7?", tools=declared(client))
+    answer = httpx.post(f"{url}{PATHS[client]}", json=asked, timeout=20)
+    found = outcome(client, stream, HttpResponse(answer.status_code, dict(answer.headers), answer.content))
+    if arguments is None:
+        assert (found.calls, found.text, found.reason) == ([], written, "stop")
+    else:
+        assert [(call.name, json.loads(call.arguments)) for call in found.calls] == [("calculator", arguments)]
+        assert found.reason == "tool_calls"
+    assert len(player.scripted.requests) == 1
 
 
 ONE_ANSWER = {

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from toolgate.conversation.errors import InvalidRequest
 from toolgate.conversation.events import Delta, PartEnd, PartStart, StepEvent
 from toolgate.conversation.message import Media, Message, Part, ToolCall, ToolResult
-from toolgate.conversation.request import ModelRequest, ToolChoice, ToolDef
+from toolgate.conversation.request import ModelRequest, ToolChoice, ToolDef, ToolKind
 from toolgate.conversation.tool_memoization import cached_by_tools
 from toolgate.dialects.dialect import Quirks
 from toolgate.upstreams.foreign_fields import foreign_fields, unusual_messages
@@ -64,16 +64,15 @@ def adapt(request: ModelRequest, dialect: str, quirks: Quirks) -> AdaptedRequest
         if unusual:
             request = _without_foreign_files(request, dialect)
     request = _narrowed(request)
-    replacements = _replacements(request.tools, quirks, dialect == "openai_responses") if request.tools else None
+    keeps_namespaces = dialect == "openai_responses"
+    replacements = _replacements(request.tools, quirks, keeps_namespaces) if request.tools else {}
+    messages = _accepted_history(request.messages, replacements, quirks, keeps_namespaces)
     if not replacements:
-        return AdaptedRequest(request, dropped=dropped)
+        changed = request if messages is request.messages else replace(request, messages=messages)
+        return AdaptedRequest(changed, dropped=dropped)
     tools = [replacements.get((tool.namespace, tool.name), tool) for tool in request.tools]
-    adapted = replace(
-        request,
-        tools=tuple(tools),
-        messages=tuple([_renamed(message, replacements) for message in request.messages]),
-        tool_choice=_renamed_choice(request.tool_choice, replacements),
-    )
+    choice = _renamed_choice(request.tool_choice, replacements)
+    adapted = replace(request, tools=tuple(tools), messages=messages, tool_choice=choice)
     originals = {taken.name: tool for taken, tool in zip(tools, request.tools, strict=True) if taken is not tool}
     return AdaptedRequest(adapted, originals, dropped)
 
@@ -214,26 +213,45 @@ def _unwrapped(arguments: str) -> str:
     return text if type(text) is str else arguments
 
 
-def _renamed(message: Message, replacements: Replacements) -> Message:
-    if not any(isinstance(part, (ToolCall, ToolResult)) for part in message.parts):
-        return message
-    return replace(message, parts=tuple([_renamed_part(part, replacements) for part in message.parts]))
+def _accepted_history(
+    messages: tuple[Message, ...], replacements: Replacements, quirks: Quirks, keeps_namespaces: bool
+) -> tuple[Message, ...]:
+    """Return the messages with calls as the upstream accepts them, also of tools that are not offered any more."""
+    names: dict[str, str] = {}  # of the changed calls, by their ids, for the results that follow
+    changed: dict[int, list[Part]] = {}
+    for number, message in enumerate(messages):
+        for place, part in enumerate(message.parts):
+            if type(part) is ToolCall:
+                accepted = _accepted_call(part, replacements, quirks, keeps_namespaces)
+                if accepted is part:
+                    names.pop(part.id, None)
+                    continue
+                names[part.id] = accepted.name
+                changed.setdefault(number, [*message.parts])[place] = accepted
+            elif names and type(part) is ToolResult and part.call_id in names:
+                changed.setdefault(number, [*message.parts])[place] = replace(part, name=names[part.call_id])
+    if not changed:
+        return messages
+    return tuple(
+        [
+            replace(message, parts=tuple(changed[number])) if number in changed else message
+            for number, message in enumerate(messages)
+        ]
+    )
 
 
-def _renamed_part(part: Part, replacements: Replacements) -> Part:
-    match part:
-        case ToolCall():
-            taken = replacements.get((part.extra.get("openai_responses", {}).get("namespace"), part.name))
-            if taken is None:
-                return part
-            if part.freeform and taken.kind == "function":
-                text = msgspec.json.encode({_FREEFORM_FIELD: part.arguments}).decode()
-                return replace(part, name=taken.name, arguments=text, freeform=False)
-            return replace(part, name=taken.name)
-        case ToolResult(name=str(name)) if taken := replacements.get((None, name)):
-            return replace(part, name=taken.name)
-        case _:
-            return part
+def _accepted_call(call: ToolCall, replacements: Replacements, quirks: Quirks, keeps_namespaces: bool) -> ToolCall:
+    namespace = call.extra.get("openai_responses", {}).get("namespace") if call.extra else None
+    tool = replacements.get((namespace, call.name))
+    if tool is None:
+        if namespace is None and not call.freeform and short_name(call.name, quirks.name_limit) == call.name:
+            return call
+        kind: ToolKind = "freeform" if call.freeform else "function"
+        tool = _accepted_form(ToolDef(call.name, kind=kind, namespace=namespace), quirks, keeps_namespaces)
+    if call.freeform and tool.kind == "function":
+        text = msgspec.json.encode({_FREEFORM_FIELD: call.arguments}).decode()
+        return replace(call, name=tool.name, arguments=text, freeform=False)
+    return call if tool.name == call.name else replace(call, name=tool.name)
 
 
 def _renamed_choice(choice: ToolChoice | None, replacements: Replacements) -> ToolChoice | None:

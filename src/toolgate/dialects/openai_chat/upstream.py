@@ -149,7 +149,7 @@ def encode_request(request: ModelRequest, quirks: Quirks) -> tuple[dict[str, Any
     if request.tools:
         tools, lost = _write_tools(request.tools)
         dropped += lost
-        body |= {"tools": tools, **_choice(request.tool_choice)} if tools else {}
+        body |= {"tools": tools, **_choice(request.tool_choice, request.tools)} if tools else {}
     if request.settings is not NO_SETTINGS:
         body |= _settings(request.settings, quirks, dropped)
     if request.stream:
@@ -201,16 +201,16 @@ def _tool(tool: ToolDef, dropped: list[str]) -> dict[str, Any] | None:
     return {"type": "function", "function": function, **own}
 
 
-def _choice(choice: ToolChoice | None) -> dict[str, Any]:
+def _choice(choice: ToolChoice | None, tools: tuple[ToolDef, ...]) -> dict[str, Any]:
     if choice is None:
         return {}
     fields: dict[str, Any] = {}
     match choice:
-        case ToolChoice("required", (name,)):
-            fields["tool_choice"] = {"type": "function", "function": {"name": name}}
         case ToolChoice(mode, names) if names:
-            tools = [{"type": "function", "function": {"name": name}} for name in names]
-            fields["tool_choice"] = {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+            kinds = {tool.name: "custom" for tool in tools if tool.kind == "freeform"}
+            named = [{"type": (kind := kinds.get(name, "function")), kind: {"name": name}} for name in names]
+            allowed = {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": named}}
+            fields["tool_choice"] = named[0] if mode == "required" and len(named) == 1 else allowed
         case ToolChoice(mode):
             fields["tool_choice"] = mode
     if choice.parallel is not None and choice.mode != "none":
