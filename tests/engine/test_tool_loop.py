@@ -303,6 +303,27 @@ async def test_a_call_that_waits_for_approval_is_not_emitted_and_ends_the_run_as
     assert (asking.reason, [type(part) for part in asking.parts]) == ("stop", [ApprovalRequest])
 
 
+async def test_a_call_that_needed_approval_is_emitted_when_it_starts() -> None:
+    shown: list[object] = []
+    emitted = asyncio.Event()
+
+    async def order(_call: ToolCall) -> str:
+        await emitted.wait()  # hangs if the call is emitted with its result only
+        return "ordered"
+
+    box = Box(asks=["order"], order=order)
+    box.granted = True
+    call = ToolCall("call_order", "order", "{}")
+    run = await ToolLoop(ScriptedModel([[call], "done"]), box, Notes(), Presentation(native_tools=True)).ask(ASKED)
+    async with asyncio.timeout(30):
+        async for batch in run.events():
+            shown += batch
+            if any(isinstance(event, PartEnd) and isinstance(event.part, ToolCall) for event in batch):
+                emitted.set()
+    parts = [event.part for event in shown if isinstance(event, PartEnd)]
+    assert [type(part) for part in parts] == [ToolCall, ToolResult, Text]
+
+
 async def test_the_same_request_again_goes_on_from_where_the_run_waited() -> None:
     notes, box = Notes(), Box(asks=["clock"], harmful=["clock"])
     await answer_of(ToolLoop(ScriptedModel([[Text("Wait."), OURS]]), box, notes))

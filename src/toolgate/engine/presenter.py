@@ -2,7 +2,7 @@
 
 The gateway's calls are marked as its own. What is emitted differs from what is recorded in two ways: rounds are separated
 by a blank line where the dialect has nothing else between them, and a call that may need approval is emitted only when
-its outcome is known.
+it starts, or when it is refused.
 """
 
 from collections.abc import Sequence
@@ -134,11 +134,18 @@ class RunPresenter:
         """Return a sentence of the gateway's own, where the model has written nothing."""
         return self._whole(Text(text))
 
+    def started(self, call: ToolCall) -> list[StepEvent]:
+        """Return a call that was held back while it could still need approval; now it is permitted and runs."""
+        if call.id in self._shown:
+            return []
+        self._shown.add(call.id)
+        return unfold_part(call)
+
     def outcome(self, call: ToolCall, outcome: ToolResult | ApprovalRequest) -> list[StepEvent]:
         """Return a result, preceded by its call if that was not emitted yet, or a native approval request."""
         if isinstance(outcome, ApprovalRequest):
             return unfold_part(outcome) if self._presentation.native_approvals else []
-        return [*([] if call.id in self._shown else unfold_part(call)), *unfold_part(outcome)]
+        return [*self.started(call), *unfold_part(outcome)]
 
     def waiting(self, requests: Sequence[ApprovalRequest]) -> list[StepEvent]:
         """Return what shows the client that calls wait for approval, where the dialect has no approval requests."""

@@ -257,7 +257,7 @@ class ToolRun:
         refusals = self._refusals(calls)
         if any(call.id not in refusals and self._tools.rules(call.name).needs_record for call in calls):
             await self._journal.progressed(self._added)
-        queue: asyncio.Queue[ToolProgress | None] = asyncio.Queue()
+        queue: asyncio.Queue[ToolProgress | ToolCall | None] = asyncio.Queue()
         tasks = [asyncio.ensure_future(self._run_call(call, refusals.get(call.id), queue)) for call in calls]
         for task in tasks:
             task.add_done_callback(lambda _: queue.put_nowait(None))
@@ -265,8 +265,15 @@ class ToolRun:
             if status := self._presenter.calling(calls):
                 yield status
             while len(outcomes) < len(tasks):
-                progress = await queue.get()
-                batch: list[StepEvent] = [] if progress is None else [progress]
+                waiting = [await queue.get()]
+                while not queue.empty():  # before the outcomes, which the progress of their calls must precede
+                    waiting.append(queue.get_nowait())
+                batch: list[StepEvent] = []
+                for one in waiting:
+                    if isinstance(one, ToolCall):
+                        batch += self._presenter.started(one)
+                    elif one is not None:
+                        batch.append(one)
                 while len(outcomes) < len(tasks) and tasks[len(outcomes)].done():
                     call, outcome = calls[len(outcomes)], tasks[len(outcomes)].result()
                     outcomes.append(outcome)
@@ -295,7 +302,7 @@ class ToolRun:
         return refusals | {call.id: UNKNOWN_CALL for call in calls if call.id in self._history.unknown}
 
     async def _run_call(
-        self, call: ToolCall, refusal: str | None, queue: "asyncio.Queue[ToolProgress | None]"
+        self, call: ToolCall, refusal: str | None, queue: "asyncio.Queue[ToolProgress | ToolCall | None]"
     ) -> ToolResult | ApprovalRequest:
         def report(progress: ToolProgress) -> None:
             if queue.qsize() < _MAX_QUEUED_PROGRESS:
@@ -303,6 +310,7 @@ class ToolRun:
 
         async def starting() -> None:
             await self._journal.starting(call, self._tools.rules(call.name).repeatable)
+            queue.put_nowait(call)
 
         if refusal is not None:
             self._observer.call_started(call)
