@@ -23,7 +23,11 @@ PATIENCE = 60.0
 """Seconds after which a test gives up; a screen is read as soon as it changes."""
 
 _INTERRUPT_AGAIN = 5.0
-_LAUNCH = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); from toolgate.cli import main; main()"
+_LAUNCH = (
+    "import fcntl, signal, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+    "signal.signal(signal.SIGINT, signal.default_int_handler); "  # tests in the background inherit that it is ignored
+    "from toolgate.cli import main; main()"
+)
 _SEQUENCE = re.compile(r"\x1b\[([?>]?)([0-9;]*)([A-Za-z@])|\x1b([=>78])")
 _CUT = re.compile(r"\x1b(\[[?>]?[0-9;]*)?")
 _IGNORED = set("mhl")

@@ -13,6 +13,7 @@ import termios
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
 import pytest
@@ -56,8 +57,17 @@ def test_without_a_command_what_waits_is_listed(inbox: ApprovalServer) -> None:
     id = inbox.ask_from_outside(arguments={"path": "[b]/tmp/\u202ex[/b]\x1b[2J"}, run="list")
     result = run(inbox)
     assert result.exit_code == 0
-    fields = [id, "delete_file", "python", "ann", "in 59 minutes", "Run delete_file?"]
-    assert result.stdout == "\t".join([*fields, '{"path":"[b]/tmp/\\u202ex[/b]\\u001b[2J"}']) + "\n"
+    fields = result.stdout.removesuffix("\n").split("\t")
+    expires = datetime.fromisoformat(fields.pop(4))
+    assert fields == [
+        id,
+        "delete_file",
+        "python",
+        "ann",
+        "Run delete_file?",
+        '{"path":"[b]/tmp/\\u202ex[/b]\\u001b[2J"}',
+    ]
+    assert timedelta(minutes=30) < expires - datetime.now(UTC) < timedelta(hours=2)
 
 
 def test_a_terminal_of_80_columns_shows_the_question_first_ids_whole_and_how_to_answer(inbox: ApprovalServer) -> None:
@@ -68,8 +78,8 @@ def test_a_terminal_of_80_columns_shows_the_question_first_ids_whole_and_how_to_
     shown = on_terminal(inbox)
     assert shown[:2] == ["Delete a file?", "  delete_file of python, asked by ann, expires in 59 minutes"]
     assert f"  {id}" in shown
-    assert shown[-1].startswith("To answer: toolgate approvals approve ID, or deny ID.")
-    assert max(map(len, shown[:-1])) <= 80
+    assert shown[-2] == "To answer: toolgate approvals approve ID, or deny ID."
+    assert max(map(len, shown)) <= 80
     card = on_terminal(inbox, "show", id)
     assert card[0] == "question: Delete a file?"
     assert {"asked by: ann", f"id: {id}", "expires: in 59 minutes", "state: pending"} <= set(card)
@@ -174,7 +184,9 @@ def test_arguments_can_be_edited_in_an_editor(inbox: ApprovalServer) -> None:
 
 
 def test_refusals_are_reported_in_a_sentence(inbox: ApprovalServer) -> None:
-    assert run(inbox, "show", "mcpr_x/../y").stderr == "There is no approval 'mcpr_x/../y'.\n"
+    assert run(inbox, "show", "mcpr_x/../y").stderr == (
+        "There is no approval 'mcpr_x/../y'. `toolgate approvals` lists them.\n"
+    )
     assert "No valid API key" in run(inbox, key="wrong").stderr
     assert "lacks the scope tools" in run(inbox, key="talker-key").stderr
     assert "must start with http" in run(inbox, TOOLGATE_URL="file:///etc/passwd").stderr

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Iterator
+from datetime import datetime
 
 import pytest
 from openai import NotFoundError, OpenAI
@@ -43,6 +44,7 @@ def test_a_program_gets_a_line_of_fields_for_each_request_newest_first(url: str)
     assert lines[1][3] == "echo"
     assert lines[1][12] == "clock"
     assert {len(line) for line in lines} == {15}
+    assert all(datetime.fromisoformat(line[0]).tzinfo for line in lines)
 
 
 def test_filters_narrow_the_list(url: str) -> None:

@@ -156,7 +156,7 @@ def test_a_run_is_shown_with_its_timeline(url: str) -> None:
     assert "more characters: --all" in lines[8]
     assert lines[9] == "  +2.00 s  step 2, gpt: answer, 1.0 s"
     assert "more characters" not in run(url, "show", "resp_0123", "--all").stdout
-    assert run(url, "show", "nothing").stderr == "There is no such run.\n"
+    assert run(url, "show", "nothing").stderr == "There is no such run. `toolgate runs` lists them.\n"
 
 
 def test_following_prints_each_change_once_and_how_to_answer_and_ends_with_the_run(url: str) -> None:

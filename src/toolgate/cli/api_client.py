@@ -18,6 +18,22 @@ if TYPE_CHECKING:
 SECONDS = 10.0
 _IDLE_PROBE_SECONDS = 30
 DEFAULT_URL = "http://127.0.0.1:8080"
+_LISTINGS = {
+    "/v1/runs/": "toolgate runs",
+    "/v1/requests/": "toolgate requests",
+    "/v1/approvals/": "toolgate approvals",
+    "/v1/keys/": "toolgate keys list",
+    "/v1/tools/": "toolgate tools",
+}
+"""The command that lists what a path names one of."""
+
+_HINTS = {
+    401: "Set TOOLGATE_KEY, or use --key.",
+    502: "The model's server failed; `toolgate doctor` checks it.",
+    504: "The model's server failed; `toolgate doctor` checks it.",
+}
+"""What a person can do about a status."""
+
 Url = Annotated[str, typer.Option("--url", help="The URL of the server.", envvar="TOOLGATE_URL")]
 Key = Annotated[
     str | None, typer.Option("--key", help="The key for the server.", envvar="TOOLGATE_KEY", show_envvar=True)
@@ -38,7 +54,8 @@ def call_api(url: str, key: str | None, method: str, path: str, body: Any = None
     try:
         return request_json(url, key, method, path, body)
     except ApiCallFailed as error:
-        fail(str(error))
+        listing = next((command for start, command in _LISTINGS.items() if path.startswith(start)), None)
+        fail(f"{error} `{listing}` lists them." if error.status == 404 and listing else str(error))
 
 
 def request_json(url: str, key: str | None, method: str, path: str, body: Any = None) -> Any:
@@ -74,7 +91,7 @@ def open_response(
 
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ApiCallFailed("a URL must start with http:// or https://")
+        raise ApiCallFailed(f"{plain(url)} is no URL: it must start with http:// or https://, as {DEFAULT_URL} does.")
     kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
     connection = kind(parts.hostname, parts.port, timeout=SECONDS)
     sent = {"accept": "application/json", **({"authorization": f"Bearer {key}"} if key else {}), **(headers or {})}
@@ -115,16 +132,17 @@ def no_answer(url: str, error: Exception) -> ApiCallFailed:
 
 
 def refusal(url: str, status: int, body: bytes) -> ApiCallFailed:
-    """Read the error message of a response; one about the key says where to give another."""
+    """Read the error message of a response, and say what can be done about its status."""
     try:
         answer = json.loads(body)
     except ValueError:
         answer = None
     match answer:
         case {"error": {"message": str(message), **rest}}:
-            hint = " Set TOOLGATE_KEY, or use --key." if status == 401 else ""
-            code = rest.get("code")
-            return ApiCallFailed(plain(message) + hint, status, code if isinstance(code, str) else None)
+            text, hint, code = plain(message), _HINTS.get(status), rest.get("code")
+            if hint:
+                text = f"{text}{'' if text.endswith(('.', '!', '?')) else '.'} {hint}"
+            return ApiCallFailed(text, status, code if isinstance(code, str) else None)
         case _:
             return ApiCallFailed(f"{url}: {describe_status(status)}", status)
 

@@ -23,6 +23,7 @@ import typer
 from toolgate.cli.api_client import DEFAULT_URL, Key, Url, call_api, fail, plain
 from toolgate.cli.paging import list_pages
 from toolgate.cli.printing import format_duration, print_table, text_table
+from toolgate.cli.times import format_iso
 
 SHORT = 300
 """Characters of the arguments that a list shows; `show` shows all."""
@@ -261,14 +262,14 @@ def _print_pending(listed: Sequence[Mapping[str, Any]]) -> None:
         return
     for one in listed:
         typer.echo(f"{_paragraph(one)}\n")
-    typer.echo("To answer: toolgate approvals approve ID, or deny ID. The first characters of an ID are enough.")
+    typer.echo("To answer: toolgate approvals approve ID, or deny ID.\nThe first characters of an ID are enough.")
 
 
 def _line(approval: Mapping[str, Any]) -> str:
     """Format one approval for a program: tab-separated, the id first."""
     fields = [
         *[approval.get(name) for name in ("id", "tool", "source", "caller")],
-        _expiry(approval),
+        format_iso(approval.get("expires_at")),
         _question(approval),
     ]
     return "\t".join([" ".join(plain(str(field or "")).split()) for field in [*fields, _shortened(approval)]])

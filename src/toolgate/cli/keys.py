@@ -151,8 +151,12 @@ def listed(
     if as_json:
         typer.echo(json.dumps(answer, indent=2))
         return
-    rows = answer.get("data")
-    print_table(_keys_table([row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []))
+    listed = answer.get("data")
+    rows = [row for row in listed if isinstance(row, dict)] if isinstance(listed, list) else []
+    if rows:
+        print_table(_keys_table(rows))
+    else:
+        typer.echo("There are no keys. `toolgate keys create NAME` makes one.", err=True)
 
 
 def key_digest(key: str) -> str:

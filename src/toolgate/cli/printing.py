@@ -8,6 +8,10 @@ from typing import Any, NamedTuple
 import typer
 
 from toolgate.cli.api_client import plain
+from toolgate.cli.times import format_iso
+
+_MOMENTS = ("created", "started", "ended")
+"""Fields of records that are points of time."""
 
 
 class TextTable(NamedTuple):
@@ -67,7 +71,11 @@ def print_records(
         for row in rows:
             typer.echo(json.dumps(row))
     elif not sys.stdout.isatty():
-        print_table(text_table("", fields, [[cell_text(row.get(field)) for field in fields] for row in rows]))
+        cells = [
+            [format_iso(row.get(field)) if field in _MOMENTS else cell_text(row.get(field)) for field in fields]
+            for row in rows
+        ]
+        print_table(text_table("", fields, cells))
     elif rows:
         print_table(table(rows))
     else:

@@ -2,7 +2,7 @@
 
 import re
 import time
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from toolgate.cli.api_client import fail
@@ -33,6 +33,23 @@ def format_moment(when: Any) -> str:
         return time.strftime("%H:%M:%S" if short else "%Y-%m-%d %H:%M", time.localtime(when))
     except (ValueError, OverflowError, OSError):
         return ""
+
+
+def format_iso(when: Any) -> str:
+    """Write a point of time for a program: ISO 8601, in UTC."""
+    if not isinstance(when, int | float):
+        return ""
+    try:
+        return datetime.fromtimestamp(when, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except (ValueError, OverflowError, OSError):
+        return ""
+
+
+def parse_day(text: str | None) -> str | None:
+    """Parse `7d` (a week ago) into a day in UTC; a day stays as it is written."""
+    if text is None or (span := _SPAN.fullmatch(text)) is None:
+        return text
+    return datetime.fromtimestamp(time.time() - int(span[1]) * _UNITS[span[2]], UTC).date().isoformat()
 
 
 def format_milliseconds(duration: Any) -> str:

@@ -4,8 +4,8 @@ Descriptions are untrusted: they are printed as plain text, whatever they hold.
 """
 
 import json
+import sys
 from collections.abc import Iterable, Mapping
-from datetime import datetime
 from typing import Annotated, Any
 from urllib.parse import quote, urlencode
 
@@ -13,6 +13,7 @@ import typer
 
 from toolgate.cli.api_client import DEFAULT_URL, Key, Url, call_api, plain
 from toolgate.cli.printing import TextTable, print_table, text_table
+from toolgate.cli.times import format_iso, format_milliseconds, format_moment
 
 SHORT = 160
 """Characters of a description that the list shows; `show` shows all."""
@@ -122,11 +123,13 @@ def _tools_table(tools: Iterable[Mapping[str, Any]]) -> TextTable:
 def _calls_table(calls: Iterable[Mapping[str, Any]]) -> TextTable:
     rows = []
     for call in calls:
-        started, took = call.get("started"), call.get("latency_ms")
-        when = f"{datetime.fromtimestamp(started):%Y-%m-%d %H:%M:%S}" if isinstance(started, int | float) else ""
-        duration = f"{took:g} ms" if isinstance(took, int | float) else ""
-        rows.append([when, *[call.get(name) for name in ("owner", "tool", "source", "outcome")], duration])
-    return text_table("Calls of tools", ("when", "key", "tool", "source", "outcome", "took"), rows)
+        when, took = call.get("started"), call.get("latency_ms")
+        fields = [call.get(name) for name in ("owner", "tool", "source", "outcome")]
+        if sys.stdout.isatty():
+            rows.append([format_moment(when), *fields, format_milliseconds(took)])
+        else:
+            rows.append([format_iso(when), *fields, took])
+    return text_table("Calls of tools", ("when", "key", "tool", "source", "outcome", "took"), rows, ("when", "took"))
 
 
 def _print_json(value: Any) -> None:

@@ -8,6 +8,7 @@ import typer
 
 from toolgate.cli.api_client import DEFAULT_URL, Key, Url, call_api
 from toolgate.cli.printing import print_table, text_table
+from toolgate.cli.times import parse_day
 
 _COLUMNS = {
     "day": "day",
@@ -16,7 +17,7 @@ _COLUMNS = {
     "model": "model",
     "requests": "requests",
     "input_tokens": "input",
-    "cached_tokens": "of it cached",
+    "cached_tokens": "cached",
     "output_tokens": "output",
     "cost": "cost",
     "errors": "failed",
@@ -25,7 +26,7 @@ _COLUMNS = {
 
 def usage(
     by: Annotated[str, typer.Option(help="Group by any of key, model, day and hour, separated by commas.")] = "key",
-    since: Annotated[str | None, typer.Option(help="The first day, such as 2026-01-31, in UTC.")] = None,
+    since: Annotated[str | None, typer.Option(help="The first day, in UTC: 2026-01-31, or 7d for a week ago.")] = None,
     until: Annotated[str | None, typer.Option(help="The last day.")] = None,
     of: Annotated[str | None, typer.Option(help="The name of one key; needs a key with the scope admin.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the JSON answer of the server.")] = False,
@@ -33,7 +34,7 @@ def usage(
     key: Key = None,
 ) -> None:
     """Show requests, tokens and cost. A key with the scope admin sees all keys, other keys see their own."""
-    query = {"by": by, "since": since, "until": until, "key": of}
+    query = {"by": by, "since": parse_day(since), "until": parse_day(until), "key": of}
     answer = call_api(
         url, key, "GET", f"/v1/usage?{urlencode({field: value for field, value in query.items() if value})}"
     )

@@ -46,6 +46,8 @@ def load(
             text = path.read_bytes()
         except OSError as error:
             reason = (error.strerror or "cannot be read").lower()
+            if isinstance(error, FileNotFoundError):
+                reason += f"; `toolgate config > {path.name}` writes an example"
             raise ConfigError([ConfigProblem("", f"cannot read the file: {reason}")], source) from None
     document = parse_yaml(text, source, problems) if path else None
     if only is not None and isinstance(document, dict):

@@ -393,6 +393,7 @@ def test_an_error_is_shown_and_the_chat_goes_on(place: Place) -> None:
         program.expect_prompt(1)
         program.enter("one")
         program.expect("out of order")
+        program.expect("/retry asks again.")
         program.enter("/model nothing")
         program.enter("two")
         program.expect("The model 'nothing' does not exist")
@@ -435,6 +436,7 @@ class TestWithoutATerminal:
         failed = place.piped("-m", "openai_chat", "Ask")
         assert (failed.returncode, failed.stdout) == (1, "")
         assert "out of order" in failed.stderr
+        assert "`toolgate doctor` checks it" in failed.stderr
         empty = place.piped("-m", "openai_chat")
         assert (empty.returncode, empty.stderr) == (2, "There is no question on the command line or the input.\n")
         binary = [sys.executable, "-c", "from toolgate.cli import main; main()", "chat"]
@@ -445,6 +447,16 @@ class TestWithoutATerminal:
             gone = place.piped("Ask", TOOLGATE_URL=f"http://127.0.0.1:{sock.getsockname()[1]}")
         assert gone.returncode == 1
         assert "Start a server with `toolgate serve`" in gone.stderr
+
+    @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device of Linux")
+    def test_output_that_cannot_be_written_is_reported_in_a_sentence(self, place: Place) -> None:
+        place.stage.play("An answer.")
+        command = [sys.executable, "-c", "from toolgate.cli import main; main()", "chat", "-m", "ollama", "Ask"]
+        with open("/dev/full", "w") as full:
+            done = subprocess.run(
+                command, stdout=full, stderr=subprocess.PIPE, text=True, env={**os.environ, **place.env}
+            )
+        assert (done.returncode, done.stderr) == (1, "The output cannot be written: No space left on device.\n")
 
     def test_half_an_answer_is_printed_and_is_a_failure(self, place: Place) -> None:
         place.stage.play([Text("Half an answer"), UpstreamUnavailable("Broken.")])

@@ -80,6 +80,17 @@ def test_a_table_that_is_too_wide_is_wrapped_within_its_cells() -> None:
     ]
 
 
+def test_columns_of_a_table_are_aligned_as_it_says_and_a_cell_may_have_several_lines() -> None:
+    table = "| a | price | mid |\n|:--|--:|:-:|\n| one<br>two | 9.50 | x |\n"
+    assert unstyled(render(table)).split("\n") == [
+        "a   │ price │ mid",
+        "────┼───────┼────",
+        "one │  9.50 │  x",
+        "two │       │",
+    ]
+    assert "\x1b[1ma   │ price │ mid\x1b[0m" in render(table)
+
+
 def test_words_are_shown_as_soon_as_they_are_complete() -> None:
     renderer = MarkdownRenderer(COLORED, lambda: 80)
     assert renderer.feed("Hello wor") == "Hello"

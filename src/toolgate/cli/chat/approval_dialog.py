@@ -62,7 +62,7 @@ class ApprovalDialog:
         except ApiCallFailed:  # a key without the scope tools may answer, but not read approvals
             approval = {}
         question = approval.get("title") or approval.get("question") or f"Run {asked.name}?"
-        self._view.line(f"{self._view.style.symbols['ask']} {question}", "bold")
+        self._view.question(question)
         if approval.get("message"):
             self._view.line(f"  {approval['message']}")
         if approval.get("tainted"):

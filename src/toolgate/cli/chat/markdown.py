@@ -162,7 +162,10 @@ class MarkdownRenderer:
         if not self._table:
             return
         rows, self._table = self._table, []
-        for line in lay_out_table(rows, self._width()) or rows:
+        table = lay_out_table(rows, self._width())
+        for line in table.head if table else ():
+            self._lines.line([StyledSpan(line, ("bold",))], wrap=False)
+        for line in table.body if table else rows:
             self._lines.line([StyledSpan(line, ())], wrap=False)
 
 

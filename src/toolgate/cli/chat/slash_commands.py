@@ -84,7 +84,7 @@ class SlashCommands:
     def _help(self, _: str) -> None:
         width = max([len(f"{name} {command.argument}") for name, command in self.commands.items()])
         for name, command in self.commands.items():
-            self._say(f"{f'{name} {command.argument}':{width}}  {command.help}")
+            self._session.view.term(f"{name} {command.argument}".rstrip(), width, command.help)
         self._say(_TEXT_HELP, "dim")
 
     def _model(self, name: str) -> None:

@@ -27,6 +27,7 @@ from toolgate.cli.chat.terminal_text import TerminalTextFilter, columns, visible
 
 MAX_ARGUMENT_LINES = 4
 MAX_RESULT_LINES = 8
+_MIN_BESIDE = 20
 _WAITING = "waiting for the model, Ctrl-C stops"
 
 
@@ -117,6 +118,8 @@ class AnswerView:
             self.line(ended.problem, "bad" if ended.failed else "warning")
         if self._single:
             return
+        if ended is not None and ended.failed:
+            self.line("/retry asks again.", "dim")
         if ended is not None and not ended.failed:
             took = f"{self._clock() - self._started:.1f} s"
             tokens = f"{ended.input_tokens} tokens in, {ended.output_tokens} out, " if ended.output_tokens else ""
@@ -139,6 +142,21 @@ class AnswerView:
             width = terminal_width() - len(indent)
             for line in (wrap(shown, max(10, width)) if self._chatty else [shown]) or [""]:
                 self._note(indent + self.style.paint(line, *styles) + "\n")
+
+    def term(self, name: str, width: int, text: str) -> None:
+        """Write a name and what it means beside it, or below it where the terminal is narrow."""
+        beside = terminal_width() - width - 2
+        if beside < _MIN_BESIDE:
+            self.line(f"{name}\n  {text}")
+            return
+        for number, line in enumerate(wrap(visible(text), beside)):
+            self._note(f"{(name if number == 0 else ''):{width}}  {line}\n")
+
+    def question(self, text: str) -> None:
+        """Write a question to the person, apart from the text before it."""
+        self.pause()
+        self._note("\n")
+        self.line(f"{self.style.symbols['ask']} {text}", "bold")
 
     def _write_text(self, text: str, item: str, styles: tuple[str, ...]) -> None:
         self._status.hide()
