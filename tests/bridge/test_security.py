@@ -5,6 +5,7 @@ import json
 import os
 import stat
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -219,6 +220,59 @@ async def test_what_is_no_frame_closes_the_connection(http: httpx.AsyncClient, f
     async with editor(url(http)) as window:
         await window.send_text(frame)
         assert await window.closed() == 4400
+
+
+async def test_a_close_frame_fits_whatever_was_wrong(http: httpx.AsyncClient) -> None:
+    async with editor(url(http)) as window:
+        await window.send({"type": "answer", "id": "x", "decision": "\N{COLLISION SYMBOL}" * 100})
+        assert await window.closed() == 4400
+
+
+async def test_what_a_window_says_of_itself_is_kept_within_bounds(http: httpx.AsyncClient) -> None:
+    long = "x" * 100_000
+    schema = {"type": "object", "properties": {"a": {"description": long}}}
+    tools = [{"name": f"tool_{number}", "input_schema": schema, "tags": [long]} for number in range(40)]
+    models = [{**GPT, "name": long, "version": long}, {**GPT, "id": "endless", "max_input_tokens": 10**30}]
+    described = {"id": "w", "remote": long, "folders": [long], "context": {"number": 10**30}}
+    async with await dial(url(http)) as socket:
+        await greet(socket, url(http), token())
+        register = {"type": "register", "window": described, "editor": {"name": long, "version": long}}
+        frames = [register, {"type": "tools", "rev": 1, "items": tools}, {"type": "models", "rev": 1, "items": models}]
+        for frame in [*frames, {"type": "ping", "n": 1}]:
+            await socket.send(json.dumps(frame))
+        while json.loads(await socket.recv()) != {"type": "pong", "n": 1}:
+            pass
+        listed = await http.get("/v1/bridge")
+        (window,) = listed.json()["data"]
+        assert len(listed.content) < 1000
+        assert window["tools"] == 20  # those that fit into 2 MiB
+        assert window["models"] == ["copilot/gpt-4o"]
+
+
+async def test_an_answer_whose_reader_is_slow_is_measured_with_all_its_fields(http: httpx.AsyncClient) -> None:
+    """Ids and names count like text: an editor could fill the memory by them."""
+
+    async def script(window: ScriptedEditor, asked: Frame) -> Any:
+        yield delta({"type": "tool_call", "call_id": "c" * (5 * 2**20), "name": "get_weather", "input": {}})
+        yield done()
+
+    async with editor(url(http), script=script):
+        answer = await ask(http, "openai_chat", "gpt-4o", False)
+        assert answer.status == 502
+        assert "did not read 4 MiB" in answer.raw
+
+
+async def test_one_key_cannot_take_the_places_of_all_editors() -> None:
+    keys = [KeySettings(name=name, key=Secret(f"{name}-secret"), scopes=("bridge",)) for name in ("greedy", "other")]
+    async with gateway(keys=tuple(keys)) as http, AsyncExitStack() as sockets:
+        greedy = {"authorization": "Bearer greedy-secret"}
+        for _ in range(64):
+            await sockets.enter_async_context(await dial(url(http), additional_headers=greedy))
+        with pytest.raises(InvalidStatus) as refused:
+            await dial(url(http), additional_headers=greedy)
+        assert refused.value.response.status_code == 503
+        async with editor(url(http), key="other-secret") as window:
+            assert window.welcome["type"] == "welcome"
 
 
 async def test_frames_and_parts_of_unknown_types_are_ignored(http: httpx.AsyncClient) -> None:

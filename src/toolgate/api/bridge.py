@@ -23,7 +23,7 @@ from toolgate.wire.jsontext import encode
 
 PATH = "/bridge"
 _LIMITS = WebSocketLimits(MAX_FRAME, small_burst=65_536, small_per_second=8_192.0)
-_MAX_SOCKETS = 128
+_MAX_SOCKETS, _MAX_SOCKETS_OF_KEY = 128, 64
 
 
 class BridgeEndpoints:
@@ -77,7 +77,8 @@ class BridgeEndpoints:
 
     async def _connect(self, call: Request, options: SessionOptions, approvals: EditorApprovals | None) -> None:
         admission = self._admit(call)
-        if len(self._sessions) >= _MAX_SOCKETS:
+        of_key = sum([one.owner == admission.owner for one in self._sessions])
+        if len(self._sessions) >= _MAX_SOCKETS or of_key >= _MAX_SOCKETS_OF_KEY:
             raise Overloaded("Too many editors are connected already.", code="too_many_websockets", retry_after=5)
 
         def drain() -> None:

@@ -20,6 +20,7 @@ from toolgate.bridge.frames import (
     ExchangeFrame,
     PiecesFrame,
     StartedFrame,
+    ThinkingPiece,
     ToolCallPiece,
     ToolResultPiece,
     WaitingFrame,
@@ -227,11 +228,13 @@ class EditorExchange:
 
 def _size(piece: AnswerPiece) -> int:
     match piece:
-        case DataPiece(data=data):
-            return len(data)
-        case ToolCallPiece(input=raw):
-            return len(bytes(raw))
-        case ToolResultPiece(parts=parts):
-            return sum(map(_size, parts))
+        case DataPiece(mime=mime, data=data):
+            return len(mime) + len(data)
+        case ToolCallPiece(call_id=id, name=name, input=raw):
+            return len(id) + len(name) + len(bytes(raw))
+        case ToolResultPiece(call_id=id, parts=parts):
+            return len(id) + sum(map(_size, parts))
+        case ThinkingPiece(text=text, id=id):
+            return len(text) + len(id or "")
         case _:
             return len(piece.text)

@@ -5,13 +5,19 @@ import re
 from msgspec.structs import replace
 
 from toolgate.bridge.frames import EditorIdentity, LentModel, LentTool, WindowDescription
+from toolgate.wire.fields import MAX_TOKENS
+from toolgate.wire.jsontext import encode
 
 OWN_VENDOR, OWN_TOOLS = "toolgate", "mcp_toolgate_"
 """What an editor has from us is not taken back: requests would go round in a ring."""
 
 MAX_MODELS, MAX_TOOLS = 256, 1024
+MAX_TOOL_BYTES = 2 * 1024 * 1024
+"""Bytes of all tools of a window: they stay in memory, where they take several times as much."""
+
 _MAX_FOLDERS, _MAX_CONTEXT, _MAX_CONTEXT_TEXT = 32, 64, 256
 _MAX_NAME, _MAX_DESCRIPTION, _MAX_TAGS = 128, 16 * 1024, 32
+_MAX_NUMBER = 2**53
 _BLANK = re.compile(r"\s")
 _TOOL_NAME = re.compile(r"[\w-]+")
 
@@ -22,7 +28,10 @@ def usable_models(items: tuple[LentModel, ...]) -> tuple[LentModel, ...]:
         [
             replace(one, name=one.name[:_MAX_NAME], version=one.version[:_MAX_NAME])
             for one in items[:MAX_MODELS]
-            if one.access is not False and one.max_input_tokens > 0 and one.vendor != OWN_VENDOR and _is_named(one)
+            if one.access is not False
+            and 0 < one.max_input_tokens <= MAX_TOKENS
+            and one.vendor != OWN_VENDOR
+            and _is_named(one)
         ]
     )
 
@@ -39,18 +48,22 @@ def _is_named(model: LentModel) -> bool:
 
 
 def usable_tools(items: tuple[LentTool, ...]) -> tuple[LentTool, ...]:
-    """Return the tools that can be called: named as the editor itself demands, and not our own."""
-    return tuple(
-        [
-            replace(
-                one,
-                description=one.description[:_MAX_DESCRIPTION],
-                tags=tuple([tag[:_MAX_NAME] for tag in one.tags[:_MAX_TAGS]]),
-            )
-            for one in items[:MAX_TOOLS]
-            if _TOOL_NAME.fullmatch(one.name) and len(one.name) <= _MAX_NAME and not one.name.startswith(OWN_TOOLS)
-        ]
-    )
+    """Return the tools that can be called: named as the editor itself demands, and not our own.
+
+    Those behind the first `MAX_TOOL_BYTES` are left out.
+    """
+    kept: list[LentTool] = []
+    size = 0
+    for one in items[:MAX_TOOLS]:
+        if not _TOOL_NAME.fullmatch(one.name) or len(one.name) > _MAX_NAME or one.name.startswith(OWN_TOOLS):
+            continue
+        tags = tuple([tag[:_MAX_NAME] for tag in one.tags[:_MAX_TAGS]])
+        tool = replace(one, description=one.description[:_MAX_DESCRIPTION], tags=tags)
+        size += len(encode(tool))
+        if size > MAX_TOOL_BYTES:
+            break
+        kept.append(tool)
+    return tuple(kept)
 
 
 def bounded_identity(editor: EditorIdentity) -> EditorIdentity:
@@ -73,4 +86,6 @@ def bounded_window(window: WindowDescription) -> WindowDescription:
 def _is_context_value(value: object) -> bool:
     if isinstance(value, list):
         return len(value) <= _MAX_FOLDERS and all(isinstance(one, str) and _is_context_value(one) for one in value)
-    return isinstance(value, (bool, int, float)) or (isinstance(value, str) and len(value) <= _MAX_CONTEXT_TEXT)
+    if isinstance(value, str):
+        return len(value) <= _MAX_CONTEXT_TEXT
+    return isinstance(value, (bool, float)) or (isinstance(value, int) and abs(value) <= _MAX_NUMBER)

@@ -40,12 +40,16 @@ from toolgate.bridge.frames import (
     WaitingFrame,
     WindowFrame,
     decode_frame,
+    encode_frame,
 )
 from toolgate.bridge.handshake import Admission, join
 from toolgate.bridge.lending_limits import bounded_window, usable_models, usable_tools
 from toolgate.bridge.windows import EditorWindows, ExchangeKind, WindowState
 from toolgate.conversation.errors import UpstreamRejected, UpstreamUnreachable
 from toolgate.scheduling import FairSlots
+
+_MAX_ANSWERING = 16
+"""Answers to approvals that are stored at the same time; nothing is received while there are more."""
 
 
 class SessionOptions(Struct, frozen=True):
@@ -182,7 +186,12 @@ class EditorSession:
         try:
             while received := await self._connection.receive():
                 self._received_at = loop.time()
-                self._receive(*received)
+                frame, text = received
+                if isinstance(frame, BridgePingFrame):  # an editor that does not read gets no more pongs
+                    await self._connection.send(encode_frame(BridgePongFrame(frame.n)))
+                while isinstance(frame, ApprovalAnswerFrame) and len(self._answering) >= _MAX_ANSWERING:
+                    await asyncio.wait(self._answering, return_when=asyncio.FIRST_COMPLETED)
+                self._receive(frame, text)
         finally:
             self._watch.cancel()
 
@@ -215,10 +224,8 @@ class EditorSession:
             case ExchangeDoneFrame(id=id) | ExchangeErrorFrame(id=id):
                 if receiver := self._receivers.pop(id, None):
                     receiver.receive_raw(frame, raw)
-            case BridgePongFrame():
+            case BridgePingFrame() | BridgePongFrame():
                 pass
-            case BridgePingFrame(n=n):
-                self.write(BridgePongFrame(n))
             case LentModelsFrame(rev=rev, items=items):
                 if rev > self._model_rev:
                     self._model_rev = rev

@@ -45,6 +45,7 @@ _SLICE_BYTES = 1024  # given to the parser at a time: at most 170 frames
 _TURN_FRAMES = 256  # handled before other work of the loop
 _WAITING_MESSAGES = 64  # beyond which nothing is read
 _SMALL_BYTES = 512  # a shorter frame is counted
+_REASON_BYTES = 123  # a longer reason does not fit into a close frame
 
 
 class WebSocketTimeouts(Struct, frozen=True):
@@ -213,7 +214,7 @@ class WebSocket:
         """Send a close frame, wait a moment for the client's, and close."""
         if not self.gone and not self._closing:
             self._closing = True
-            self._parser.send_close(code, reason)
+            self._parser.send_close(code, reason.encode()[:_REASON_BYTES].decode(errors="ignore"))
             self._flush()
             with suppress(TimeoutError):  # the client does not even read
                 async with asyncio.timeout(self._timeouts.close):
