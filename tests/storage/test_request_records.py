@@ -1,5 +1,6 @@
 """Records of requests are found by any filter while a bounded number of rows is looked at (spec: E8, D1)."""
 
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -166,3 +167,22 @@ async def test_the_records_of_an_owner_are_forgotten(database: Database) -> None
     store = await put(database, request(1), request(2, owner="bob"))
     assert await retention.RetentionStore(database).forget("ann") == {"request_records": 1}
     assert await ids(store, RequestFilter()) == ["r000002"]
+
+
+async def test_a_search_for_repeated_letters_takes_no_longer_than_another() -> None:
+    """Where text and error repeat one letter, comparing them at every place takes the product of their lengths."""
+    database = Database("sqlite://")
+    store = await put(database, *[request(number, error="a" * 500) for number in range(1000)])
+
+    async def seconds(text: str) -> float:
+        times = []
+        for _ in range(3):
+            before = await database.read(lambda db: time.thread_time())
+            page = await store.page(RequestFilter(text=text), None, 10)
+            assert page is not None
+            assert page.requests == []
+            times.append(await database.read(lambda db: time.thread_time()) - before)
+        return min(times)
+
+    assert await seconds("a" * 250 + "b") < 5 * await seconds("b" * 250)
+    await database.aclose()

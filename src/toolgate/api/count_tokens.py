@@ -33,9 +33,9 @@ class TokenCountHandler:
         else:
             request = decode_count_request(body)
         request = with_headers(request, call.headers, ANTHROPIC.forwarded_headers)
-        call.record.model = request.model
         route = self._router.find(request.model)
         call.caller.require_model(route.name, request.model)
+        call.record.model = route.name
         request = replace(request, editor=window_of(call, route))
         call.exchange.cancel_when_client_leaves()
         count = await _upstream_count(route, request)

@@ -123,6 +123,15 @@ def test_pages_lead_through_all_requests_in_both_directions(server: RecordServer
     assert ([one["id"] for one in back["data"]], back["has_more"]) == (ids[1:4], True)
 
 
+def test_the_record_of_a_refused_count_names_no_model_that_does_not_exist(server: RecordServer) -> None:
+    headers = {"authorization": "Bearer ann-key"}
+    body = {"model": "m" * 100_000, "messages": ASK}
+    refused = httpx.post(f"{server.url}/v1/messages/count_tokens", json=body, headers=headers, timeout=30)
+    assert refused.status_code == 404
+    status, record = server.ask(f"/v1/requests/{refused.headers['x-request-id']}")
+    assert (status, record["model"]) == (200, None)
+
+
 def test_requests_are_found_by_a_part_of_the_model_the_error_or_by_the_id(server: RecordServer) -> None:
     server.play(HELLO)
     id = ask(server, "openai_responses").headers["x-request-id"]

@@ -7,12 +7,14 @@ response can read it, here as elsewhere.
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any, get_args
 
 from toolgate.api.paging import list_page, read_cursor, read_limit, read_query, unknown_cursor
 from toolgate.api.records.time_query import read_times
 from toolgate.api.records.write_queue import WriteQueue
 from toolgate.api.responses.state import ResponsesState
+from toolgate.api.runs.followers import FollowedRun, RunFollowers
 from toolgate.api.runs.fork import RunForker, read_fork
 from toolgate.api.runs.run_object import NO_CONTENT, RunContent, content_of, run_object, timeline_object
 from toolgate.conversation.errors import Conflict, InvalidRequest, NotFound, Overloaded
@@ -55,6 +57,7 @@ class RunEndpoints:
         self._state = state
         self._pubsub = pubsub
         self._forker = forker
+        self._followers = RunFollowers()
 
     def endpoints(self) -> list[Endpoint]:
         """Return the endpoints."""
@@ -86,11 +89,15 @@ class RunEndpoints:
         if read_query(call.exchange.query).get("stream", "").lower() not in ("true", "1"):
             await call.exchange.respond(200, await self._described(call, run))
             return
+        with self._followers.follow(call.caller.name, (run.id, _owns(call, run))) as followed:
+            await self._stream(call, run, followed)
+
+    async def _stream(self, call: Request, run: RunRecord, followed: FollowedRun) -> None:
         exchange = call.exchange
         exchange.cancel_when_client_leaves()
         await exchange.start(b"text/event-stream")
         try:
-            async with aclosing(self._follow(call, run)) as events:
+            async with aclosing(self._follow(call, run, followed)) as events:
                 async for event in events:
                     await exchange.write(event)
         except asyncio.CancelledError:
@@ -136,7 +143,7 @@ class RunEndpoints:
                     return
                 await wait_for(changed, min(_EVENT_SECONDS, self._pubsub.poll_seconds))
 
-    async def _follow(self, call: Request, run: RunRecord) -> AsyncGenerator[bytes]:
+    async def _follow(self, call: Request, run: RunRecord, followed: FollowedRun) -> AsyncGenerator[bytes]:
         """Yield the run at once and after every change, until it has ended."""
         clock = asyncio.get_running_loop().time
         sent, sent_at = b"", clock()
@@ -146,10 +153,11 @@ class RunEndpoints:
                 now = await self._current(run.id, run.owner)
                 if now is None:
                     break
-                body = await self._described(call, now)
-                if body != sent:
-                    sent, sent_at = body, clock()
-                    yield b"event: run\ndata: %b\n\n" % body
+                entries = await self._runs.entries(run.id)
+                event = await followed.event(now, entries, partial(self._described, call, now, entries))
+                if event is not sent:
+                    sent, sent_at = event, clock()
+                    yield event
                 elif clock() - sent_at >= _KEEPALIVE_SECONDS:
                     sent_at = clock()
                     yield _PING
@@ -181,9 +189,9 @@ class RunEndpoints:
         await self._written()
         return await self._runs.find(id, owner)
 
-    async def _described(self, call: Request, run: RunRecord) -> bytes:
-        """Return the run with its timeline as JSON."""
-        stored = await self._runs.entries(run.id)
+    async def _described(self, call: Request, run: RunRecord, stored: Sequence[str] | None = None) -> bytes:
+        """Return the run with its timeline as JSON; `stored` are the entries of the timeline if they were read before."""
+        stored = await self._runs.entries(run.id) if stored is None else stored
         output = await self._output(run) if _owns(call, run) else []
 
         def body() -> bytes:

@@ -13,6 +13,8 @@ from toolgate.storage.run_records import RunRecord
 MOST_TEXT = 16_000
 """Characters of a text, of arguments and of a result that a timeline shows; what is longer is marked."""
 
+MOST_CONTENT = 2_000_000
+"""Characters of all texts that a timeline shows; where there are more, each is shown to an equal length."""
 
 _GOOD = ("completed", "incomplete")
 """States of runs that went to their end: on another node, their last entries may be written a moment later."""
@@ -24,6 +26,13 @@ class RunContent(Struct, frozen=True):
     arguments: Mapping[str, str] = {}
     results: Mapping[str, str] = {}
     texts: Mapping[int, str] = {}
+
+    @property
+    def most_text(self) -> int:
+        """Characters that are shown of each text."""
+        lengths = [len(text) for texts in (self.arguments, self.results, self.texts) for text in texts.values()]
+        fits = sum([min(length, MOST_TEXT) for length in lengths]) <= MOST_CONTENT
+        return MOST_TEXT if fits else MOST_CONTENT // len(lengths)
 
 
 NO_CONTENT = RunContent()
@@ -62,12 +71,17 @@ def timeline_object(
     """Return the timeline of a run; what is still open although the run has failed was cut off."""
     offered: tuple[str, ...] = ()
     shown: list[dict[str, Any]] = []
+    most = content.most_text
     for entry in entries:
         if isinstance(entry, StepEntry):
             offered = offered if entry.offered is None else entry.offered
-            shown.append(_step_object(entry, offered, content, run))
+            text = content.texts.get(entry.step) if entry.outcome != "failed" else None
+            shown.append(_step_object(entry, offered, run) | _bounded("text", text, most))
         else:
-            shown.append(_call_object(entry, content, run))
+            arguments = _bounded("arguments", content.arguments.get(entry.call), most)
+            shown.append(
+                _call_object(entry, run) | arguments | _bounded("result", content.results.get(entry.call), most)
+            )
     return shown
 
 
@@ -109,11 +123,11 @@ def result_text(item: Mapping[str, Any]) -> str | None:
             return None
 
 
-def _step_object(entry: StepEntry, offered: Sequence[str], content: RunContent, run: RunRecord) -> dict[str, Any]:
+def _step_object(entry: StepEntry, offered: Sequence[str], run: RunRecord) -> dict[str, Any]:
     outcome: str = entry.outcome
     if outcome == "running" and run.is_over:
         outcome = "answer" if run.state in _GOOD else "failed"
-    shown = {
+    return {
         "type": "step",
         "step": entry.step,
         "started": entry.started,
@@ -125,14 +139,13 @@ def _step_object(entry: StepEntry, offered: Sequence[str], content: RunContent, 
         "offered": list(offered),
         "copied": entry.copied,
     }
-    return shown | _bounded("text", content.texts.get(entry.step) if entry.outcome != "failed" else None)
 
 
-def _call_object(entry: CallEntry, content: RunContent, run: RunRecord) -> dict[str, Any]:
+def _call_object(entry: CallEntry, run: RunRecord) -> dict[str, Any]:
     outcome: str = entry.outcome
     if outcome == "running" and run.is_over:
         outcome = "completed" if run.state in _GOOD else "unknown"
-    shown = {
+    return {
         "type": "call",
         "step": entry.step,
         "call": entry.call,
@@ -144,11 +157,9 @@ def _call_object(entry: CallEntry, content: RunContent, run: RunRecord) -> dict[
         "approval": entry.approval,
         "copied": entry.copied,
     }
-    shown |= _bounded("arguments", content.arguments.get(entry.call))
-    return shown | _bounded("result", content.results.get(entry.call))
 
 
-def _bounded(name: str, text: str | None) -> dict[str, Any]:
-    if text is None or len(text) <= MOST_TEXT:
+def _bounded(name: str, text: str | None, most: int) -> dict[str, Any]:
+    if text is None or len(text) <= most:
         return {name: text}
-    return {name: text[:MOST_TEXT], f"{name}_length": len(text)}
+    return {name: text[:most], f"{name}_length": len(text)}
