@@ -42,6 +42,8 @@ export interface UseStart {
   name: string
   caller: string
   request: string
+  /** Which round of its request this is, as the gateway counts them. */
+  round?: number
   cancel: () => void
 }
 
@@ -90,14 +92,15 @@ export class Activity {
   /** Record that a use begins, or refuse it when a cap of the person is reached. */
   begin(id: string, start: UseStart): void {
     const record = this.#requests.get(start.request)
-    if (start.kind === 'model') this.#checkCaps(record?.rounds ?? 0)
+    const earlier = Math.max(record?.rounds ?? 0, (start.round ?? 1) - 1)
+    if (start.kind === 'model') this.#checkCaps(earlier)
     this.#uses.set(id, { ...start, since: Date.now(), state: 'running' })
     const model = start.kind === 'model' ? start.name : record?.model
     this.#put(start.request, {
       ...(record ?? emptyRecord(start)),
       model,
       ended: undefined,
-      rounds: (record?.rounds ?? 0) + (start.kind === 'model' ? 1 : 0),
+      rounds: start.kind === 'model' ? earlier + 1 : (record?.rounds ?? 0),
       calls: (record?.calls ?? 0) + (start.kind === 'tool' ? 1 : 0),
     })
     this.#openUses.set(start.request, (this.#openUses.get(start.request) ?? 0) + 1)

@@ -29,6 +29,8 @@ export interface ApprovalEvents {
 }
 
 const MAX_PENDING = 200
+/** The codes of answers that came too late; after any other the question is still open. */
+const IS_OVER = /^(already_\w+|approval_(expired|not_found)|out_of_scope)$/
 
 export class ApprovalInbox {
   readonly #send: (frame: EditorFrame) => void
@@ -57,7 +59,7 @@ export class ApprovalInbox {
     if (frame.type === 'approval_closed' || frame.type === 'answered') return this.#closed(frame.id)
     if (frame.type === 'error') {
       this.#events.refused(frame.message)
-      if (frame.code !== 'rejected') this.#closed(frame.id)
+      if (IS_OVER.test(frame.code)) this.#closed(frame.id)
     }
   }
 

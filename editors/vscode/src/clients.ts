@@ -2,6 +2,9 @@
  * What to enter in other programs so that they use the gateway.
  */
 
+const UNUSED = 'unused' // for clients that insist on a key, at a gateway without keys
+const KEY_VARIABLE = 'TOOLGATE_KEY'
+
 export interface ClientSetup {
   /** The program's name, as its makers write it. */
   name: string
@@ -13,48 +16,65 @@ export interface ClientSetup {
   terminal?: { env: Record<string, string>; command: string }
 }
 
-/** Claude Code speaks the Messages API. */
+/**
+ * Claude Code speaks the Messages API.
+ *
+ * A token is sent without the question that it asks about an API key; its small model and its sub-agents would otherwise ask
+ * for models that the gateway need not have.
+ */
 export function claudeCode(baseUrl: string, model: string, key: string | undefined): ClientSetup {
-  const env = { ANTHROPIC_BASE_URL: baseUrl, ANTHROPIC_API_KEY: key ?? 'unused', ANTHROPIC_MODEL: model }
+  const env = {
+    ANTHROPIC_BASE_URL: baseUrl,
+    ANTHROPIC_AUTH_TOKEN: key ?? UNUSED,
+    ANTHROPIC_MODEL: model,
+    ANTHROPIC_DEFAULT_OPUS_MODEL: model,
+    ANTHROPIC_DEFAULT_SONNET_MODEL: model,
+    ANTHROPIC_DEFAULT_HAIKU_MODEL: model,
+  }
   return {
     name: 'Claude Code',
-    place: 'a terminal',
-    language: 'shellscript',
-    text: `${exports({ ...env, ...shownKey('ANTHROPIC_API_KEY', key) })}claude --model ${quote(model)}\n`,
-    terminal: { env, command: `claude --model ${quote(model)}` },
+    place: '~/.claude/settings.json',
+    language: 'json',
+    text: `${JSON.stringify({ env: { ...env, ANTHROPIC_AUTH_TOKEN: shownKey(key) } }, undefined, 2)}\n`,
+    terminal: { env, command: 'claude' },
   }
 }
 
-/** Codex speaks the Responses API. */
+/** Codex speaks the Responses API; without `env_key` it sends no key. */
 export function codex(baseUrl: string, model: string, key: string | undefined): ClientSetup {
-  const text = `model = ${JSON.stringify(model)}
-model_provider = "toolgate"
-
-[model_providers.toolgate]
-name = "Toolgate"
-base_url = "${baseUrl}/v1"
-wire_api = "responses"
-env_key = "TOOLGATE_KEY"
-`
+  const provider = {
+    name: 'Toolgate',
+    base_url: `${baseUrl}/v1`,
+    wire_api: 'responses',
+    ...(key === undefined ? {} : { env_key: KEY_VARIABLE }),
+  }
+  const fields = Object.entries(provider)
   const options = [
-    `-c model=${quote(model)}`,
-    '-c model_provider=toolgate',
-    '-c model_providers.toolgate.name=Toolgate',
-    `-c model_providers.toolgate.base_url=${quote(`${baseUrl}/v1`)}`,
-    '-c model_providers.toolgate.wire_api=responses',
-    '-c model_providers.toolgate.env_key=TOOLGATE_KEY',
+    ['model', model],
+    ['model_provider', 'toolgate'],
+    ...fields.map(([name, value]) => [`model_providers.toolgate.${name}`, value]),
   ]
+  const hint = key === undefined ? '' : `# The key is read from the environment variable ${KEY_VARIABLE}.\n`
   return {
     name: 'Codex',
     place: '~/.codex/config.toml',
     language: 'toml',
-    text,
-    terminal: { env: { TOOLGATE_KEY: key ?? 'unused' }, command: `codex ${options.join(' ')}` },
+    text: [
+      `${hint}model = ${JSON.stringify(model)}`,
+      'model_provider = "toolgate"\n',
+      '[model_providers.toolgate]',
+      ...fields.map(([name, value]) => `${name} = ${JSON.stringify(value)}`),
+      '',
+    ].join('\n'),
+    terminal: {
+      env: key === undefined ? {} : { [KEY_VARIABLE]: key },
+      command: `codex ${options.map(([name, value]) => `-c ${quote(`${name ?? ''}=${JSON.stringify(value)}`)}`).join(' ')}`,
+    },
   }
 }
 
 /** Continue speaks Chat Completions. */
-export function continueDev(baseUrl: string, model: string): ClientSetup {
+export function continueDev(baseUrl: string, model: string, key: string | undefined): ClientSetup {
   return {
     name: 'Continue',
     place: '~/.continue/config.yaml',
@@ -67,25 +87,19 @@ models:
     provider: openai
     model: ${JSON.stringify(model)}
     apiBase: ${baseUrl}/v1
-    apiKey: unused
+    apiKey: ${shownKey(key)}
     roles: [chat, edit, apply]
     capabilities: [tool_use]
 `,
   }
 }
 
-function exports(env: Record<string, string>): string {
-  return Object.entries(env)
-    .map(([name, value]) => `export ${name}=${quote(value)}\n`)
-    .join('')
-}
-
 /** A stored key is not written into a text that is copied around. */
-function shownKey(name: string, key: string | undefined): Record<string, string> {
-  return key === undefined ? {} : { [name]: 'YOUR_KEY' }
+function shownKey(key: string | undefined): string {
+  return key === undefined ? UNUSED : 'YOUR_KEY'
 }
 
 /** Quote for a POSIX shell, if it must be. */
 function quote(text: string): string {
-  return /^[\w./:@-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`
+  return /^[\w./:@=-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`
 }

@@ -9,7 +9,7 @@ import type { Bridge } from './bridge.ts'
 import { claudeCode, type ClientSetup, codex, continueDev } from './clients.ts'
 import type { GatewayClient } from './gateway/client.ts'
 import { delay } from './connection.ts'
-import { isLoopback } from './gateway/address.ts'
+import { isLoopback, parseBaseUrl } from './gateway/address.ts'
 import type { KeyStore } from './keys.ts'
 import type { Denials } from './lending/models.ts'
 import { findProgram, type LocalServer, UVX_COMMAND } from './server.ts'
@@ -60,7 +60,7 @@ function connectionCommands({ settings, keys, bridge, server, log }: CommandPart
         prompt: 'Base URL. Another machine needs https:// and a key.',
         value: settings.get('url'),
         ignoreFocusOut: true,
-        validateInput: (text) => (URL.canParse(text) ? undefined : 'This is no URL. An example: http://127.0.0.1:8080'),
+        validateInput: problemOfUrl,
       })
       if (url === undefined) return
       await settings.set('url', url.trim())
@@ -208,6 +208,15 @@ function menuItems(bridge: Bridge): (vscode.QuickPickItem & { command: string })
   ]
 }
 
+function problemOfUrl(text: string): string | undefined {
+  try {
+    parseBaseUrl(text)
+    return undefined
+  } catch (error) {
+    return (error as Error).message
+  }
+}
+
 /** Return the command that starts the gateway; asks before it would download one. */
 async function serverCommand(settings: Settings): Promise<readonly string[] | undefined> {
   const configured = settings.get('server.command')
@@ -238,12 +247,23 @@ export async function startServer(
   bridge.connection.start()
 }
 
-/** Start the gateway without asking anything, if the person's settings say so and it is installed. */
+/** Start the gateway without asking anything, if it is installed and none answers yet, such as that of another window. */
 export async function startServerSilently(parts: Pick<CommandParts, 'settings' | 'server' | 'bridge'>): Promise<void> {
+  if (await answers(parts.settings.baseUrl)) return
   const configured = parts.settings.get('server.command')
   const program = configured.length > 0 ? undefined : await findProgram('toolgate')
   const command = program === undefined ? configured : [program]
   if (command.length > 0) await startServer(parts, command)
+}
+
+/** Whether a program answers at the address; which one is proven by the bridge. */
+async function answers(baseUrl: string): Promise<boolean> {
+  try {
+    await fetch(`${baseUrl}/healthz`, { signal: AbortSignal.timeout(2000), redirect: 'manual' })
+    return true
+  } catch {
+    return false
+  }
 }
 
 async function pickModel(client: GatewayClient, connected: boolean): Promise<string | undefined> {

@@ -18,7 +18,9 @@ export async function resolveEndpoint(settings: Settings, keys: KeyStore): Promi
   const dialled = bridgeAddress(baseUrl)
   const mode = settings.get('authentication')
   const key = mode === 'token' ? undefined : await keys.get(baseUrl)
-  if (mode === 'token' || (mode === 'auto' && isLoopback(new URL(baseUrl).hostname))) {
+  const { protocol, hostname } = new URL(baseUrl)
+  // A proof holds the address that the gateway itself listens on, which is never that of a proxy for TLS.
+  if (mode === 'token' || (mode === 'auto' && protocol === 'http:' && isLoopback(hostname))) {
     const path = settings.get('tokenFile') || tokenFile()
     const token = await readToken(path)
     if (token !== undefined) return { ...dialled, token }

@@ -7,7 +7,7 @@ import { Activity } from './activity.ts'
 import { ApprovalInbox } from './approvals.ts'
 import { Bridge } from './bridge.ts'
 import { registerCommands, startServerSilently } from './commands.ts'
-import type { ConnectionState } from './connection.ts'
+import { type ConnectionState, delay } from './connection.ts'
 import { resolveEndpoint } from './endpoint.ts'
 import { GatewayClient } from './gateway/client.ts'
 import { KeyStore } from './keys.ts'
@@ -22,6 +22,7 @@ import { RequestTree } from './views/requests.ts'
 import { StatusBar } from './views/statusBar.ts'
 
 const REFRESH_EVERY = 100
+const SETTLE = 2000
 const RECONNECT_ON = ['url', 'authentication', 'tokenFile', 'approvals.enabled'].map((name) => `${SECTION}.${name}`)
 
 let deactivation: (() => Promise<void>) | undefined
@@ -79,7 +80,7 @@ export function activate(context: vscode.ExtensionContext): void {
   const server = new LocalServer(context.globalStorageUri.fsPath, {
     output: (text) => log.info(text.trimEnd()),
     changed: (problem) => {
-      if (problem !== undefined) void offerLog(problem)
+      if (problem !== undefined) void reportServerEnd(problem)
       later.request()
     },
   })
@@ -95,6 +96,13 @@ export function activate(context: vscode.ExtensionContext): void {
     models.available = connected && settings.get('chatModels.enabled')
     mcp.available = connected && settings.get('mcp.enabled')
     refresh()
+  }
+
+  /** Tell that the server has ended by itself, unless another one is there, such as that of a window that was faster. */
+  async function reportServerEnd(problem: string): Promise<void> {
+    log.error(problem)
+    await delay(SETTLE)
+    if (!bridge.connection.connected) await offerLog(problem)
   }
 
   function refresh(): void {

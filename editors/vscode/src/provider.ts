@@ -21,6 +21,7 @@ export class GatewayModelProvider implements vscode.LanguageModelChatProvider, v
   readonly onDidChangeLanguageModelChatInformation = this.#changed.event
   #models: vscode.LanguageModelChatInformation[] = []
   #available = false
+  #turn = 0
   #timer: NodeJS.Timeout | undefined
   /** Why the models could not be listed. */
   problem: string | undefined
@@ -41,9 +42,11 @@ export class GatewayModelProvider implements vscode.LanguageModelChatProvider, v
     void this.refresh()
   }
 
-  /** List the models again, and report a change. */
+  /** List the models again, and report a change; a later call overtakes an earlier one that still waits. */
   async refresh(): Promise<void> {
+    const turn = ++this.#turn
     const models = this.#available ? await this.#list() : []
+    if (turn !== this.#turn) return
     if (JSON.stringify(models) === JSON.stringify(this.#models)) return
     this.#models = models
     this.#changed.fire()

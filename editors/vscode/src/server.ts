@@ -82,7 +82,7 @@ export class LocalServer {
 /** Find a program as a shell would, and where `pip install --user` and `uv tool install` put it. */
 export async function findProgram(name: string, env: NodeJS.ProcessEnv = process.env): Promise<string | undefined> {
   const folders = [...(env['PATH'] ?? '').split(delimiter), join(homedir(), '.local', 'bin'), join(homedir(), '.cargo', 'bin')]
-  const endings = process.platform === 'win32' ? ['.exe', '.cmd'] : ['']
+  const endings = process.platform === 'win32' ? ['.exe'] : ['']
   for (const folder of folders)
     for (const ending of endings) {
       const path = join(folder, name + ending)

@@ -7,7 +7,7 @@
 
 import * as vscode from 'vscode'
 import type { Caps } from './activity.ts'
-import { isLoopback } from './gateway/address.ts'
+import { parseBaseUrl } from './gateway/address.ts'
 
 export const SECTION = 'toolgate'
 
@@ -45,20 +45,13 @@ export class Settings {
     await vscode.workspace.getConfiguration(SECTION).update(name, value, vscode.ConfigurationTarget.Global)
   }
 
-  /** The gateway's base URL without a slash at its end; rejects what no gateway can be at. */
+  /** The gateway's base URL without a slash at its end; throws a sentence for the person if no gateway can be there. */
   get baseUrl(): string {
-    const text = this.get('url').trim()
-    let url
     try {
-      url = new URL(text)
-    } catch {
-      throw new Error(`The setting toolgate.url is no URL: ${text}`)
+      return parseBaseUrl(this.get('url'))
+    } catch (error) {
+      throw new Error(`The setting toolgate.url cannot be used. ${(error as Error).message}`, { cause: error })
     }
-    if (url.protocol !== 'http:' && url.protocol !== 'https:')
-      throw new Error(`The setting toolgate.url must begin with http:// or https://, not ${url.protocol}//`)
-    if (url.protocol === 'http:' && !isLoopback(url.hostname))
-      throw new Error(`The setting toolgate.url names another machine: use https:// for ${url.hostname}.`)
-    return url.origin + url.pathname.replace(/\/(v1\/?)?$/, '')
   }
 
   get caps(): Caps {

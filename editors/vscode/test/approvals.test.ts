@@ -56,6 +56,18 @@ test('names and arguments cannot put links into the notification', async (contex
   assert.ok(!editor.toasts[0]!.message.includes(']('))
 })
 
+test('a call that is too long for a notification cannot be approved before the person has seen it', async (context) => {
+  const made = await stage(context)
+  const peer = await made.connect()
+  const long = JSON.stringify({ command: `echo ${'x'.repeat(300)}; rm -rf /` })
+  peer.send({ type: 'approval', id: 'mcpr_3', approval: { ...APPROVAL, arguments: long } })
+  await pong(made, 1)
+  void notifyApproval(made.inbox, made.approvals[0]!)
+  assert.deepEqual(editor.toasts[0]!.items, ['Deny', 'Review…'])
+  void notifyApproval(made.inbox, made.approvals[0]!, true)
+  assert.deepEqual(editor.toasts[1]!.items, ['Approve', 'Deny', 'Review…'])
+})
+
 test('a notification that is closed leaves the question open', async (context) => {
   const made = await asked(context)
   const closed = notifyApproval(made.inbox, made.approvals[0]!)
@@ -88,9 +100,12 @@ test('an answer that the gateway refuses is shown', async (context) => {
     level: 'session',
     arguments: { path: 'b.txt' },
   })
-  made.send({ type: 'error', id: 'mcpr_1', code: 'conflict', message: 'Somebody else was first.' })
+  made.send({ type: 'error', id: 'mcpr_1', code: 'invalid_arguments', message: 'path must be relative.' })
+  await pong(made, 4)
+  assert.equal(made.inbox.pending.length, 1, 'the question is still open')
+  made.send({ type: 'error', id: 'mcpr_1', code: 'already_approved', message: 'Somebody else was first.' })
   await pong(made, 2)
-  assert.deepEqual(made.refusals, ['Somebody else was first.'])
+  assert.deepEqual(made.refusals, ['path must be relative.', 'Somebody else was first.'])
   assert.deepEqual(made.inbox.pending, [])
 })
 

@@ -296,6 +296,17 @@ test('the cap of rounds for one request stops a loop', async (context) => {
   assert.deepEqual(made.activity.requests.map(({ id, rounds }) => [id, rounds]), [['r2', 1], ['r1', 2]])
 })
 
+test('rounds that the gateway counts are capped, also of a request that was forgotten here', async (context) => {
+  const made = await stage(context, { settings: { 'toolgate.lending.maxRoundsPerRequest': 2 } })
+  editor.models = [scriptedModel()]
+  const peer = await made.connect()
+  peer.send(ask('a1', 'again', { request: 'r1', round: 2 }))
+  assert.equal((await peer.exchange('a1')).at(-1)?.type, 'done')
+  made.activity.clear()
+  peer.send(ask('a2', 'again', { request: 'r1', round: 3 }))
+  assert.equal((await peer.exchange('a2')).at(-1)?.['code'], 'quota')
+})
+
 test('the cap of rounds within an hour counts all clients, and frees with time', async (context) => {
   const made = await stage(context, { settings: { 'toolgate.lending.maxRoundsPerHour': 1 } })
   editor.models = [scriptedModel()]

@@ -259,8 +259,8 @@ test('the token is preferred on this machine, and a key is needed for others', a
   editor.userSettings = { 'toolgate.tokenFile': path, 'toolgate.url': 'http://localhost:8080/v1/' }
   await assert.rejects(resolveEndpoint(settings, keys), /has run on this machine yet/)
   await writeFile(path, TOKEN, { mode: 0o600 })
-  await keys.set('http://localhost:8080', 'tg-local')
-  const local = { url: 'ws://localhost:8080/bridge', address: 'localhost:8080' }
+  await keys.set('http://127.0.0.1:8080', 'tg-local')
+  const local = { url: 'ws://127.0.0.1:8080/bridge', address: '127.0.0.1:8080' } // localhost may also be [::1], of another user
   assert.deepEqual(await resolveEndpoint(settings, keys), { ...local, token: TOKEN })
   editor.userSettings['toolgate.authentication'] = 'key'
   assert.deepEqual(await resolveEndpoint(settings, keys), { ...local, key: 'tg-local' })
@@ -272,6 +272,8 @@ test('the token is preferred on this machine, and a key is needed for others', a
     address: 'gate.example.org:443',
     key: 'tg-remote',
   })
+  editor.userSettings = { 'toolgate.url': 'https://localhost:8443', 'toolgate.tokenFile': path }
+  await assert.rejects(resolveEndpoint(settings, keys), /needs a key/, 'a proxy for TLS cannot be proven by the token')
   editor.userSettings = { 'toolgate.url': 'http://gate.example.org' }
   await assert.rejects(resolveEndpoint(settings, keys), /use https/)
 })

@@ -59,13 +59,23 @@ test('the extension has no run-time dependencies and uses no proposed API', () =
   assert.equal(manifest.engines.vscode, '^1.106.0')
 })
 
+test('the settings for other clients are what these clients read', () => {
+  const [base, model] = ['http://127.0.0.1:8080', 'vscode/copilot/gpt-4o']
+  const { env } = JSON.parse(claudeCode(base, model, undefined).text) as { env: Record<string, string> }
+  assert.deepEqual([env['ANTHROPIC_BASE_URL'], env['ANTHROPIC_MODEL'], env['ANTHROPIC_DEFAULT_HAIKU_MODEL']], [base, model, model])
+  assert.equal(codex(base, model, undefined).text.includes('env_key'), false)
+  assert.match(codex(base, model, 'tg-secret').text, /^env_key = "TOOLGATE_KEY"$/m)
+  assert.match(codex(base, model, undefined).terminal?.command ?? '', /-c 'model="vscode\/copilot\/gpt-4o"'/)
+  assert.match(continueDev(base, model, undefined).text, /apiBase: http:\/\/127\.0\.0\.1:8080\/v1\n {4}apiKey: unused\n/)
+  assert.match(continueDev(base, model, 'tg-secret').text, /apiKey: YOUR_KEY\n/)
+})
+
 test('the settings for other clients name the gateway and the model, and no key', () => {
   const model = "it's odd"
   const claude = claudeCode('http://127.0.0.1:8080', model, 'tg-secret')
-  assert.match(claude.text, /export ANTHROPIC_BASE_URL=http:\/\/127.0.0.1:8080\n/)
-  assert.match(claude.text, /claude --model 'it'\\''s odd'/)
-  assert.equal(claude.terminal?.env['ANTHROPIC_API_KEY'], 'tg-secret')
-  for (const setup of [claude, codex('http://127.0.0.1:8080', model, 'tg-secret'), continueDev('http://127.0.0.1:8080', model)]) {
+  assert.equal(claude.terminal?.env['ANTHROPIC_AUTH_TOKEN'], 'tg-secret')
+  assert.match(codex('http://127.0.0.1:8080', model, 'tg-secret').terminal?.command ?? '', /-c 'model="it'\\''s odd"'/)
+  for (const setup of [claude, codex('http://127.0.0.1:8080', model, 'tg-secret'), continueDev('http://127.0.0.1:8080', model, 'tg-secret')]) {
     assert.ok(setup.text.includes('127.0.0.1:8080'), setup.name)
     assert.ok(!setup.text.includes('tg-secret'), setup.name)
     assert.ok(!(setup.terminal?.command ?? '').includes('tg-secret'), setup.name)

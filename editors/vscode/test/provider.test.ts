@@ -86,6 +86,29 @@ async function answer(served: Served, source = new CancellationTokenSource(), re
   return reported
 }
 
+test('a list that arrives after the gateway has gone offers nothing', async (context) => {
+  const { provider, access } = await serve(context, () => undefined)
+  let readKey: (key: string) => void = () => undefined
+  Object.defineProperty(access, 'key', { get: () => new Promise((resolve) => (readKey = resolve)) })
+  provider.available = true
+  provider.available = false
+  readKey('late')
+  access.proven = false
+  await provider.provideLanguageModelChatInformation({ silent: false })
+  assert.deepEqual(provider.models, [])
+})
+
+test('a key is not sent to an address that was set while it was read', async (context) => {
+  const { url, requests } = await serve(context, () => undefined)
+  let base = 'http://127.0.0.1:9'
+  const client = new GatewayClient(
+    { baseUrl: () => base, key: async () => ((base = url), 'tg-secret'), proven: () => true, windowId: () => 'w1' },
+    '1.2.3',
+  )
+  await assert.rejects(client.models(), /not connected/)
+  assert.deepEqual(requests, [])
+})
+
 const streams =
   (...frames: string[]): Handler =>
   (_request, response) => {

@@ -118,11 +118,14 @@ export class GatewayClient {
   }
 
   async #request(path: string, init: RequestInit): Promise<Response> {
-    if (!this.#access.proven()) throw new GatewayFailure('Toolgate is not connected. Open the Toolgate view to see why.', 0)
+    const baseUrl = this.#access.baseUrl()
     const headers = { ...(await this.headers()), ...(init.headers as Record<string, string> | undefined) }
+    // The address may have changed while the key was read.
+    if (!this.#access.proven() || this.#access.baseUrl() !== baseUrl)
+      throw new GatewayFailure('Toolgate is not connected. Open the Toolgate view to see why.', 0)
     let response
     try {
-      response = await fetch(this.#access.baseUrl() + path, { ...init, headers, redirect: 'error' })
+      response = await fetch(baseUrl + path, { ...init, headers, redirect: 'error' })
     } catch (error) {
       if (init.signal?.aborted === true) throw error
       throw new GatewayFailure('The gateway does not answer. Open the Toolgate view to see why.', 0)

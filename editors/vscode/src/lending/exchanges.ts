@@ -103,7 +103,8 @@ export class Exchanges {
     try {
       const model = this.#lentModel(ask)
       const name = `${model.vendor}/${model.family || model.id}`
-      this.#activity.begin(id, { kind: 'model', name, caller: callerOf(ask), request, cancel: () => source.cancel() })
+      const use = { kind: 'model', name, caller: callerOf(ask), request, round: ask.round ?? 1 } as const
+      this.#activity.begin(id, { ...use, cancel: () => source.cancel() })
       const response = await this.#sendRequest(model, ask, source.token)
       for await (const part of untilCancelled(response.stream, source.token)) {
         usage = decodeUsage(part) ?? usage

@@ -29,7 +29,7 @@ export class ApprovalTree implements vscode.TreeDataProvider<PendingApproval> {
   getTreeItem(pending: PendingApproval): vscode.TreeItem {
     const item = new vscode.TreeItem(pending.approval.tool ?? pending.id)
     item.id = pending.id
-    item.description = argumentsText(pending).slice(0, SHOWN)
+    item.description = shortArguments(pending)
     item.tooltip = `${questionText(pending)}\n\n${argumentsText(pending)}`
     item.iconPath = new vscode.ThemeIcon('shield', new vscode.ThemeColor('list.warningForeground'))
     item.contextValue = 'approval'
@@ -38,11 +38,16 @@ export class ApprovalTree implements vscode.TreeDataProvider<PendingApproval> {
   }
 }
 
-/** Ask by a notification; closing it leaves the question in the view. */
-export async function notifyApproval(inbox: ApprovalInbox, pending: PendingApproval): Promise<void> {
-  const shown = argumentsText(pending)
-  const text = `${questionText(pending)} ${shown.length > SHOWN ? `${shown.slice(0, SHOWN)}…` : shown}`
-  const choice = await vscode.window.showInformationMessage(withoutLinks(text), {}, 'Approve', 'Deny', 'Review…')
+/**
+ * Ask by a notification; closing it leaves the question in the view.
+ *
+ * What is too long for a notification cannot be approved there, unless the person has it before them.
+ */
+export async function notifyApproval(inbox: ApprovalInbox, pending: PendingApproval, isSeen = false): Promise<void> {
+  const isWhole = argumentsText(pending).length <= SHOWN
+  const buttons = [...(isWhole || isSeen ? ['Approve'] : []), 'Deny', 'Review…']
+  const text = withoutLinks(`${questionText(pending)} ${shortArguments(pending)}`)
+  const choice = await vscode.window.showInformationMessage(text, {}, ...buttons)
   if (choice === 'Approve') inbox.answer(pending.id, { decision: 'approve', level: 'once' })
   if (choice === 'Deny') inbox.answer(pending.id, { decision: 'deny' })
   if (choice === 'Review…') await reviewApproval(inbox, pending)
@@ -68,7 +73,7 @@ export async function reviewApproval(inbox: ApprovalInbox, pending: PendingAppro
   ]
   const choice = await vscode.window.showQuickPick(choices, {
     title: questionText(pending),
-    placeHolder: argumentsText(pending).slice(0, SHOWN),
+    placeHolder: shortArguments(pending),
     ignoreFocusOut: true,
   })
   if (choice === undefined) return
@@ -82,7 +87,7 @@ async function showArguments(inbox: ApprovalInbox, pending: PendingApproval): Pr
   const content = prettyArguments(pending)
   const document = await vscode.workspace.openTextDocument({ language: 'json', content })
   await vscode.window.showTextDocument(document, { preview: true })
-  void notifyApproval(inbox, pending)
+  void notifyApproval(inbox, pending, true)
 }
 
 async function approveEdited(inbox: ApprovalInbox, pending: PendingApproval): Promise<void> {
@@ -120,6 +125,11 @@ export function questionText({ approval, id }: PendingApproval): string {
 function argumentsText({ approval }: PendingApproval): string {
   const { arguments: given } = approval
   return typeof given === 'string' ? given : JSON.stringify(given ?? {})
+}
+
+function shortArguments(pending: PendingApproval): string {
+  const text = argumentsText(pending)
+  return text.length > SHOWN ? `${text.slice(0, SHOWN)}…` : text
 }
 
 function prettyArguments(pending: PendingApproval): string {

@@ -117,55 +117,23 @@ export class OverviewTree implements vscode.TreeDataProvider<Row> {
 
   #lentModels(): Row {
     const { models } = this.#sources.bridge
-    if (!models.enabled)
-      return {
-        label: 'Models are not lent',
-        description: 'click to lend',
-        tooltip: 'Clients of the gateway cannot use the editor’s models.',
-        icon: 'circle-slash',
-        context: 'models-off',
-        command: { command: 'toolgate.lendModels', title: 'Lend' },
-      }
-    return {
-      label: `Lending ${plural(models.items.length, 'model')}`,
-      icon: 'broadcast',
-      color: 'charts.green',
-      context: 'models-on',
-      children: () =>
-        models.items.map((model) => ({
-          label: model.name || model.id,
-          description: `vscode/${model.vendor}/${model.family}${model.access === false ? ' · denied by you' : ''}`,
-          tooltip: `${model.vendor}/${model.id}: up to ${model.max_input_tokens.toLocaleString('en')} tokens of input`,
-          icon: model.access === false ? 'circle-slash' : 'hubot',
-          ...(model.access === false ? { command: { command: 'toolgate.askAgain', title: 'Ask again' } } : {}),
-        })),
-    }
+    return lendingRow('Models', models, (model) => ({
+      label: model.name || model.id,
+      description: `vscode/${model.vendor}/${model.family}${model.access === false ? ' · denied by you' : ''}`,
+      tooltip: `${model.vendor}/${model.id}: up to ${model.max_input_tokens.toLocaleString('en')} tokens of input`,
+      icon: model.access === false ? 'circle-slash' : 'hubot',
+      ...(model.access === false ? { command: { command: 'toolgate.askAgain', title: 'Ask again' } } : {}),
+    }))
   }
 
   #lentTools(): Row {
     const { tools } = this.#sources.bridge
-    if (!tools.enabled)
-      return {
-        label: 'Tools are not lent',
-        description: 'click to lend',
-        tooltip: 'Clients of the gateway cannot use the editor’s tools.',
-        icon: 'circle-slash',
-        context: 'tools-off',
-        command: { command: 'toolgate.lendTools', title: 'Lend' },
-      }
-    return {
-      label: `Lending ${plural(tools.items.length, 'tool')}`,
-      icon: 'tools',
-      color: 'charts.green',
-      context: 'tools-on',
-      children: () =>
-        tools.items.map((tool) => ({
-          label: tool.name,
-          description: tool.tags.join(', '),
-          tooltip: tool.description,
-          icon: 'wrench',
-        })),
-    }
+    return lendingRow('Tools', tools, (tool) => ({
+      label: tool.name,
+      description: tool.tags.join(', '),
+      tooltip: tool.description,
+      icon: 'wrench',
+    }))
   }
 
   #rounds(): Row {
@@ -190,6 +158,32 @@ export class OverviewTree implements vscode.TreeDataProvider<Row> {
       context: 'offered',
       children: () => models.models.map((model) => ({ label: model.name, icon: 'hubot', tooltip: model.tooltip ?? model.name })),
     }
+  }
+}
+
+interface Lender<Item> {
+  readonly enabled: boolean
+  readonly items: readonly Item[]
+}
+
+/** The row that says whether models or tools are lent, with one row below it for each. */
+function lendingRow<Item>(what: 'Models' | 'Tools', lender: Lender<Item>, rowOf: (item: Item) => Row): Row {
+  const kind = what.toLowerCase()
+  if (!lender.enabled)
+    return {
+      label: `${what} are not lent`,
+      description: 'click to lend',
+      tooltip: `Clients of the gateway cannot use the editor’s ${kind}.`,
+      icon: 'circle-slash',
+      context: `${kind}-off`,
+      command: { command: `toolgate.lend${what}`, title: 'Lend' },
+    }
+  return {
+    label: `Lending ${plural(lender.items.length, kind.slice(0, -1))}`,
+    icon: what === 'Models' ? 'broadcast' : 'tools',
+    color: 'charts.green',
+    context: `${kind}-on`,
+    children: () => lender.items.map(rowOf),
   }
 }
 
