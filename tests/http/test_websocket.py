@@ -406,3 +406,19 @@ async def test_frames_sent_before_the_handshake_is_answered_are_not_taken_for_me
         async with asyncio.timeout(30):
             received = await caller.reader.read()
         assert b"response.created" not in received
+
+
+async def test_a_server_that_must_end_while_a_socket_closes_finishes_its_response(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with websocket_server(drain_seconds=30) as server, HttpConnection(server.url) as caller:
+        wire = Wire(caller)
+        assert await wire.shake(server, path="/bridge") == 101
+        assert (await wire.next())[0] == TEXT
+        server.listener.drain()
+        closing = asyncio.create_task(server.listener.close())
+        assert (await wire.next())[0] == CLOSE  # which this client does not answer
+        server.listener.drain()
+        await closing
+        assert await wire.reader.read() == b""
+    assert caplog.text == ""

@@ -74,6 +74,7 @@ class Site:
                 services.state,
                 services.pubsub,
                 RunForker(responses, services.responses, services.records.timelines.store, services.state),
+                lambda: services.draining,
             ).endpoints(),
             *StatusEndpoint(config, router, services.keys.authenticator, services.local_state).endpoints(),
             *(tools.endpoints() if tools else []),

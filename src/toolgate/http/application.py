@@ -128,6 +128,8 @@ class Application:
                 record.note_client_left()
             else:
                 await self._send_error(exchange, record, record.end_error())
+                if not exchange.response.complete:  # it was cut off, and the connection must be closed
+                    raise
         except Exception as error:  # noqa: BLE001  # the HTTP edge: the client gets an error, the log the traceback
             self._telemetry.crashed(record, error)
             await self._send_error(

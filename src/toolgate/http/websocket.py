@@ -212,19 +212,21 @@ class WebSocket:
 
     async def close(self, code: int = NORMAL, reason: str = "") -> None:
         """Send a close frame, wait a moment for the client's, and close."""
-        if not self.gone and not self._closing:
-            self._closing = True
-            self._parser.send_close(code, reason.encode()[:_REASON_BYTES].decode(errors="ignore"))
-            self._flush()
-            with suppress(TimeoutError):  # the client does not even read
-                async with asyncio.timeout(self._timeouts.close):
-                    while not self.gone:
-                        self._changed.clear()
-                        await self._changed.wait()
-        self.gone = True
-        self._timer.cancel()
-        if not self._response.complete:
-            self._response.finish()
+        try:
+            if not self.gone and not self._closing:
+                self._closing = True
+                self._parser.send_close(code, reason.encode()[:_REASON_BYTES].decode(errors="ignore"))
+                self._flush()
+                with suppress(TimeoutError):  # the client does not even read
+                    async with asyncio.timeout(self._timeouts.close):
+                        while not self.gone:
+                            self._changed.clear()
+                            await self._changed.wait()
+        finally:  # also if the task is cancelled meanwhile
+            self.gone = True
+            self._timer.cancel()
+            if not self._response.complete:
+                self._response.finish()
 
     def feed(self, data: bytes) -> None:
         """Receive bytes, and parse as many frames as one turn of the loop may handle."""

@@ -54,6 +54,26 @@ async def test_a_key_follows_a_bounded_number_of_runs_at_a_time(runs: Runs) -> N
     await runs.post(f"/v1/runs/{id}/cancel", {})
 
 
+async def test_a_server_that_shuts_down_ends_the_streams_of_followers(runs: Runs) -> None:
+    release = asyncio.Event()
+
+    async def held(arguments: object) -> str:
+        await release.wait()
+        return "written"
+
+    runs.write.give = held
+    runs.work.play([call()], "Done.")
+    id = await runs.background()
+    headers = {"authorization": "Bearer ann-key"}
+    async with asyncio.timeout(60), runs.client.stream("GET", f"/v1/runs/{id}?stream=true", headers=headers) as stream:
+        runs.work.gate.drain()
+        text = "".join([line async for line in stream.aiter_lines()])
+    assert "event: error" in text
+    assert '"code":"overloaded"' in text
+    release.set()
+    await runs.until(id, "completed")
+
+
 def test_a_timeline_shows_a_bounded_number_of_characters() -> None:
     calls = [CallEntry(1, f"call_{number}", "read", 1.0) for number in range(2000)]
     texts = {one.call: "x" * MOST_TEXT for one in calls}

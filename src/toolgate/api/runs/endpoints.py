@@ -5,7 +5,7 @@ response can read it, here as elsewhere.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Any, get_args
@@ -17,7 +17,7 @@ from toolgate.api.responses.state import ResponsesState
 from toolgate.api.runs.followers import FollowedRun, RunFollowers
 from toolgate.api.runs.fork import RunForker, read_fork
 from toolgate.api.runs.run_object import NO_CONTENT, RunContent, content_of, run_object, timeline_object
-from toolgate.conversation.errors import Conflict, InvalidRequest, NotFound, Overloaded
+from toolgate.conversation.errors import Conflict, InvalidRequest, NotFound, Overloaded, ToolgateError
 from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
 from toolgate.engine.json_thread import run_in_thread
 from toolgate.http.application import Endpoint, Request
@@ -49,7 +49,9 @@ class RunEndpoints:
         state: ResponsesState,
         pubsub: PubSub,
         forker: RunForker,
+        is_draining: Callable[[], bool] = lambda: False,
     ) -> None:
+        """While `is_draining`, no run is followed."""
         self._timelines = timelines
         self._runs = timelines.store
         self._writer = writer
@@ -57,6 +59,7 @@ class RunEndpoints:
         self._state = state
         self._pubsub = pubsub
         self._forker = forker
+        self._is_draining = is_draining
         self._followers = RunFollowers()
 
     def endpoints(self) -> list[Endpoint]:
@@ -103,10 +106,14 @@ class RunEndpoints:
         except asyncio.CancelledError:
             if exchange.client_left:
                 raise
-            error = call.record.cancelled_with or Overloaded("The server is shutting down.", retry_after=1)
-            call.record.note_error(error)
-            await exchange.write(b"event: error\ndata: %b\n\n" % OPENAI_CHAT.server.encode_error(error))
+            await self._send_error(call, call.record.cancelled_with or _shutting_down())
+        except ToolgateError as error:
+            await self._send_error(call, error)
         await exchange.end()
+
+    async def _send_error(self, call: Request, error: ToolgateError) -> None:
+        call.record.note_error(error)
+        await call.exchange.write(b"event: error\ndata: %b\n\n" % OPENAI_CHAT.server.encode_error(error))
 
     async def cancel(self, call: Request) -> None:
         """Cancel a run on whichever node makes it, and return it when it has ended."""
@@ -163,6 +170,8 @@ class RunEndpoints:
                     yield _PING
                 if now.is_over:
                     break
+                if self._is_draining():  # the client can follow the run on another node
+                    raise _shutting_down()
                 await asyncio.sleep(_EVENT_SECONDS)
                 await wait_for(changed, _LOOK_SECONDS)
         yield _END
@@ -213,6 +222,10 @@ class RunEndpoints:
         """Write what this process has recorded, so that a client finds what it has just made."""
         self._timelines.flush()
         await self._writer.flush()
+
+
+def _shutting_down() -> Overloaded:
+    return Overloaded("The server is shutting down.", retry_after=1)
 
 
 def _content(output: Sequence[Any], entries: Sequence[TimelineEntry]) -> RunContent:
