@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.api.http_client import CLIENTS, HttpConnection, body
+from tests.api.http_client import CLIENTS, PATHS, HttpConnection, body
 from tests.app.nodes import running_redis
 from tests.bridge.gateway import WEATHER, ask, gateway
 from tests.bridge.scripted_editor import (
@@ -167,11 +167,12 @@ async def test_the_death_of_a_node_is_noticed_and_its_window_joins_another(tmp_p
         async with gateway(redis=Secret(redis.url), models=(mine,)) as far:
             async with editor(node.url, id="same", script=script) as window:
                 await lists(far, "gpt-4o")
-                asking = asyncio.ensure_future(ask(far, "openai_chat", "mine", True))
-                await window.received("ask")
-                node.process.kill()
-                answer = await asking
-                assert (answer.text, "in mid-answer" in answer.raw) == ("Once", True)
+                async with far.stream("POST", PATHS["openai_chat"], json=body("openai_chat", "mine", True)) as answer:
+                    lines = answer.aiter_lines()
+                    while "Once" not in await anext(lines):
+                        pass
+                    node.process.kill()
+                    assert "in mid-answer" in "".join([line async for line in lines])
                 await window.closed()
             refused = await ask(far, "openai_chat", "mine", False)
             assert (refused.status, "no_editor" in refused.raw) == (503, True)

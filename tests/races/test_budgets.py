@@ -35,11 +35,12 @@ def dear(request: ModelRequest) -> ModelResponse:
 async def book(pair: Pair, key: str) -> tuple[float, int]:
     """What a key has spent, and how many holds it has."""
     database = Database(pair.storage)
-    amount = "SELECT coalesce(max(amount), 0) FROM spending WHERE key = ? AND period = 'ever'"
     holds = "SELECT count(*) FROM budget_holds WHERE key = ?"
-    found = await database.read(lambda db: [db.execute(text, (key,)).fetchone()[0] for text in (amount, holds)])
+    amount = "SELECT coalesce(max(amount), 0) FROM spending WHERE key = ? AND period = 'ever'"
+    # The holds first: PostgreSQL may settle them between the two, and then the amount must be the one afterwards.
+    found = await database.read(lambda db: [db.execute(text, (key,)).fetchone()[0] for text in (holds, amount)])
     await database.aclose()
-    return found[0], found[1]
+    return found[1], found[0]
 
 
 async def settled(pair: Pair, key: str) -> float:
