@@ -1,6 +1,7 @@
 """Timelines show what runs did, across attempts and nodes, and cost nothing that grows without bound (spec: E8, D3)."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -94,6 +95,20 @@ def test_what_was_finished_but_not_written_in_time_is_added(stored: tuple[Timeli
     assert outcomes(run) == [(1, None, "tool_calls"), (1, "call_1", "completed")]
     run.step_started([])
     assert outcomes(run)[-1] == (2, None, "running")
+
+
+def test_what_was_finished_is_added_in_time_that_grows_with_the_number_of_calls() -> None:
+    def seconds(count: int) -> float:
+        calls = tuple([call(number) for number in range(count)])
+        results = tuple([ToolResult(f"call_{number}", (Text("ok"),)) for number in range(count)])
+        times = []
+        for _ in range(3):
+            run, before = timeline(), time.thread_time()
+            run.reconcile([Message("assistant", calls), Message("tool", results)])
+            times.append(time.thread_time() - before)
+        return min(times)
+
+    assert seconds(1900) < 8 * seconds(475)
 
 
 def test_the_steps_of_a_fork_are_counted_after_the_copied_ones() -> None:

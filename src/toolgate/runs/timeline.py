@@ -104,6 +104,7 @@ class RunTimeline:
         self._tools: dict[str, None] = dict.fromkeys(msgspec.json.decode(record.tools) if record.tools else ())
         self._input, self._output = record.input_tokens, record.output_tokens
         self._offered: tuple[str, ...] | None = None
+        self._places = {one.call: place for place, one in enumerate(self.entries) if isinstance(one, CallEntry)}
         self._interrupted_step = self._close_open()
 
     @property
@@ -175,7 +176,7 @@ class RunTimeline:
 
     def call_waiting(self, call: str, approval: str) -> None:
         """Record that a call waits for a person."""
-        place = self._find(lambda one: isinstance(one, CallEntry) and one.call == call)
+        place = self._places.get(call)
         if place is not None:
             entry = self.entries[place]
             assert isinstance(entry, CallEntry)
@@ -195,7 +196,7 @@ class RunTimeline:
 
     def call_ended(self, call: str, outcome: CallOutcome, source: str | None = None) -> None:
         """Record how a call ended; the first outcome counts, which is the most exact one."""
-        place = self._find(lambda one: isinstance(one, CallEntry) and one.call == call)
+        place = self._places.get(call)
         if place is None:
             return
         entry = self.entries[place]
@@ -227,7 +228,7 @@ class RunTimeline:
         self._interrupted_step = self._step >= first + len(steps)
 
     def _reconcile_call(self, step: int, call: ToolCall, result: ToolResult | None, now: float) -> None:
-        place = self._find(lambda one: isinstance(one, CallEntry) and one.call == call.id)
+        place = self._places.get(call.id)
         if result is None:
             return
         outcome: CallOutcome = "failed" if result.is_error else "completed"
@@ -274,7 +275,8 @@ class RunTimeline:
         return interrupted
 
     def _waiting(self, call: str) -> int | None:
-        return self._find(lambda one: isinstance(one, CallEntry) and one.call == call and one.outcome == "waiting")
+        place = self._places.get(call)
+        return None if place is None or not _waits(self.entries[place]) else place
 
     def _find(self, fits: Callable[[TimelineEntry], bool]) -> int | None:
         """Return the place of the last entry that fits."""
@@ -286,6 +288,8 @@ class RunTimeline:
     def _add(self, entry: TimelineEntry) -> None:
         if len(self.entries) < MOST_ENTRIES:
             self.entries.append(entry)
+            if isinstance(entry, CallEntry):
+                self._places[entry.call] = len(self.entries) - 1
             self._changed(len(self.entries) - 1)
         else:
             self._changed(None)

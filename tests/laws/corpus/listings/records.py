@@ -14,6 +14,10 @@ PATHS = (
     "/api/tags",
     "/metrics",
     "/openapi.json",
+    "/v1/runs",
+    "/v1/requests",
+    "/v1/status",
+    "/v1/bridge",
 )
 VARIANTS = PATHS
 
