@@ -235,6 +235,7 @@ class TestServe:
                 assert (
                     "I only repeat what you say: Hello" in json.loads(tried.stdout)["choices"][0]["message"]["content"]
                 )
+                assert f"chat --url http://127.0.0.1:{closed_port} --model echo" in server.stderr.readline()
                 assert _models(closed_port, "first-key") == ["echo"]
                 config.write_text("keys: [{name: b, key: second-key}]\nlog: {format: json}")
                 _read_until(server.stderr, '"reloaded"')

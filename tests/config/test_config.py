@@ -154,6 +154,7 @@ class TestMistakes:
             ("server: {prot: 1}", "server.prot: is not a setting; did you mean port?"),
             ("upstream: {}", "upstream: is not a setting; did you mean upstreams?"),
             ("Server: {}", "Server: is not a setting; did you mean server?"),
+            ("approvals: {}", "approvals: is not a setting; did you mean tools.approvals?"),
             ("server: {limits: {body: 1}}", "server.limits.body: is not a setting; did you mean body_bytes?"),
             ("server: {port: 70000}", "server.port: must be a whole number <= 65535"),
             ("server: {port: 1.5}", "server.port: must be a whole number, not a number"),

@@ -3,6 +3,7 @@
 import gc
 import json
 import shlex
+import shutil
 import sys
 from importlib.util import find_spec
 
@@ -64,6 +65,7 @@ def print_banner(url: str, config: Config) -> None:
         f"Open {url}/console/ in a browser.",
         "Try this next:",
         f"  curl -s {url}/v1/chat/completions{key} -H 'content-type: application/json' -d {body}",
+        f"  {'toolgate' if shutil.which('toolgate') else sys.argv[0]} chat --url {url} --model {shlex.quote(model)}",
     ]
     sys.stderr.write("\n".join(lines) + "\n")
 

@@ -58,7 +58,8 @@ def probe(upstream: UpstreamConfig) -> ProbeResult:
         return ProbeResult(False, str(error))
     took = (time.perf_counter() - started) * 1000
     lists = [value for value in answer.values() if isinstance(value, list)] if isinstance(answer, dict) else []
-    return ProbeResult(True, f"{len(lists[0]) if lists else 0} models, {took:.0f} ms")
+    count = len(lists[0]) if lists else 0
+    return ProbeResult(True, f"{count} {'model' if count == 1 else 'models'}, {took:.0f} ms")
 
 
 def get_json(url: str, headers: Mapping[str, str], seconds: float = SECONDS) -> Any:

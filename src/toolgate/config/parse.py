@@ -146,7 +146,9 @@ class _Reader:
         for name, inner in value.items():
             if name not in kinds:
                 near = nearest(str(name), kinds)
-                message = f"is not a setting; {suggestion(str(name), kinds)}"
+                inside = [f"{outer}.{name}" for outer, kind in kinds.items() if name in _setting_names(kind)]
+                meant = suggestion(str(name), kinds) if near or not inside else f"did you mean {inside[0]}?"
+                message = f"is not a setting; {meant}"
                 self._problems.refuse(field_path(path, str(name)), message, near and field_path(path, near))
             elif inner is not None:
                 read = self.read(kinds[name], inner, field_path(path, name))
@@ -223,6 +225,13 @@ def unwrap(kind: Any) -> tuple[Any, PartialOverrides | None]:
         choices = [choice for choice in get_args(kind) if choice is not NoneType]
         kind = choices[0] if len(choices) == 1 else kind
     return kind, partial
+
+
+def _setting_names(kind: Any) -> set[str]:
+    """Return the names of the settings in a section; other types have none."""
+    bare, _ = unwrap(kind)
+    is_section = isinstance(bare, type) and issubclass(bare, Struct)
+    return {field.name for field in msgspec.structs.fields(bare)} if is_section else set()
 
 
 def _placeholder(kind: Any) -> Any:
