@@ -67,10 +67,10 @@ class FakeEnginePool:
     def start(self) -> None:
         pass
 
-    async def enter(self) -> EngineLease:
+    async def lease(self) -> EngineLease:
         if self.failure is not None:
             raise self.failure
-        return EngineLease(self.engine, (await self.queue.enter()).leave)
+        return EngineLease(self.engine, (await self.queue.acquire()).release)
 
     async def aclose(self) -> None:
         pass
@@ -104,7 +104,7 @@ def prompt(text: str) -> frames.GenerateFrame:
 
 async def generated(lease: EngineLease, text: str) -> str:
     written = ""
-    async for report in lease.engine.generate(prompt(text), lease.leave):
+    async for report in lease.engine.generate(prompt(text), lease.release):
         written += report.text if isinstance(report, frames.GeneratedTextFrame) else ""
     return written
 
@@ -113,8 +113,8 @@ async def test_workers_get_the_engine_one_after_the_other() -> None:
     pool = FakeEnginePool()
     share = EngineLeases(pool)
     one, two = Worker(share), Worker(share)
-    first = await one.engines.enter()
-    waiting = asyncio.create_task(two.engines.enter())
+    first = await one.engines.lease()
+    waiting = asyncio.create_task(two.engines.lease())
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert not waiting.done()
@@ -127,25 +127,25 @@ async def test_a_cancelled_generation_leaves_the_engine_to_the_next_worker() -> 
     pool = FakeEnginePool()
     share = EngineLeases(pool)
     one, two = Worker(share), Worker(share)
-    lease = await one.engines.enter()
-    generation = lease.engine.generate(prompt("wait"), lease.leave)
+    lease = await one.engines.lease()
+    generation = lease.engine.generate(prompt("wait"), lease.release)
     async for _ in generation:
         break
     generation.cancel()
     assert pool.engine.cancelled == 1
-    assert await generated(await two.engines.enter(), "x") == "You said x"
+    assert await generated(await two.engines.lease(), "x") == "You said x"
 
 
 async def test_a_dead_worker_leaves_the_engine_to_the_others() -> None:
     pool = FakeEnginePool()
     share = EngineLeases(pool)
     one, two = Worker(share), Worker(share)
-    lease = await one.engines.enter()
-    lease.engine.generate(prompt("wait"), lease.leave)
-    also = asyncio.create_task(one.engines.enter())
+    lease = await one.engines.lease()
+    lease.engine.generate(prompt("wait"), lease.release)
+    also = asyncio.create_task(one.engines.lease())
     await asyncio.sleep(0)
     share.worker_ended(one)
-    assert await generated(await two.engines.enter(), "x") == "You said x"
+    assert await generated(await two.engines.lease(), "x") == "You said x"
     assert pool.engine.cancelled == 1
     also.cancel()
 
@@ -154,24 +154,24 @@ async def test_errors_of_the_engine_reach_the_worker_that_leases_it() -> None:
     pool = FakeEnginePool(places=0)
     share = EngineLeases(pool)
     one, two = Worker(share), Worker(share)
-    lease = await one.engines.enter()
+    lease = await one.engines.lease()
     with pytest.raises(Overloaded, match="queue is full") as full:
-        await two.engines.enter()
+        await two.engines.lease()
     assert full.value.retry_after
     with pytest.raises(EngineFault, match="has died"):
         await generated(lease, "die")
-    lease.leave()
+    lease.release()
     pool.failure = UpstreamUnavailable("There are no weights.", status=503)
     with pytest.raises(UpstreamUnavailable, match="no weights"):
-        await two.engines.enter()
+        await two.engines.lease()
 
 
 async def test_all_waiting_requests_fail_when_the_supervisor_is_gone() -> None:
     one = Worker(EngineLeases(FakeEnginePool(places=1)))
-    lease = await one.engines.enter()
-    waiting = asyncio.create_task(one.engines.enter())
+    lease = await one.engines.lease()
+    waiting = asyncio.create_task(one.engines.lease())
     await asyncio.sleep(0)
-    generation = lease.engine.generate(prompt("wait"), lease.leave)
+    generation = lease.engine.generate(prompt("wait"), lease.release)
     one.supervisor.lose(one)
     with pytest.raises(UpstreamUnavailable):
         await waiting

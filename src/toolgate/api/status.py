@@ -55,7 +55,8 @@ class StatusEndpoint:
     async def show(self, call: Request) -> None:
         """Describe the server: version, models, the state of the local model, the caller and the base URLs."""
         caller, config = call.caller, self._config
-        url = _base_url(call)
+        scheme = "https" if call.exchange.header(b"x-forwarded-proto") == "https" else "http"
+        url = f"{scheme}://{call.exchange.header(b'host') or 'localhost'}"
         body = {
             "object": "status",
             "version": __version__,
@@ -82,9 +83,3 @@ def _local_state(state: LocalModelProgress | None) -> dict[str, Any]:
     if state is None:
         return {"state": "off", "percent": None, "message": "The configuration does not use the embedded model."}
     return {"state": _STATES.get(state.phase, state.phase), "percent": state.percent, "message": state.message}
-
-
-def _base_url(call: Request) -> str:
-    """Return the address at which the caller reached the server, also through a proxy that says so."""
-    scheme = "https" if call.exchange.header(b"x-forwarded-proto") == "https" else "http"
-    return f"{scheme}://{call.exchange.header(b'host') or 'localhost'}"

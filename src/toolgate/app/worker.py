@@ -44,7 +44,14 @@ def main() -> None:
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(BAD_CONFIG)
-    _end_with_supervisor(start.lifeline, config.server.drain_seconds + _GRACE_SECONDS)
+
+    def end_with_supervisor() -> None:
+        os.read(start.lifeline, 1)  # returns when the supervisor has died: the kernel closes its end of the pipe
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(config.server.drain_seconds + _GRACE_SECONDS)
+        os._exit(1)
+
+    threading.Thread(target=end_with_supervisor, daemon=True, name="lifeline").start()
     sys.exit(uvloop.run(_serve(start, config, path, digest_of(text or b""))))
 
 
@@ -152,18 +159,6 @@ class WorkerServer:
             await asyncio.wait({before})
         if self._sockets[place].fileno() >= 0:  # closed sockets mean that this worker is about to end
             await self._listener.cover(place, self._sockets[place].dup() if begin else None)
-
-
-def _end_with_supervisor(lifeline: int, grace: float) -> None:
-    """End this process when the supervisor's end of the lifeline is closed, as the kernel does when it dies."""
-
-    def wait_and_end() -> None:
-        os.read(lifeline, 1)
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(grace)
-        os._exit(1)
-
-    threading.Thread(target=wait_and_end, daemon=True, name="lifeline").start()
 
 
 if __name__ == "__main__":

@@ -200,7 +200,7 @@ def check_weights(config: Config) -> Iterator[DoctorFinding]:
         else:
             yield problem("local model", f"{path} does not exist", "Change `embedded.model`.")
         return
-    held = {one.name: one for one in WeightsCache(folder).held()}
+    held = {one.name: one for one in WeightsCache(folder).entries()}
     if chosen in held:
         yield ok("local model", f"{chosen}, {held[chosen].size / 1e9:.1f} GB in {folder}")
         return

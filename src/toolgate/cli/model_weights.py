@@ -70,7 +70,7 @@ def listed(folder: Folder = None) -> None:
     from toolgate.upstreams.local.weights_catalog import KNOWN
 
     cache = _cache(folder)
-    here = {held.name: held for held in cache.held()}
+    here = {held.name: held for held in cache.entries()}
     rows = [
         (one.name, _size(one.size), one.license, "yes" if one.name in here else "no", one.title)
         for one in KNOWN.values()

@@ -139,7 +139,13 @@ class Listener:
         await self._wait_closed(self._linger_seconds, self._hurried if self._retiring else self._forced)
         await self._finish(self._drain_seconds, with_last_requests=True)
         await self._cancel_requests()
-        await self._stop_app()
+        # A second signal must end the server even if the application does not stop.
+        stopping = asyncio.ensure_future(self._lifespan.shutdown())
+        forced = asyncio.ensure_future(self._forced.wait())
+        await asyncio.wait({stopping, forced}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({stopping}, timeout=_FORCED_SECONDS)
+        stopping.cancel()
+        forced.cancel()
         if self._date_timer is not None:
             self._date_timer.cancel()
         self._socket.close()
@@ -171,15 +177,6 @@ class Listener:
         for connection in self.connections():
             connection.transport.abort()
         await asyncio.sleep(0)  # `connection_lost` is called in the next round of the loop
-
-    async def _stop_app(self) -> None:
-        """Stop the application, but wait only a moment for it when it has to end at once."""
-        stopping = asyncio.ensure_future(self._lifespan.shutdown())
-        forced = asyncio.ensure_future(self._forced.wait())
-        await asyncio.wait({stopping, forced}, return_when=asyncio.FIRST_COMPLETED)
-        await asyncio.wait({stopping}, timeout=_FORCED_SECONDS)
-        stopping.cancel()
-        forced.cancel()
 
     async def _wait_closed(self, seconds: float, stop: asyncio.Event) -> None:
         """Wait until every connection is closed, the time is over or `stop` is set."""

@@ -156,25 +156,22 @@ class HttpProtocol(asyncio.Protocol):
     def eof_received(self) -> bool:
         """Keep a half-closed connection while an HTTP/1.1 client waits for a response."""
         try:
-            return self._keep_half_closed()
+            running = self._running
+            if running is not None and running.more_body:
+                self._reject(InvalidRequest("The body ended before its announced length.", code="incomplete_body"))
+                return False
+            if running is None or running.http_version != "1.1" or self._upgraded is not None:
+                return False
+            if not self._pipeline.requests and not self._pipeline.held and self._queued_error is None:
+                running.keep_alive = False
+            now = self.loop.time()
+            self._half_close = HalfClose(self.transport, running, now)
+            self._deadlines.check_seconds = CHECK_SECONDS
+            self._deadlines.arm(now)
+            return True
         except Exception as error:  # noqa: BLE001  # the HTTP edge
             self.abort(error)
             return False
-
-    def _keep_half_closed(self) -> bool:
-        running = self._running
-        if running is not None and running.more_body:
-            self._reject(InvalidRequest("The body ended before its announced length.", code="incomplete_body"))
-            return False
-        if running is None or running.http_version != "1.1" or self._upgraded is not None:
-            return False
-        if not self._pipeline.requests and not self._pipeline.held and self._queued_error is None:
-            running.keep_alive = False
-        now = self.loop.time()
-        self._half_close = HalfClose(self.transport, running, now)
-        self._deadlines.check_seconds = CHECK_SECONDS
-        self._deadlines.arm(now)
-        return True
 
     def drain(self) -> None:
         """Close after the running request, or after the next one if the running one's head is sent already."""

@@ -20,7 +20,7 @@ _SEPARATOR = b" "
 
 
 class RedisBus:
-    """One process's connection; `lost` is called with None when Redis is away, because nobody can be reached then."""
+    """One process's connection; `lost` is called with None when Redis is away, because no process can be reached then."""
 
     heartbeat = True
 

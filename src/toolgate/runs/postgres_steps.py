@@ -51,15 +51,11 @@ class DbosPostgresEngine:
         while True:
             try:
                 connection = dialect.connect(*args, **parameters)
-                _set_timeout(connection)
+                cursor = connection.cursor()
+                cursor.execute(f"SET idle_in_transaction_session_timeout = {_IDLE_TRANSACTION_MS}")
+                cursor.close()
+                connection.commit()  # the pool rolls back what is not committed
                 return connection
             except dialect.loaded_dbapi.OperationalError:
                 if not self._ready or self._stopped.wait(self._retry_seconds):
                     raise
-
-
-def _set_timeout(connection: DBAPIConnection) -> None:
-    cursor = connection.cursor()
-    cursor.execute(f"SET idle_in_transaction_session_timeout = {_IDLE_TRANSACTION_MS}")
-    cursor.close()
-    connection.commit()  # the pool rolls back what is not committed

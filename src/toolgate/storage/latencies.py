@@ -5,9 +5,9 @@ however many requests there were.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import log2
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
@@ -66,7 +66,15 @@ class LatencyStore:
         values = tuple([value for _, value in conditions])
 
         def read(db: SqlConnection) -> list[LatencyCounts]:
-            return _grouped(names, db.execute(text, values).fetchall())
+            groups: defaultdict[tuple[str, ...], dict[str, Counter[int]]] = defaultdict(
+                lambda: {"total": Counter(), "first": Counter()}
+            )
+            for *group, kind, number, requests in db.execute(text, values).fetchall():
+                groups[tuple(group)][kind][int(number)] += int(requests)
+            return [
+                LatencyCounts(dict(zip(names, group, strict=True)), groups[group]["total"], groups[group]["first"])
+                for group in sorted(groups)
+            ]
 
         return await self._database.read(read)
 
@@ -84,15 +92,3 @@ def percentile(counts: Mapping[int, int], share: float) -> float | None:
         if left <= 0:
             return float(f"{2 ** (number / _PER_DOUBLING):.3g}")
     return None
-
-
-def _grouped(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[LatencyCounts]:
-    groups: defaultdict[tuple[str, ...], dict[str, Counter[int]]] = defaultdict(
-        lambda: {"total": Counter(), "first": Counter()}
-    )
-    for *group, kind, number, requests in rows:
-        groups[tuple(group)][kind][int(number)] += int(requests)
-    return [
-        LatencyCounts(dict(zip(names, group, strict=True)), groups[group]["total"], groups[group]["first"])
-        for group in sorted(groups)
-    ]

@@ -168,7 +168,9 @@ class PostgresEngine:
         try:
             yield connection
         finally:
-            self._checkin(connection)
+            connection.leave()
+            if not connection.closed:
+                self._idle.append(connection)
 
     def _checkout(self) -> PostgresConnection:
         while self._idle:
@@ -176,11 +178,6 @@ class PostgresEngine:
                 return connection
             connection.close()
         return self._connect()
-
-    def _checkin(self, connection: PostgresConnection) -> None:
-        connection.leave()
-        if not connection.closed:
-            self._idle.append(connection)
 
     def _connect(self) -> PostgresConnection:
         """Open a connection; while the server does not answer, one thread at a time tries, and the others fail at once."""

@@ -1,8 +1,8 @@
 """The built-in `echo` model, which needs no network, so that every endpoint works as soon as the server runs.
 
-It says what it is and repeats the user. Told `call get_weather {"city": "Paris"}` it calls that tool if it is on offer,
-several such lines make several calls, a line `then` puts what follows into a further round, and given the last results it
-reports them all. It exists to try out clients and tools.
+It introduces itself and repeats the user's message. A line `call get_weather {"city": "Paris"}` in the message makes it
+call that tool if it is offered; several such lines make several calls, and what follows a line `then` is called in the next
+round. After the last round it lists all results. It exists to try out clients and tools.
 """
 
 import re
@@ -57,9 +57,11 @@ class EchoStream:
 
 def respond(request: ModelRequest) -> ModelResponse:
     """Return echo's response to this request."""
-    last = _last_message(request.messages)
+    messages = request.messages
+    last = messages[-1] if messages else Message("user", ())
+    last = next((message for message in reversed(messages) if message.role == "user"), last)
     rounds, results = _rounds_since(request.messages)
-    if calls := _wanted_calls(last, rounds, request):
+    if calls := _requested_calls(last, rounds, request):
         parts: tuple[Part, ...] = tuple(calls)
     elif results:
         parts = (Text(_report(results)),)
@@ -67,12 +69,6 @@ def respond(request: ModelRequest) -> ModelResponse:
         parts = (Text(_repeat(last, request)),)
     usage = Usage(_count_words(message.parts for message in request.messages), _count_words([parts]), estimated=True)
     return ModelResponse(parts, "tool_calls" if isinstance(parts[0], ToolCall) else "stop", usage)
-
-
-def _last_message(messages: tuple[Message, ...]) -> Message:
-    """Return the user's last message, else the last of all, else an empty one."""
-    last = messages[-1] if messages else Message("user", ())
-    return next((message for message in reversed(messages) if message.role == "user"), last)
 
 
 def _rounds_since(messages: tuple[Message, ...]) -> tuple[int, list[ToolResult]]:
@@ -87,22 +83,18 @@ def _rounds_since(messages: tuple[Message, ...]) -> tuple[int, list[ToolResult]]
 
 
 def _report(results: list[ToolResult]) -> str:
-    lines = [f"{result.name or 'The tool'} {_outcome(result)}: {plain_text(result.content)}" for result in results]
-    return "\n".join(lines)
+    outcomes = [(result, "failed" if result.is_error else "returned") for result in results]
+    return "\n".join([f"{one.name or 'The tool'} {outcome}: {plain_text(one.content)}" for one, outcome in outcomes])
 
 
-def _outcome(result: ToolResult) -> str:
-    return "failed" if result.is_error else "returned"
-
-
-def _wanted_calls(message: Message, rounds: int, request: ModelRequest) -> list[ToolCall]:
+def _requested_calls(message: Message, rounds: int, request: ModelRequest) -> list[ToolCall]:
     """Return the calls that the last message demands in this round, of offered tools; a forced choice is called anyway."""
     offered = {tool.name for tool in request.tools if tool.kind != "hosted"}
     choice = request.tool_choice
     if not offered or (choice and choice.mode == "none") or message.role != "user":
         return []
-    wanted = _THEN.split(plain_text(message.parts))[rounds : rounds + 1]
-    found = [_instruction(line.rstrip()) for line in "".join(wanted).splitlines()]
+    this_round = _THEN.split(plain_text(message.parts))[rounds : rounds + 1]
+    found = [_instruction(line.rstrip()) for line in "".join(this_round).splitlines()]
     calls = [_call(*one) for one in found if one and one[0] in offered]
     if not calls and not rounds and choice and choice.mode == "required":
         name = choice.names[0] if choice.names else sorted(offered)[0]

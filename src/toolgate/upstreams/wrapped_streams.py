@@ -23,7 +23,7 @@ class WrappedStream:
         self.dialect = answer.dialect
         self.more_warnings: tuple[str, ...] = ()
         self.whole = answer.whole
-        self._answer = cast(RelayableStream, answer)  # nobody asks it to relay_stream unless `dialect` says that it can
+        self._answer = cast(RelayableStream, answer)  # `relay_stream` is called only if `dialect` shows that it can
 
     @property
     def warnings(self) -> tuple[str, ...]:

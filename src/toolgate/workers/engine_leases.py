@@ -40,7 +40,7 @@ class _WorkerLease:
         for generation in self.generations.values():
             generation.cancel()
         if self.granted is not None:
-            self.granted.leave()
+            self.granted.release()
 
 
 class EngineLeases:
@@ -82,7 +82,7 @@ class EngineLeases:
 
     async def _grant(self, worker: EngineClient, id: int, lease: _WorkerLease) -> None:
         try:
-            lease.granted = await self._engines.enter()
+            lease.granted = await self._engines.lease()
         except ToolgateError as error:
             self._leases.pop((worker, id), None)
             overloaded = isinstance(error, Overloaded)

@@ -32,8 +32,8 @@ class BorrowedEngine:
         self._command(structs.replace(order, id=id))
         return generation
 
-    def forget(self, id: int) -> None:
-        """Cancel a generation whose answer is not wanted any more."""
+    def cancel(self, id: int) -> None:
+        """Cancel a generation."""
         if self._generations.pop(id, None) is not None:
             self._command(frames.CancelGenerationFrame(id))
 
@@ -94,7 +94,7 @@ class BorrowedEnginePool:
     def start(self) -> None:
         """Do nothing: the supervisor starts the engine."""
 
-    async def enter(self) -> EngineLease:
+    async def lease(self) -> EngineLease:
         """Wait for the engine, behind the requests that all workers made before."""
         engine = BorrowedEngine(self._supervisor)
         try:

@@ -106,7 +106,7 @@ def test_a_result_has_the_same_mark_in_every_later_turn_and_another_for_another_
     history = [user("Weather in Rome?"), *called("get_weather", "{}", "sunny")]
     longer = [*history, Message("assistant", (Text("Sunny."),)), user("Sure?")]
     marks = [
-        tool_choice_plan.make(ModelRequest("local", tuple(messages)), 100, secret).talk.turns[0].used[0].mark
+        tool_choice_plan.make(ModelRequest("local", tuple(messages)), 100, secret).conversation.turns[0].used[0].mark
         for messages, secret in ((history, b"a"), (longer, b"a"), (history, b"b"))
     ]
     assert marks[0] == marks[1] != marks[2]

@@ -59,14 +59,14 @@ def test_a_schema_that_allows_any_field_stays_open() -> None:
 )
 def test_what_no_form_can_say_is_taken_out_and_known(field: dict[str, Any]) -> None:
     schema = {"type": "object", "properties": {"a": field}}
-    assert grammar.unheld(schema)
+    assert grammar.has_unsupported(schema)
     kept = form(next(grammar.arguments(schema)))["properties"]["a"]
     assert not {"$ref", "pattern"} & set(kept)
 
 
 def test_a_reference_within_the_schema_is_kept() -> None:
     schema = {"type": "object", "properties": {"a": {"$ref": "#/$defs/A"}}, "$defs": {"A": {"type": "integer"}}}
-    assert not grammar.unheld(schema)
+    assert not grammar.has_unsupported(schema)
     assert form(next(grammar.arguments(schema)))["properties"]["a"] == {"$ref": "#/$defs/A"}
 
 
@@ -77,50 +77,50 @@ def test_long_texts_keep_their_beginning_and_their_end() -> None:
 
 async def test_one_is_answered_at_a_time_in_the_order_in_which_they_came() -> None:
     line, order = RequestQueue(5, 10), []
-    first = await line.enter()
+    first = await line.acquire()
 
     async def come(name: str) -> None:
-        ticket = await line.enter()
+        ticket = await line.acquire()
         order.append(name)
-        ticket.leave()
+        ticket.release()
 
     async with asyncio.TaskGroup() as group:
         for name in "abc":
             group.create_task(come(name))
         await asyncio.sleep(0)
-        first.leave()
-        first.leave()
+        first.release()
+        first.release()
     assert order == ["a", "b", "c"]
-    (await line.enter()).leave()
+    (await line.acquire()).release()
 
 
 async def test_a_full_line_sends_people_away_and_says_how_long_it_is() -> None:
     line = RequestQueue(1, 10)
-    ticket = await line.enter()
-    waiting = asyncio.create_task(line.enter())
+    ticket = await line.acquire()
+    waiting = asyncio.create_task(line.acquire())
     await asyncio.sleep(0)
     with pytest.raises(Overloaded, match="1 requests wait already"):
-        await line.enter()
-    ticket.leave()
-    (await waiting).leave()
+        await line.acquire()
+    ticket.release()
+    (await waiting).release()
 
 
 async def test_who_waits_too_long_is_reported_how_many_were_before() -> None:
     line = RequestQueue(5, 0.01)
-    ticket = await line.enter()
+    ticket = await line.acquire()
     with pytest.raises(Overloaded, match="1 requests were still before this one") as sent_away:
-        await line.enter()
+        await line.acquire()
     assert (sent_away.value.status, line.waiting) == (503, 0)
-    ticket.leave()
+    ticket.release()
 
 
 async def test_who_leaves_the_line_as_their_turn_comes_lets_the_next_one_in() -> None:
     line = RequestQueue(5, 10)
-    ticket = await line.enter()
-    leaving, staying = asyncio.create_task(line.enter()), asyncio.create_task(line.enter())
+    ticket = await line.acquire()
+    leaving, staying = asyncio.create_task(line.acquire()), asyncio.create_task(line.acquire())
     await asyncio.sleep(0)
-    ticket.leave()
+    ticket.release()
     leaving.cancel()
-    (await staying).leave()
+    (await staying).release()
     with pytest.raises(asyncio.CancelledError):
         await leaving

@@ -384,18 +384,18 @@ async def test_while_a_peer_cannot_be_reached_it_is_tried_ever_more_seldom() -> 
     server.close()
     await server.wait_closed()
     peer = ReconnectingPeer("box", f"ws://127.0.0.1:{port}", limits=QUICK, environment={}, chance=lambda: 1.0)
-    rests = []
+    pauses = []
     for _ in range(8):
         with pytest.raises(UpstreamUnavailable, match="refused the connection"):
             await peer.connection()
         with pytest.raises(UpstreamUnavailable, match="left alone") as raised:
             await peer.connection()
-        rests.append(round(raised.value.retry_after or 0, 1))
-        peer._rest_until = 0.0
-    assert rests == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
+        pauses.append(round(raised.value.retry_after or 0, 1))
+        peer._paused_until = 0.0
+    assert pauses == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
 
 
-async def test_many_who_need_a_line_at_once_share_one_attempt() -> None:
+async def test_concurrent_requests_share_one_attempt_to_connect() -> None:
     opened = 0
 
     async def handler(connection: Any) -> None:

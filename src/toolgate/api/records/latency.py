@@ -48,7 +48,12 @@ class LatencyEndpoint:
             hour_of(time.time() - _DAY if since is None else since),
             None if until is None else hour_of(until),
         )
-        by = _read_by(query.get("by", "model"))
+        names = [name.strip() for name in query.get("by", "model").split(",") if name.strip()]
+        if not set(names) <= set(LATENCY_BY):
+            raise InvalidRequest(
+                "by may hold model, key and hour, with commas between.", param="by", code="invalid_value"
+            )
+        by = cast(list[LatencyBy], names)
         self._recorder.flush()
         await self._writer.flush()
         groups = await self._store.groups(by, wanted)
@@ -60,10 +65,3 @@ def _group(counts: LatencyCounts) -> dict[str, Any]:
     total = {name: percentile(counts.total, share) for name, share in _SHARES.items()}
     first = {f"first_token_{name}": percentile(counts.first, share) for name, share in _SHARES.items()}
     return {"object": "latency", **counts.names, "requests": sum(counts.total.values()), **total, **first}
-
-
-def _read_by(text: str) -> list[LatencyBy]:
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    if not set(names) <= set(LATENCY_BY):
-        raise InvalidRequest("by may hold model, key and hour, with commas between.", param="by", code="invalid_value")
-    return cast(list[LatencyBy], names)

@@ -177,7 +177,7 @@ class RequestEndpoints:
         def body() -> bytes:
             items = [request_object(one) for one in (found if to_older else reversed(found))]
             listed = list_page(items, limit, more=last is not None)
-            return encode(listed if last is None else {**listed, _edge(to_older): last})
+            return encode(listed if last is None else {**listed, "last_id" if to_older else "first_id": last})
 
         await call.exchange.respond(200, await run_in_thread(body))
 
@@ -208,11 +208,6 @@ def request_object(one: StoredRequest) -> dict[str, Any]:
         **{name: bool(fields[name]) for name in ("stream", "estimated")},
         **{name: msgspec.json.decode(text) if text else [] for name, text in lists.items()},
     }
-
-
-def _edge(to_older: bool) -> str:
-    """Return the name of the field with the id from which a list goes on."""
-    return "last_id" if to_older else "first_id"
 
 
 def _is_recorded(record: RequestRecord) -> bool:

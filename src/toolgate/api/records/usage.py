@@ -137,7 +137,12 @@ class UsageEndpoint:
         """Return what was used: `by` key, model and day or hour, `since` and `until`; an admin may name a `key`."""
         query, caller = read_query(call.exchange.query), call.caller
         key = query.get("key") if "admin" in caller.scopes else caller.name
-        by = _read_by(query.get("by", "key,model,day"))
+        names = [name.strip() for name in query.get("by", "key,model,day").split(",") if name.strip()]
+        if not set(names) <= set(BY):
+            raise InvalidRequest(f"by may hold {', '.join(BY)}, with commas between.", param="by", code="invalid_value")
+        if {"day", "hour"} <= set(names):
+            raise InvalidRequest("by may hold day or hour, not both.", param="by", code="invalid_value")
+        by = cast(list[By], names)
         read = _read_hour if "hour" in by else _read_day
         since, until = read(query, "since"), read(query, "until")
         self._recorder.flush()
@@ -145,15 +150,6 @@ class UsageEndpoint:
         rows = await self._store.sums(by, key=key or None, since=since, until=until)
         items: list[dict[str, Any]] = [{"object": "usage", **row} for row in rows]
         await call.exchange.respond(200, encode({"object": "list", "data": items}))
-
-
-def _read_by(text: str) -> list[By]:
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    if not set(names) <= set(BY):
-        raise InvalidRequest(f"by may hold {', '.join(BY)}, with commas between.", param="by", code="invalid_value")
-    if {"day", "hour"} <= set(names):
-        raise InvalidRequest("by may hold day or hour, not both.", param="by", code="invalid_value")
-    return cast(list[By], names)
 
 
 def _read_hour(query: dict[str, str], name: str) -> str | None:

@@ -99,23 +99,20 @@ class WriteQueue:
         try:
             while self._queue:
                 await self._pause(self._limits.linger)
-                await self._write_some()
+                batch = [self._queue.popleft() for _ in range(min(self._limits.at_once, len(self._queue)))]
+                unwritten = await self._write(batch)
+                if unwritten:
+                    self._log.warning("records wait", problem="the database is away")
+                while unwritten and not self._closing:
+                    self._hurry.clear()
+                    await self._pause(self._limits.retry)
+                    unwritten = await self._write(unwritten)
+                for one in unwritten:
+                    self.lose(one.kind, "the database was away until the end", one.records)
+                self._bytes -= sum([one.size for one in batch])
         finally:
             self._writing = None
             self._hurry.clear()
-
-    async def _write_some(self) -> None:
-        batch = [self._queue.popleft() for _ in range(min(self._limits.at_once, len(self._queue)))]
-        unwritten = await self._write(batch)
-        if unwritten:
-            self._log.warning("records wait", problem="the database is away")
-        while unwritten and not self._closing:
-            self._hurry.clear()
-            await self._pause(self._limits.retry)
-            unwritten = await self._write(unwritten)
-        for one in unwritten:
-            self.lose(one.kind, "the database was away until the end", one.records)
-        self._bytes -= sum([one.size for one in batch])
 
     async def _write(self, batch: Sequence[_Queued]) -> Sequence[_Queued]:
         """Write the batch; return what could not be written because the database is away."""

@@ -83,30 +83,24 @@ class ResponseWebSockets:
 
         async def connect(call: Request) -> None:
             """Open a WebSocket on which `response.create` events are answered with the events of their responses."""
-            self._check_limits(call, max_sockets, max_per_key)
-            await self._connect(call)
+            if not max_sockets:
+                raise upgrade_required(call.exchange, "WebSockets are turned off here: POST the request instead.")
+            if self._open[call.caller.name] >= max_per_key:
+                raise RateLimited(
+                    "This key has too many WebSockets open already.", code="too_many_websockets", retry_after=5
+                )
+            if self._open.total() >= max_sockets:
+                raise Overloaded("Too many WebSockets are open already.", code="too_many_websockets", retry_after=5)
+            owner, memory = call.caller.name, SocketMemory(self._unstored)
+            connection = ResponseWebSocket(call, self.timeouts, self._app, self.options, memory)
+            call.record.status = 101
+            self._open[owner] += 1
+            try:
+                await connection.serve()
+            finally:
+                self._open[owner] -= 1
 
         return [Endpoint("GET", PATH, connect, OPENAI_RESPONSES.server)]
-
-    async def _connect(self, call: Request) -> None:
-        owner, memory = call.caller.name, SocketMemory(self._unstored)
-        connection = ResponseWebSocket(call, self.timeouts, self._app, self.options, memory)
-        call.record.status = 101
-        self._open[owner] += 1
-        try:
-            await connection.serve()
-        finally:
-            self._open[owner] -= 1
-
-    def _check_limits(self, call: Request, max_sockets: int, max_per_key: int) -> None:
-        if not max_sockets:
-            raise upgrade_required(call.exchange, "WebSockets are turned off here: POST the request instead.")
-        if self._open[call.caller.name] >= max_per_key:
-            raise RateLimited(
-                "This key has too many WebSockets open already.", code="too_many_websockets", retry_after=5
-            )
-        if self._open.total() >= max_sockets:
-            raise Overloaded("Too many WebSockets are open already.", code="too_many_websockets", retry_after=5)
 
 
 class _Create(Struct, frozen=True):
@@ -154,7 +148,12 @@ class ResponseWebSocket:
                     self._receive(message)
                 if self._socket.must_wait:
                     await self._socket.drain_writes()
-            await self._close()
+            if self._socket.gone:
+                await self._stop()
+            closing = self._closing
+            if closing is not None and closing.announced:
+                self._send_error(closing.error)
+            await self._socket.close(closing.code if closing else NORMAL)
         except asyncio.CancelledError:
             await self._abort()
         finally:
@@ -162,14 +161,6 @@ class ResponseWebSocket:
             self._memory.clear()
             for exchange in self._running.values():  # none, unless this task is cancelled twice
                 exchange.leave()
-
-    async def _close(self) -> None:
-        if self._socket.gone:
-            await self._stop()
-        closing = self._closing
-        if closing is not None and closing.announced:
-            self._send_error(closing.error)
-        await self._socket.close(closing.code if closing else NORMAL)
 
     async def _abort(self) -> None:
         """End all responses and close: the key is not valid any more, or the server stops."""

@@ -135,14 +135,7 @@ class InputItemDecoder:
         self._turn.append(ToolCall(id, name, arguments, freeform=freeform, complete=complete, extra=own))
 
     def _result(self, fields: Fields) -> None:
-        call_id = self._call_of_result(fields)
-        content, name = read_output(fields), fields.text("name")
-        if name:
-            fields.rest["name"] = name  # kept in `extra`, too, for this dialect
-        self._append(Message("tool", (ToolResult(call_id, content, name=name),), own_extra(_own_fields(fields))))
-
-    def _call_of_result(self, fields: Fields) -> str:
-        """Return the id of the call that a result answers: some clients send the item's id instead, some none."""
+        # Some clients send the item's id in place of the call's, some none.
         named = fields.text("call_id") or ""
         if not named:
             waiting = [id for id, answered in self._calls.items() if not answered]
@@ -153,7 +146,10 @@ class InputItemDecoder:
             aliases = (self._calls_by_item.get(named), *call_ids_of(named))
             named = next((alias for alias in aliases if alias in self._calls), named) or named
         self._calls[named] = True
-        return named
+        content, name = read_output(fields), fields.text("name")
+        if name:
+            fields.rest["name"] = name  # kept in `extra`, too, for this dialect
+        self._append(Message("tool", (ToolResult(named, content, name=name),), own_extra(_own_fields(fields))))
 
     def _gateway_call(self, fields: Fields) -> None:
         """Decode a call that the gateway ran in an earlier answer, with its result."""

@@ -111,23 +111,20 @@ class LoginFile:
             logins.pop(name, None)
             if login is not None:
                 logins[name] = login
-            self._replace(logins)
+            # File tools refuse every file whose name begins with this one's and a dash.
+            temporary = self._path.with_name(f"{self._path.name}-{os.getpid()}")
+            temporary.unlink(missing_ok=True)
+            with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                file.write(msgspec.json.encode(logins))
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(self._path)
         finally:
             os.close(descriptor)
 
     def _open_lock(self, suffix: str) -> int:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         return os.open(self._path.with_name(f"{self._path.name}-lock{suffix}"), os.O_RDWR | os.O_CREAT, 0o600)
-
-    def _replace(self, logins: dict[str, StoredLogin]) -> None:
-        # File tools refuse every file whose name begins with this one's and a dash.
-        temporary = self._path.with_name(f"{self._path.name}-{os.getpid()}")
-        temporary.unlink(missing_ok=True)
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(msgspec.json.encode(logins))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self._path)
 
 
 def _try_lock(descriptor: int) -> bool:

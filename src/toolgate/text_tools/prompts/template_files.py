@@ -122,7 +122,12 @@ def read(path: Path) -> str:
 def parse(text: str, file: str) -> dict[str, TemplateSource]:
     """Parse the templates in the text of a file."""
     try:
-        _check_depth(text, file)
+        # The depth is checked before a tree is built, which the C library does by recursion without a limit.
+        depth = 0
+        for event in yaml.parse(text, Loader=_LOADER):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > _MAX_DEPTH:
+                raise PromptTemplateError(file, "the file must hold templates by name", line=event.start_mark.line + 1)
         tree = yaml.compose(text, Loader=_LOADER)  # a safe loader
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
@@ -134,15 +139,6 @@ def parse(text: str, file: str) -> dict[str, TemplateSource]:
     if not isinstance(tree, yaml.MappingNode):
         raise PromptTemplateError(file, "the file must hold templates by name", line=1)
     return {source.name: source for source in [_source(key, value, file) for key, value in tree.value]}
-
-
-def _check_depth(text: str, file: str) -> None:
-    """Refuse deep nesting before a tree is built, which the C library does by recursion without a limit."""
-    depth = 0
-    for event in yaml.parse(text, Loader=_LOADER):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > _MAX_DEPTH:
-            raise PromptTemplateError(file, "the file must hold templates by name", line=event.start_mark.line + 1)
 
 
 def _source(key: Any, value: Any, file: str) -> TemplateSource:

@@ -1,7 +1,7 @@
 """Find the control tokens of a vocabulary, and rewrite text so that it contains none.
 
-The runtime reads control tokens wherever they stand, so a user's text or a tool's result could end its own turn and begin
-another one. Which they are is said by the weights themselves. Reads the head of a GGUF file; knows no runtime.
+The runtime interprets control tokens anywhere in a prompt, so a user's text or a tool's result could end its own turn and
+begin another one. The weights list them. Reads the head of a GGUF file; knows no runtime.
 """
 
 import re
@@ -95,23 +95,23 @@ def _value(file: BinaryIO, kind: int) -> Any:
     if kind == _STRING:
         return _text(file)
     if kind != _ARRAY:
-        form = _NUMBERS[kind] if kind in _NUMBERS else _complain(f"a value of type {kind}")
+        form = _NUMBERS[kind] if kind in _NUMBERS else _reject(f"a value of type {kind}")
         return struct.unpack(form, file.read(struct.calcsize(form)))[0]
     inner, count = struct.unpack("<IQ", file.read(12))
     if count > _MOST_VALUES or inner == _ARRAY:
-        _complain("a list that is too long")
+        _reject("a list that is too long")
     if inner == _STRING:
         return [_text(file) for _ in range(count)]
-    form = _NUMBERS[inner] if inner in _NUMBERS else _complain(f"values of type {inner}")
+    form = _NUMBERS[inner] if inner in _NUMBERS else _reject(f"values of type {inner}")
     return list(struct.unpack(f"<{count}{form[1]}", file.read(count * struct.calcsize(form))))
 
 
 def _text(file: BinaryIO) -> str:
     (size,) = struct.unpack("<Q", file.read(8))
     if size > _LONGEST_STRING:
-        _complain("a text that is too long")
+        _reject("a text that is too long")
     return file.read(size).decode("utf-8", "replace")
 
 
-def _complain(what: str) -> str:
+def _reject(what: str) -> str:
     raise ValueError(f"it holds {what}")

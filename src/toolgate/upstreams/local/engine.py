@@ -1,8 +1,8 @@
 """The engine process: `python -m toolgate.upstreams.local.engine`, with messages on its standard input and output.
 
-It loads weights and answers one question at a time on the main thread, while another thread listens for cancellations.
-It ends when the gateway closes its end of the pipe, however the gateway came to its end.
-Only here is the runtime imported, and only here are its words known.
+It loads weights and generates one answer at a time on the main thread, while another thread reads cancellations.
+It ends when the gateway closes its end of the pipe, which the kernel does even if the gateway was killed.
+Only this file imports the runtime and knows its API.
 """
 
 import os
@@ -69,14 +69,14 @@ class LlamaEngine:
         self._orders: queue.SimpleQueue[frames.GenerateFrame] = queue.SimpleQueue()
         self._cancelled: set[int] = set()
         self._server: Any = None  # the runtime has no types
-        self._neutral = ControlTokenFilter(())
+        self._filter = ControlTokenFilter(())
 
     def load(self, order: frames.LoadFrame) -> None:
-        """Load the weights, or raise Unloadable."""
+        """Load the weights; WeightsNotLoadable if that fails."""
         began = time.monotonic()
         self._server = _load(order)
         try:
-            self._neutral = ControlTokenFilter(control_tokens(Path(order.path)))
+            self._filter = ControlTokenFilter(control_tokens(Path(order.path)))
         except UnreadableVocabulary as error:
             raise WeightsNotLoadable(f"{Path(order.path).name} cannot be used: {error}.") from None
         self._pipes.write(frames.EngineReadyFrame(time.monotonic() - began))
@@ -98,9 +98,9 @@ class LlamaEngine:
             writer = GenerationCallback(self._pipes, order, self._cancelled)
             try:
                 if order.id not in self._cancelled:
-                    self._server.handle_chat_completions(_body(order, self._neutral), writer)
+                    self._server.handle_chat_completions(_body(order, self._filter), writer)
                 report = writer.report
-            except (ValueError, RuntimeError, TypeError) as error:  # the runtime's words for a request it cannot take
+            except (ValueError, RuntimeError, TypeError) as error:  # what the runtime raises for a request it rejects
                 report = frames.GenerationFailedFrame(order.id, str(error)[:1000])
             self._pipes.write(report)
             self._cancelled.discard(order.id)
@@ -123,7 +123,11 @@ class GenerationCallback:
         if not isinstance(chunk, dict):
             return False
         if "error" in chunk:
-            self._failed = _failure(self._id, chunk["error"])
+            error = chunk["error"]
+            details = error if isinstance(error, dict) else {}
+            message = str(details.get("message") or error)[:1000]
+            prompt, context = details.get("n_prompt_tokens"), details.get("n_ctx")
+            self._failed = frames.GenerationFailedFrame(self._id, message, prompt, context)
             return True
         self._counts = chunk.get("timings") or self._counts
         if "prompt_progress" in chunk:
@@ -132,9 +136,11 @@ class GenerationCallback:
                 frames.PromptProgressFrame(self._id, progress.get("processed", 0), progress.get("total", 0))
             )
         for choice in chunk.get("choices") or ():
-            self._say(choice.get("delta", {}).get("content"))
-            if choice.get("finish_reason"):
-                self._end("length" if choice["finish_reason"] == "length" else "stop")
+            self._send_text(choice.get("delta", {}).get("content"))
+            if choice.get("finish_reason") and self._stops.found is None:
+                self._ending = "length" if choice["finish_reason"] == "length" else "stop"
+                if rest := self._stops.end():
+                    self._pipes.write(frames.GeneratedTextFrame(self._id, rest))
         return self._stops.found is not None or self._id in self._cancelled
 
     @property
@@ -152,33 +158,21 @@ class GenerationCallback:
             self._stops.found,
         )
 
-    def _say(self, text: str | None) -> None:
+    def _send_text(self, text: str | None) -> None:
         if text and (released := self._stops.feed(text)):
             self._pipes.write(frames.GeneratedTextFrame(self._id, released))
         if self._stops.found is not None:
             self._ending = "stop_sequence"
 
-    def _end(self, ending: frames.Ending) -> None:
-        if self._stops.found is None:
-            self._ending = ending
-            if rest := self._stops.end():
-                self._pipes.write(frames.GeneratedTextFrame(self._id, rest))
 
+def _body(order: frames.GenerateFrame, filter_text: ControlTokenFilter) -> dict[str, Any]:
+    """Return the request in the runtime's format; its timings have the exact token counts, also of a cancelled answer.
 
-def _failure(id: int, error: Any) -> frames.GenerationFailedFrame:
-    details = error if isinstance(error, dict) else {}
-    message = str(details.get("message") or error)[:1000]
-    return frames.GenerationFailedFrame(id, message, details.get("n_prompt_tokens"), details.get("n_ctx"))
-
-
-def _body(order: frames.GenerateFrame, neutral: ControlTokenFilter) -> dict[str, Any]:
-    """Return the runtime's own request; its timings have the exact token counts, also of a cut answer.
-
-    No content of a message holds a control token, whoever wrote it: the model's template alone begins and ends turns.
+    Control tokens are removed from the content of all messages, so that only the model's template begins and ends turns.
     """
     body: dict[str, Any] = {
         **order.sampling,
-        "messages": [{**message, "content": neutral(message["content"])} for message in order.messages],
+        "messages": [{**message, "content": filter_text(message["content"])} for message in order.messages],
         "max_tokens": order.max_tokens,
         "stream": True,
         "return_progress": True,
@@ -208,34 +202,29 @@ def _load(order: frames.LoadFrame) -> Any:
 
 def _parameters(runtime: Any, order: frames.LoadFrame) -> Any:
     """Return the runtime's settings: bounded memory, no copy of the file, and no access to the port that it opens."""
-    asked = runtime.CommonParams()
-    asked.model.path = order.path
-    asked.n_ctx = order.context
-    asked.n_batch = asked.n_ubatch = BATCH
-    asked.n_parallel = 1
-    asked.cache_ram_mib = order.cache
-    asked.load_mode = runtime.llama_load_mode(0)
-    asked.cpuparams.n_threads = asked.cpuparams_batch.n_threads = order.threads
-    asked.api_keys = [secrets.token_urlsafe(32)]
-    asked.cors_origins = ""
-    asked.ui = asked.endpoint_slots = asked.endpoint_props = asked.endpoint_metrics = False
-    asked.force_pure_content_parser = True  # what looks like a call in its text is text
-    asked.reasoning_format = runtime.common_reasoning_format.COMMON_REASONING_FORMAT_NONE
-    asked.verbosity = 1
-    return asked
-
-
-def _be_expendable() -> None:
-    """Have the kernel end this process before the server when memory runs out."""
-    with suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("500")
+    parameters = runtime.CommonParams()
+    parameters.model.path = order.path
+    parameters.n_ctx = order.context
+    parameters.n_batch = parameters.n_ubatch = BATCH
+    parameters.n_parallel = 1
+    parameters.cache_ram_mib = order.cache
+    parameters.load_mode = runtime.llama_load_mode(0)
+    parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = order.threads
+    parameters.api_keys = [secrets.token_urlsafe(32)]
+    parameters.cors_origins = ""
+    parameters.ui = parameters.endpoint_slots = parameters.endpoint_props = parameters.endpoint_metrics = False
+    parameters.force_pure_content_parser = True  # what looks like a call in its text is text
+    parameters.reasoning_format = runtime.common_reasoning_format.COMMON_REASONING_FORMAT_NONE
+    parameters.verbosity = 1
+    return parameters
 
 
 def main() -> None:
     """Run the engine until the server is gone."""
     os.environ["GOMP_SPINCOUNT"] = "1000"  # read when the runtime is loaded: spinning threads starve a busy machine
     pipes = EnginePipes()
-    _be_expendable()
+    with suppress(OSError):  # when memory runs out, the kernel ends this process before the server
+        Path("/proc/self/oom_score_adj").write_text("500")
     order = pipes.read()
     if not isinstance(order, frames.LoadFrame):
         return

@@ -37,7 +37,7 @@ class EngineLease(Struct, frozen=True):
     """The engine for one answer; it must be released, also more than once."""
 
     engine: GenerationEngine
-    leave: Callable[[], None]
+    release: Callable[[], None]
 
 
 class EnginePool(Protocol):
@@ -50,7 +50,7 @@ class EnginePool(Protocol):
     def start(self) -> None:
         """Start to download and load in the background."""
 
-    async def enter(self) -> EngineLease:
+    async def lease(self) -> EngineLease:
         """Return a lease of the engine, in the order of requests; Overloaded or UpstreamUnavailable if there is none."""
 
     async def aclose(self) -> None:
@@ -61,28 +61,28 @@ class OwnEnginePool:
     """The engine in a child process."""
 
     def __init__(self, options: EngineOptions, on_state: OnState = lambda state: None, fetch: Fetch = fetch) -> None:
-        self._keeper = EngineSupervisor(options, on_state, fetch)
-        self._line = RequestQueue(options.queue, options.wait)
+        self._supervisor = EngineSupervisor(options, on_state, fetch)
+        self._queue = RequestQueue(options.queue, options.wait)
 
     @property
     def state(self) -> LocalModelState:
         """The state of the model, and the length of its queue."""
-        return replace(self._keeper.state, waiting=self._line.waiting)
+        return replace(self._supervisor.state, waiting=self._queue.waiting)
 
     def start(self) -> None:
         """Start to download and load in the background."""
-        self._keeper.start()
+        self._supervisor.start()
 
-    async def enter(self) -> EngineLease:
+    async def lease(self) -> EngineLease:
         """Return a lease of the engine, in the order of requests."""
-        await self._keeper.engine()  # nobody stands in line for an engine that is not there
-        ticket = await self._line.enter()
+        await self._supervisor.engine()  # before queueing: while there is no engine, a turn would be of no use
+        ticket = await self._queue.acquire()
         try:
-            return EngineLease(await self._keeper.engine(), ticket.leave)
+            return EngineLease(await self._supervisor.engine(), ticket.release)
         except BaseException:
-            ticket.leave()
+            ticket.release()
             raise
 
     async def aclose(self) -> None:
         """End the engine and any download."""
-        await self._keeper.aclose()
+        await self._supervisor.aclose()

@@ -1,6 +1,6 @@
 """Supervise the engine: download the weights, start the process, and restart it when it has died.
 
-Knows nothing of what the engine is asked.
+Knows nothing of the prompts.
 """
 
 import asyncio
@@ -60,54 +60,53 @@ class EngineSupervisor:
         self._fetch = fetch
         self._on_state = on_state
         self._abandoned = threading.Event()
-        self._wanted = asyncio.Event()
+        self._requested = asyncio.Event()
         self._changed = asyncio.Event()
         self._engine: EngineProcess | None = None
-        self._keeping: asyncio.Task[None] | None = None
+        self._supervising: asyncio.Task[None] | None = None
         self._pause = _FIRST_PAUSE
         self.state = LocalModelState("asleep", options.model, "Not started yet.")
 
     def start(self) -> None:
         """Start to download and load, unless that was started already."""
-        self._wanted.set()
-        if self._keeping is None:
-            self._keeping = asyncio.create_task(self._keep())
+        self._requested.set()
+        if self._supervising is None:
+            self._supervising = asyncio.create_task(self._supervise())
 
     async def engine(self) -> EngineProcess:
         """Return the engine once it is ready; Overloaded if that takes too long, UpstreamUnavailable if it fails."""
         self.start()
         try:
             async with asyncio.timeout(self._options.wait):
-                while self._engine is None or not self._engine.lives:
+                while self._engine is None or not self._engine.alive:
                     if self.state.phase in ("failed", "closed"):
                         raise UpstreamUnavailable(f"The embedded model cannot answer: {self.state.message}", status=503)
                     await self._changed.wait()
         except TimeoutError:
-            raise Overloaded(self._not_yet(), code="model_loading", retry_after=_RETRY) from None
+            text = f"The embedded model is not ready yet. {self.state.message}"
+            raise Overloaded(text, code="model_loading", retry_after=_RETRY) from None
         return self._engine
 
     async def aclose(self) -> None:
         """End the engine and any download."""
         self._abandoned.set()
-        if self._keeping is not None:
-            self._keeping.cancel()
-            await asyncio.wait({self._keeping})
+        if self._supervising is not None:
+            self._supervising.cancel()
+            await asyncio.wait({self._supervising})
         self._set("closed", "The server is shutting down.")
 
-    def _not_yet(self) -> str:
-        return f"The embedded model is not ready yet. {self.state.message}"
-
-    async def _keep(self) -> None:
+    async def _supervise(self) -> None:
+        """Run engines one after the other; after each, the pause before the next is doubled."""
         path: Path | None = None
         while True:
-            self._wanted.clear()
+            self._requested.clear()
             try:
                 path = path or await self._weights()
                 await self._run(path)
             except (WeightsUnavailable, EngineFault) as error:
                 path = None  # the file itself may be what is wrong
                 self._set("failed", str(error))
-                await self._wanted.wait()  # whoever asks next has it tried again
+                await self._requested.wait()  # the next request makes another attempt
             await asyncio.sleep(self._pause)
             self._pause = min(_LONGEST_PAUSE, 2 * self._pause)
 
@@ -146,7 +145,7 @@ class EngineSupervisor:
         except asyncio.CancelledError:
             self._abandoned.set()
             await asyncio.wait({fetching})
-            _ = fetching.exception()  # nobody wants to know any more
+            _ = fetching.exception()  # retrieved, or asyncio would log it as never retrieved
             raise
         except DownloadAbandoned:
             raise WeightsUnavailable("The download was cancelled: no request needs the weights.") from None

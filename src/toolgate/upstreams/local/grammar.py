@@ -1,7 +1,7 @@
 """Make grammars for the engine: one of some names, or JSON by a schema. Pure.
 
-The engine lets everything through when it cannot understand a form, without saying so: what it cannot understand is taken
-out here, and whoever reads what was written looks at how it begins.
+The engine ignores a grammar that it does not support, without an error. So unsupported keywords are removed here, and the
+caller checks by the first characters of the output (`begins_like_json`) whether the grammar was applied.
 """
 
 import json
@@ -25,9 +25,9 @@ def one_of(names: Sequence[str]) -> str:
 def arguments(schema: Mapping[str, Any] | None) -> Iterator[str]:
     """Return grammars of objects by the schema without unnamed fields; simpler ones follow in case the first is refused."""
     given = {"type": "object", **(schema or {"properties": {}})}
-    held = _held(given, given, 0)
-    yield _json(_closed(held))
-    yield _json(_closed(_plain(held, 0)))
+    supported = _supported(given, given, 0)
+    yield _json(_closed(supported))
+    yield _json(_closed(_plain(supported, 0)))
     yield _json({"type": "object"})
 
 
@@ -36,19 +36,19 @@ def value(schema: Mapping[str, Any] | None) -> Iterator[str]:
     if schema is None:
         yield _json({"type": "object"})
         return
-    held = _held(schema, schema, 0)
-    yield _json(held)
-    yield _json(_plain(held, 0))
+    supported = _supported(schema, schema, 0)
+    yield _json(supported)
+    yield _json(_plain(supported, 0))
 
 
-def is_begun(text: str) -> bool:
+def begins_like_json(text: str) -> bool:
     """Return whether the text begins like JSON."""
     return text[:1] in '{["-0123456789' or text.startswith(("true", "false", "null"))
 
 
-def unheld(schema: Mapping[str, Any] | None) -> bool:
+def has_unsupported(schema: Mapping[str, Any] | None) -> bool:
     """Return whether part of the schema cannot become a grammar."""
-    return schema is not None and _held(schema, schema, 0) != schema
+    return schema is not None and _supported(schema, schema, 0) != schema
 
 
 def _json(schema: Mapping[str, Any]) -> str:
@@ -62,24 +62,24 @@ def _closed(schema: dict[str, Any]) -> dict[str, Any]:
     return schema
 
 
-def _held(schema: Any, root: Mapping[str, Any], depth: int) -> Any:
+def _supported(schema: Any, root: Mapping[str, Any], depth: int) -> Any:
     """Return the schema without broken references and unsupported patterns."""
     if isinstance(schema, list):
-        return [_held(one, root, depth + 1) for one in schema]
+        return [_supported(one, root, depth + 1) for one in schema]
     if not isinstance(schema, Mapping):
         return schema
     if depth > _DEEPEST:
         return {}
-    kept = {key: _held(part, root, depth + 1) for key, part in schema.items()}
+    kept = {key: _supported(part, root, depth + 1) for key, part in schema.items()}
     pattern, target = kept.get("pattern"), kept.get("$ref")
     if isinstance(pattern, str) and _BEYOND.search(pattern):
         del kept["pattern"]
-    if isinstance(target, str) and not _leads(target, root):
+    if isinstance(target, str) and not _resolves(target, root):
         del kept["$ref"]
     return kept
 
 
-def _leads(target: str, root: Mapping[str, Any]) -> bool:
+def _resolves(target: str, root: Mapping[str, Any]) -> bool:
     """Return whether a reference points into the schema."""
     if not target.startswith("#"):
         return False

@@ -1,6 +1,6 @@
 """Read a conversation for the local model: questions, the tool results for each, and the answers.
 
-Its own template for tool results serves it badly, so calls and results are written as plain text. Pure.
+Calls and results are written as plain text, because the model makes little of them in its own template for tools. Pure.
 """
 
 from collections.abc import Sequence
@@ -73,20 +73,13 @@ def read(messages: Sequence[Message], secret: bytes) -> LocalHistory:
     for number, message in enumerate(messages):
         kinds = {part.kind for part in message.parts if isinstance(part, Media)}
         if kinds and number == last:
-            raise _unreadable(sorted(kinds)[0], number)
-        unseen |= kinds | {kind for part in message.parts for kind in _kinds_within(part)}
+            text = f"The embedded model reads text only, and messages[{number}] holds a part of kind {min(kinds)}."
+            raise InvalidRequest(text, param=f"messages[{number}].content", code="unsupported_content")
+        results = [part for part in message.parts if isinstance(part, ToolResult)]
+        unseen |= kinds | {one.kind for result in results for one in result.content if isinstance(one, Media)}
     system = "\n\n".join([plain_text(message.parts) for message in messages if message.role == "system"])
     warnings = [UNSEEN.format(f"parts of kind {kind}") for kind in sorted(unseen)]
     return LocalHistory(system, _turns(messages, ResultDelimiters(secret)), (*warnings, *unread_parts(messages)))
-
-
-def _unreadable(kind: str, number: int) -> InvalidRequest:
-    message = f"The embedded model reads text only, and messages[{number}] holds a part of kind {kind}."
-    return InvalidRequest(message, param=f"messages[{number}].content", code="unsupported_content")
-
-
-def _kinds_within(part: Part) -> set[str]:
-    return {one.kind for one in part.content if isinstance(one, Media)} if isinstance(part, ToolResult) else set()
 
 
 def _turns(messages: Sequence[Message], marks: ResultDelimiters) -> tuple[LocalTurn, ...]:

@@ -41,12 +41,12 @@ class LocalModel:
     async def ask(self, request: ModelRequest) -> ModelStream:
         """Return the answer once its first event is generated; waits for the weights, the engine and earlier requests."""
         planned = tool_choice_plan.make(request, self._options.max_tokens, self._secret)
-        turn = await self._engines.enter()
+        lease = await self._engines.lease()
         try:
-            events = StagedGeneration(turn.engine, planned, self._options.model, turn.leave).events()
+            events = StagedGeneration(lease.engine, planned, self._options.model, lease.release).events()
             first = await anext(events)
         except BaseException:
-            turn.leave()
+            lease.release()
             raise
         return LocalModelStream(first, events, planned.warnings)
 

@@ -1,6 +1,6 @@
 """Start the engine process, send it messages, cancel answers, and end it.
 
-Knows nothing of prompts or of whether the process ought to be started again.
+Knows nothing of prompts; `engine_supervisor.py` decides whether the process is started again.
 """
 
 import asyncio
@@ -17,11 +17,11 @@ from toolgate.processes.child import ChildProcess
 from toolgate.upstreams.local import frames
 from toolgate.wire.length_prefix import OverlongMessage, read_prefixed_async
 
-_SEEN = ("PATH", "HOME", "LANG", "TZ", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+_PASSED_VARIABLES = ("PATH", "HOME", "LANG", "TZ", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 _MODULE = "toolgate.upstreams.local.engine"
 _END_SECONDS = 2.0
-_LAST_WORDS = 4096
-_WHY = {signal.SIGKILL: " Perhaps the machine ran out of memory."}
+_TAIL_BYTES = 4096
+_SIGNAL_HINTS = {signal.SIGKILL: " Perhaps the machine ran out of memory."}
 
 
 class EngineFault(Exception):
@@ -31,7 +31,7 @@ class EngineFault(Exception):
 class CancellableEngine(Protocol):
     """Generates text, and can cancel it."""
 
-    def forget(self, id: int) -> None:
+    def cancel(self, id: int) -> None:
         """Cancel this answer."""
 
 
@@ -40,11 +40,10 @@ class EngineGeneration:
 
     def __init__(self, engine: CancellableEngine, id: int, over: Callable[[], None]) -> None:
         """`over` is called as soon as the engine is done with it, read or not."""
-        self._when_over = over
+        self._on_end = over
         self._engine = engine
-        self._messages: asyncio.Queue[frames.GenerationFrame | EngineFault] = (
-            asyncio.Queue()
-        )  # as long as an answer, which is bounded
+        # The queue holds one answer at most, whose tokens are limited.
+        self._messages: asyncio.Queue[frames.GenerationFrame | EngineFault] = asyncio.Queue()
         self._over = False
         self.id = id
 
@@ -52,10 +51,10 @@ class EngineGeneration:
         """Take a message of the engine, or its end."""
         self._messages.put_nowait(message)
         if not isinstance(message, (frames.GeneratedTextFrame, frames.PromptProgressFrame)):
-            self._when_over()
+            self._on_end()
 
     async def __aiter__(self) -> AsyncIterator[frames.GenerationFrame]:
-        """Yield the engine's messages, the last being `Over` or `Failed`; EngineFault if the engine ends before."""
+        """Yield the engine's messages up to its end or failure frame; EngineFault if the engine ends before."""
         while not self._over:
             message = await self._messages.get()
             if isinstance(message, EngineFault):
@@ -68,8 +67,8 @@ class EngineGeneration:
         """Stop the generation, unless it has ended."""
         if not self._over:
             self._over = True
-            self._engine.forget(self.id)
-            self._when_over()
+            self._engine.cancel(self.id)
+            self._on_end()
 
 
 class EngineProcess:
@@ -81,7 +80,7 @@ class EngineProcess:
         self._errors = _Tail()
         self._generations: dict[int, EngineGeneration] = {}
         self._count = 0
-        self.lives = True
+        self.alive = True
         self._loaded: asyncio.Future[frames.EngineReadyFrame] = asyncio.get_running_loop().create_future()
         try:
             self._process = ChildProcess(
@@ -93,7 +92,7 @@ class EngineProcess:
             )
         except OSError as error:
             raise EngineFault(f"No process could be started for the model: {error.strerror}.") from error
-        self._listening = asyncio.create_task(self._listen())
+        self._receiving = asyncio.create_task(self._receive_all())
 
     @classmethod
     async def start(cls, order: frames.LoadFrame) -> "EngineProcess":
@@ -117,58 +116,58 @@ class EngineProcess:
         """Start an answer to these messages; earlier ones are generated first."""
         self._count += 1
         generation = self._generations[self._count] = EngineGeneration(self, self._count, over)
-        if not self.lives:
+        if not self.alive:
             generation.receive(EngineFault(self._ending()))
         else:
             self._send(msgspec.structs.replace(order, id=self._count))
         return generation
 
-    def forget(self, id: int) -> None:
+    def cancel(self, id: int) -> None:
         """Cancel this answer."""
         if self._generations.pop(id, None) is not None:
             self._send(frames.CancelGenerationFrame(id))
 
     async def ended(self) -> str:
         """Wait for the process to end by itself, and return how it did."""
-        await asyncio.wait({self._listening})
+        await asyncio.wait({self._receiving})
         return self._ending()
 
     async def aclose(self) -> None:
         """End the process and its children."""
         try:
             if self._process.stdin is not None:
-                self._process.stdin.close()  # which asks it to end
+                self._process.stdin.close()  # the engine ends at the end of its input
             await self._process.wait(_END_SECONDS)
         finally:
             self._process.close()
         await self._process.aclose()
-        await asyncio.wait({self._listening})
+        await asyncio.wait({self._receiving})
 
     def _send(self, order: frames.Order) -> None:
-        assert self._process.stdin is not None  # it was asked for
+        assert self._process.stdin is not None  # it is a pipe
         self._process.stdin.write(frames.encode(order))
 
-    async def _listen(self) -> None:
+    async def _receive_all(self) -> None:
         """Pass on the engine's messages; when it ends, all open answers fail."""
         try:
             while True:
                 body = await read_prefixed_async(self._reports.readexactly, frames.LONGEST)
-                self._hear(frames.decode_report(body))
+                self._receive(frames.decode_report(body))
         except (asyncio.IncompleteReadError, OverlongMessage, msgspec.DecodeError, ConnectionError, RecursionError):
             pass
-        self.lives = False
+        self.alive = False
         await self._process.wait(_END_SECONDS)  # it has closed its output, or writes nonsense
         self._process.close()
         await self._process.aclose()
         fault = EngineFault(self._ending())
         if not self._loaded.done():
             self._loaded.set_exception(fault)
-            self._loaded.exception()  # or the loop complains where nothing waits for it
+            self._loaded.exception()  # retrieved, or asyncio would log it as never retrieved
         for generation in self._generations.values():
             generation.receive(fault)
         self._generations.clear()
 
-    def _hear(self, report: frames.Report) -> None:
+    def _receive(self, report: frames.Report) -> None:
         match report:
             case frames.EngineReadyFrame() if not self._loaded.done():
                 self._loaded.set_result(report)
@@ -186,18 +185,18 @@ class EngineProcess:
         if code is None or code >= 0:
             return f"The model's engine ended with status {code}.{self._errors.last_line()}"
         number = signal.Signals(-code)
-        return f"The model's engine was ended by {number.name}.{_WHY.get(number, '')}"
+        return f"The model's engine was ended by {number.name}.{_SIGNAL_HINTS.get(number, '')}"
 
 
 class _Tail(asyncio.Protocol):
-    """The last lines that the runtime printed, which say why it failed."""
+    """The last lines that the runtime printed, in which it gives the reason of a failure."""
 
     def __init__(self) -> None:
         self._last = bytearray()
 
     def data_received(self, data: bytes) -> None:
         self._last += data
-        del self._last[:-_LAST_WORDS]
+        del self._last[:-_TAIL_BYTES]
 
     def last_line(self) -> str:
         """The last line, as a sentence."""
@@ -207,5 +206,5 @@ class _Tail(asyncio.Protocol):
 
 def _environment(everything: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of the engine, without our secrets."""
-    seen = {name: everything[name] for name in _SEEN if name in everything}
+    seen = {name: everything[name] for name in _PASSED_VARIABLES if name in everything}
     return {**seen, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

@@ -9,23 +9,23 @@ _RETRY = 5.0
 
 
 class QueueTicket:
-    """The turn of a request, ended once."""
+    """The turn of a request, released once."""
 
-    def __init__(self, line: "RequestQueue") -> None:
-        self._line: RequestQueue | None = line
+    def __init__(self, queue: "RequestQueue") -> None:
+        self._queue: RequestQueue | None = queue
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Give the turn to the next request."""
-        line, self._line = self._line, None
-        if line is not None:
-            line.pass_on()
+        queue, self._queue = self._queue, None
+        if queue is not None:
+            queue.grant_next()
 
 
 class RequestQueue:
-    """A queue for one turn at a time; `places` requests may wait, each up to `seconds`."""
+    """A queue for one turn at a time; `capacity` requests may wait, each up to `seconds`."""
 
-    def __init__(self, places: int, seconds: float) -> None:
-        self._places = places
+    def __init__(self, capacity: int, seconds: float) -> None:
+        self._capacity = capacity
         self._seconds = seconds
         self._busy = False
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -35,43 +35,43 @@ class RequestQueue:
         """The number of waiting requests."""
         return len(self._waiting)
 
-    async def enter(self) -> QueueTicket:
+    async def acquire(self) -> QueueTicket:
         """Wait for a turn; Overloaded says how many requests were ahead."""
         if not self._busy:
             self._busy = True
             return QueueTicket(self)
-        if len(self._waiting) >= self._places:
-            raise self._full(f"the queue is full: {self._places} requests wait already")
-        place = asyncio.get_running_loop().create_future()
-        self._waiting.append(place)
+        if len(self._waiting) >= self._capacity:
+            raise self._full(f"the queue is full: {self._capacity} requests wait already")
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
         try:
             async with asyncio.timeout(self._seconds):
-                await place
+                await waiter
         except TimeoutError:
-            before = self._gave_up(place)
+            before = self._withdraw(waiter)
             raise self._full(f"{before} requests were still before this one after {self._seconds:g} s") from None
         except asyncio.CancelledError:
-            self._gave_up(place)
+            self._withdraw(waiter)
             raise
         return QueueTicket(self)
 
-    def pass_on(self) -> None:
+    def grant_next(self) -> None:
         """Give the turn to the next request."""
         while self._waiting:
-            place = self._waiting.popleft()
-            if not place.done():
-                place.set_result(None)
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
                 return
         self._busy = False
 
-    def _gave_up(self, place: asyncio.Future[None]) -> int:
+    def _withdraw(self, waiter: asyncio.Future[None]) -> int:
         """Leave the queue and return how many requests were ahead, with the running one."""
-        if place in self._waiting:
-            before = self._waiting.index(place) + 1
-            self._waiting.remove(place)
+        if waiter in self._waiting:
+            before = self._waiting.index(waiter) + 1
+            self._waiting.remove(waiter)
             return before
-        if not place.cancelled():
-            self.pass_on()  # our turn came while we were leaving
+        if not waiter.cancelled():
+            self.grant_next()  # the turn was granted while this request was being cancelled
         return 1
 
     def _full(self, text: str) -> Overloaded:

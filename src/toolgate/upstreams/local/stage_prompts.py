@@ -52,55 +52,56 @@ def name_for_no_tool(tools: Sequence[ToolDef]) -> str:
     return "no_tool" if any(tool.name == "none" for tool in tools) else "none"
 
 
-def to_answer(talk: LocalHistory) -> Messages:
+def to_answer(conversation: LocalHistory) -> Messages:
     """Return the prompt for an answer in text."""
-    messages = [_message("system", talk.system)] if talk.system else []
-    for turn in talk.turns[:-1]:
-        messages.append(_message("user", _noted(turn)))
+    messages = [_message("system", conversation.system)] if conversation.system else []
+    for turn in conversation.turns[:-1]:
+        results = [f"({used.render()})" for used in turn.used]  # so that follow-up questions work
+        messages.append(_message("user", "\n\n".join([turn.question, *results])))
         if turn.answer:
             messages.append(_message("assistant", turn.answer))
-    last = talk.last
+    last = conversation.last
     if last.used:
         messages.append(_message("user", _with_results(last)))
     else:
         messages.append(_message("user", last.question))
-        if last.answer:  # the client has begun the answer, which is to be gone on with
+        if last.answer:  # the client has begun the answer, which the model continues
             messages.append(_message("assistant", last.answer))
     return tuple(messages)
 
 
-def to_choose(talk: LocalHistory, tools: Sequence[ToolDef], none: str | None) -> Messages:
+def to_choose(conversation: LocalHistory, tools: Sequence[ToolDef], none: str | None) -> Messages:
     """Return the prompt for choosing a tool; `none` is the name that stands for no tool, where that is allowed."""
     room = min(_LONGEST, max(_SHORTEST, _ROOM // len(tools)))
     listed = [f"- {tool.name}: {clipped(_one_line(tool.description or ''), room)}" for tool in tools]
     if none is None:
         instructions = _MUST_CHOOSE.format(tools="\n".join(listed))
-        return (_message("system", instructions), _message("user", _asked(talk, _WHICH)))
+        return (_message("system", instructions), _message("user", _question(conversation, _WHICH)))
     taken = {tool.name for tool in tools}
     examples = {name: example for name, example in _EXAMPLE_TOOLS.items() if name not in taken}
     listed += [f"- {name}: {description}" for name, (description, _) in examples.items()]
     shots = [(question, name) for name, (_, question) in examples.items()]
     shots += [(question, none) for question in _NO_TOOL_NEEDED]
     shown = [(f"{_USER_MESSAGE}{question}\n{_WHICH}", name) for question, name in shots]
-    then = _NEXT.format(none=none) if talk.last.used else _WHICH
-    if talk.last.used:
+    then = _NEXT.format(none=none) if conversation.last.used else _WHICH
+    if conversation.last.used:
         shown += [(_NOT_ENOUGH.format("find_place", _SHOP) + then, "play_music")] if len(examples) == 2 else []
         shown.append((_ENOUGH.format("shop_hours", _SHOP) + then, none))
     return (
         _message("system", _CHOOSE.format(tools="\n".join(listed), none=none)),
         *[message for prompt, name in shown for message in (_message("user", prompt), _message("assistant", name))],
-        _message("user", _asked(talk, then)),
+        _message("user", _question(conversation, then)),
     )
 
 
-def to_call(talk: LocalHistory, tool: ToolDef) -> Messages:
+def to_call(conversation: LocalHistory, tool: ToolDef) -> Messages:
     """Return the prompt for the arguments of this tool."""
     instructions = _CALL.format(
         name=tool.name,
         description=clipped(_one_line(tool.description or ""), 600),
         parameters=_parameters(tool.input_schema or {}) or "none",
     )
-    question = _asked(talk, f"Write the arguments for the call of {tool.name}.", _QUESTION_TO_CALL)
+    question = _question(conversation, f"Write the arguments for the call of {tool.name}.", _QUESTION_TO_CALL)
     return (_message("system", instructions), _message("user", question))
 
 
@@ -111,11 +112,11 @@ def clipped(text: str, most: int) -> str:
     return f"{text[: most * 2 // 3]} … {text[-(most // 3) :]}"
 
 
-def _asked(talk: LocalHistory, then: str, room: int = _QUESTION_TO_CHOOSE) -> str:
+def _question(conversation: LocalHistory, then: str, room: int = _QUESTION_TO_CHOOSE) -> str:
     """Return the newest question with its tool results, and earlier turns in short."""
-    last = talk.last
+    last = conversation.last
     lines: list[str] = []
-    for turn in talk.turns[-3:-1]:
+    for turn in conversation.turns[-3:-1]:
         lines.append(f"Earlier the user said: {clipped(_one_line(turn.question), _EARLIER)}")
         if turn.answer:
             lines.append(f"They were answered: {clipped(_one_line(turn.answer), _EARLIER)}")
@@ -123,11 +124,6 @@ def _asked(talk: LocalHistory, then: str, room: int = _QUESTION_TO_CHOOSE) -> st
     lines.append(f"{_USER_MESSAGE}{question}")
     lines += [clipped(used.render(), _RESULT) for used in last.used]
     return "\n".join([*lines, then])
-
-
-def _noted(turn: LocalTurn) -> str:
-    """Return an earlier question with its tool results, so that follow-up questions work."""
-    return "\n\n".join([turn.question, *[f"({used.render()})" for used in turn.used]])
 
 
 def _with_results(turn: LocalTurn) -> str:

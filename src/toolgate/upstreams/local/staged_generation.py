@@ -1,7 +1,7 @@
 """Generate one answer of the local model: first choose a tool, if any; then write its arguments, or text.
 
-Both stages of a call are held to a form: the name is one of those on offer, and the arguments are JSON by the tool's
-schema. Knows the engine only as something that writes.
+A grammar constrains both stages of a call: the name is one of the offered tools, and the arguments are JSON by the tool's
+schema. Knows the engine only by its Protocol.
 """
 
 from collections.abc import AsyncGenerator, Callable, Iterator
@@ -24,11 +24,11 @@ from toolgate.upstreams.tool_translation import ToolNameRestorer
 
 _NAME_TOKENS = 64
 _ARGUMENT_TOKENS = 1024
-"""Without it a small model that is caught in a string goes on to the end of its context."""
+"""A limit, because a small model that does not end a string would go on to the end of its context."""
 
-_EXACTLY = {"temperature": 0.0}
+_GREEDY = {"temperature": 0.0}
 _RETRY = 5.0
-_RELUCTANCE = -1.0
+_NO_TOOL_PENALTY = -1.0
 """The penalty for choosing no tool: found by measuring, see bench/embedded.py."""
 
 
@@ -92,9 +92,9 @@ class StagedGeneration:
 
     async def _step(self) -> AsyncGenerator[list[StepEvent], None]:
         start: list[StepEvent] = [StepStart(model=self._model)]
-        tool, called = await self._chosen(), False
+        tool, called = await self._choose_tool(), False
         if tool is not None:
-            call = self._further_call if self._plan.talk.last.used else self._call
+            call = self._further_call if self._plan.conversation.last.used else self._call
             async with aclosing(call(tool, start)) as batches:
                 async for batch in batches:
                     called = True
@@ -104,7 +104,7 @@ class StagedGeneration:
                 async for batch in batches:
                     yield batch
 
-    async def _chosen(self) -> ToolDef | None:
+    async def _choose_tool(self) -> ToolDef | None:
         """Choose the tool to call next, if any."""
         plan = self._plan
         tools = plan.callable
@@ -112,11 +112,11 @@ class StagedGeneration:
             return tools[0] if tools else None
         none = stage_prompts.name_for_no_tool(plan.tools) if plan.may_decline else None
         names = [tool.name for tool in tools] + ([none] if none else [])
-        asked = stage_prompts.to_choose(plan.talk, plan.tools, none)
-        choosing = {**_EXACTLY, "logit_bias": [[none, _RELUCTANCE]]} if none else _EXACTLY
+        asked = stage_prompts.to_choose(plan.conversation, plan.tools, none)
+        choosing = {**_GREEDY, "logit_bias": [[none, _NO_TOOL_PENALTY]]} if none else _GREEDY
         order = frames.GenerateFrame(0, asked, _NAME_TOKENS, choosing, grammar=grammar.one_of(names))
         written = GenerationOutput()
-        await _exhaust(self._write(order, written, _not_yet))
+        await _drain(self._write(order, written, _not_yet))
         return next((tool for tool in tools if tool.name == written.text.strip()), None)
 
     async def _call(self, tool: ToolDef, start: list[StepEvent]) -> AsyncGenerator[list[StepEvent], None]:
@@ -127,20 +127,20 @@ class StagedGeneration:
         async with aclosing(self._arguments(tool, written)) as pieces:
             async for piece in pieces:
                 yield [Delta(piece)]
-        yield self._call_ended(opening, written)
+        yield self._end_call(opening, written)
 
     async def _further_call(self, tool: ToolDef, start: list[StepEvent]) -> AsyncGenerator[list[StepEvent], None]:
         """Yield a further call for the same question if it is a new one."""
         written = GenerationOutput()
-        await _exhaust(self._arguments(tool, written))
-        used = self._plan.talk.last.used
+        await _drain(self._arguments(tool, written))
+        used = self._plan.conversation.last.used
         if self._plan.may_decline and any((one.name, one.arguments) == (tool.name, written.text) for one in used):
             return
         opening = ToolCall(new_call_id(), tool.name, "")
         deltas = [Delta(written.text)] if written.pieces else []
-        yield [*start, PartStart(opening), *deltas, *self._call_ended(opening, written)]
+        yield [*start, PartStart(opening), *deltas, *self._end_call(opening, written)]
 
-    def _call_ended(self, opening: ToolCall, written: GenerationOutput) -> list[StepEvent]:
+    def _end_call(self, opening: ToolCall, written: GenerationOutput) -> list[StepEvent]:
         complete = is_object(written.text)
         if not complete and written.over is not None and written.over.ending != "length":
             raise MalformedResponse("The embedded model wrote arguments that are not JSON.")
@@ -151,12 +151,12 @@ class StagedGeneration:
         """Yield an answer in text, or in JSON if that was requested."""
         plan, settings = self._plan, self._plan.settings
         order = frames.GenerateFrame(
-            0, stage_prompts.to_answer(plan.talk), plan.max_tokens, sampling(settings), stop=settings.stop
+            0, stage_prompts.to_answer(plan.conversation), plan.max_tokens, sampling(settings), stop=settings.stop
         )
         written = GenerationOutput()
         forms = grammar.value(settings.output.schema) if settings.output else None
         begun = False
-        writing = self._held(order, forms, written) if forms else self._write(order, written, self._done)
+        writing = self._write_with_grammar(order, forms, written) if forms else self._write(order, written, self._done)
         async with aclosing(writing) as pieces:
             async for piece in pieces:
                 yield [Delta(piece)] if begun else [*start, PartStart(Text("")), Delta(piece)]
@@ -171,20 +171,20 @@ class StagedGeneration:
 
     def _arguments(self, tool: ToolDef, written: GenerationOutput) -> AsyncGenerator[str, None]:
         most = min(self._plan.max_tokens, _ARGUMENT_TOKENS)
-        order = frames.GenerateFrame(0, stage_prompts.to_call(self._plan.talk, tool), most, _EXACTLY)
-        return self._held(order, grammar.arguments(tool.input_schema), written)
+        order = frames.GenerateFrame(0, stage_prompts.to_call(self._plan.conversation, tool), most, _GREEDY)
+        return self._write_with_grammar(order, grammar.arguments(tool.input_schema), written)
 
-    async def _held(
+    async def _write_with_grammar(
         self, order: frames.GenerateFrame, forms: Iterator[str], written: GenerationOutput
     ) -> AsyncGenerator[str, None]:
         """Yield the text of the first of these grammars that the engine accepts."""
         for form in forms:
             async with aclosing(self._write(replace(order, grammar=form), written, self._done)) as pieces:
                 async for piece in pieces:
-                    if not grammar.is_begun(written.pieces[0]):
-                        break
+                    if not grammar.begins_like_json(written.pieces[0]):
+                        break  # the engine has ignored this grammar: try the next, simpler one
                     yield piece
-            if grammar.is_begun(written.text):
+            if grammar.begins_like_json(written.text):
                 return
             written.pieces, written.over = [], None
         raise MalformedResponse("The embedded model could not be held to the form that was asked for.")
@@ -215,7 +215,7 @@ def _not_yet() -> None:
     """Another generation follows."""
 
 
-async def _exhaust(pieces: AsyncGenerator[str, None]) -> None:
+async def _drain(pieces: AsyncGenerator[str, None]) -> None:
     async with aclosing(pieces):
         async for _ in pieces:
             pass

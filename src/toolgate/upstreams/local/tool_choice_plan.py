@@ -26,7 +26,7 @@ class ToolChoicePlan(Struct, frozen=True):
     """A plan: the conversation, the tools in the prompt, which may be called next, and whether none may be."""
 
     adapted: AdaptedRequest
-    talk: LocalHistory
+    conversation: LocalHistory
     tools: tuple[ToolDef, ...]
     callable: tuple[ToolDef, ...]
     may_decline: bool
@@ -46,29 +46,29 @@ def make(request: ModelRequest, max_tokens: int, secret: bytes | None = None) ->
     """
     adapted = adapt(request, NAME, Quirks())
     asked = adapted.request
-    talk = history.read(asked.messages, secret or new_secret())
+    conversation = history.read(asked.messages, secret or new_secret())
     tools = tuple([tool for tool in asked.tools if tool.kind == "function"])
     choice = asked.tool_choice
     mode = choice.mode if choice else "auto"
     named = choice.names[0] if choice and choice.names else None
-    if mode == "none" or (mode == "auto" and len(talk.last.used) >= MOST_CALLS):
+    if mode == "none" or (mode == "auto" and len(conversation.last.used) >= MOST_CALLS):
         offered: tuple[ToolDef, ...] = ()
     else:
         offered = tuple([tool for tool in tools if named in (None, tool.name)])
     return ToolChoicePlan(
         adapted,
-        talk,
+        conversation,
         offered,
-        _fresh(offered, talk) if mode == "auto" else offered,
+        _fresh(offered, conversation) if mode == "auto" else offered,
         mode == "auto",
         asked.settings.max_tokens or max_tokens,
-        (*adapted.dropped, *talk.warnings, *_left_out(asked, offered)),
+        (*adapted.dropped, *conversation.warnings, *_left_out(asked, offered)),
     )
 
 
-def _fresh(tools: tuple[ToolDef, ...], talk: LocalHistory) -> tuple[ToolDef, ...]:
+def _fresh(tools: tuple[ToolDef, ...], conversation: LocalHistory) -> tuple[ToolDef, ...]:
     """Return the tools without a result for this question: a small model would call the same tool again."""
-    served = {used.name for used in talk.last.used if not used.failed}
+    served = {used.name for used in conversation.last.used if not used.failed}
     return tuple([tool for tool in tools if tool.name not in served])
 
 
@@ -80,7 +80,7 @@ def _left_out(request: ModelRequest, offered: tuple[ToolDef, ...]) -> list[str]:
     if settings.thinking is not None and settings.thinking.enabled:
         left.append("the embedded model does not think before it answers")
     left += [f"tool {tool.name} is hosted elsewhere" for tool in request.tools if tool.kind == "hosted"]
-    loose = [tool.name for tool in offered if grammar.unheld(tool.input_schema)]
+    loose = [tool.name for tool in offered if grammar.has_unsupported(tool.input_schema)]
     left += [f"the schema of {name} holds references or patterns that the embedded model ignores" for name in loose]
     return left
 

@@ -62,7 +62,7 @@ class WeightsCache:
         if not path.is_file():
             return None
         try:
-            self._vouch(path, weights)
+            self._verify(path, weights)
         except InvalidWeights:
             path.unlink()
             return None
@@ -70,17 +70,17 @@ class WeightsCache:
 
     def take(self, path: Path, weights: Weights) -> Path:
         """Move a complete file to its path, atomically and only if its digest is right."""
-        self._vouch(path, weights)
+        self._verify(path, weights)
         with path.open("rb+") as file:
             os.fsync(file.fileno())
         os.replace(path, self.path(weights))
-        os.replace(_stamp_of(path), _stamp_of(self.path(weights)))
+        os.replace(_stamp_path(path), _stamp_path(self.path(weights)))
         return self.path(weights)
 
     def add(self, source: Path, name: str | None = None) -> CachedWeights:
         """Copy any GGUF file into the cache; known weights are recognised by their digest, others keep their name."""
         check_magic(source)
-        stamp = _hashed(source)
+        stamp = _hash(source)
         known = next((one for one in KNOWN.values() if (one.size, one.sha256) == (stamp.size, stamp.sha256)), None)
         chosen = known.name if known else name or source.stem.lower().replace(" ", "-")
         if not _NAME.fullmatch(chosen) or (known is None and chosen in KNOWN):
@@ -90,7 +90,7 @@ class WeightsCache:
         waiting = target.with_name(f"{target.name}.adding.part")
         shutil.copyfile(source, waiting)
         os.replace(waiting, target)
-        _keep(target, stamp.sha256)
+        _write_stamp(target, stamp.sha256)
         return CachedWeights(chosen, target, stamp.size)
 
     def named(self, name: str) -> Path | None:
@@ -98,31 +98,31 @@ class WeightsCache:
         path = self.folder / f"{name}.gguf"
         return path if _NAME.fullmatch(name) and path.is_file() else None
 
-    def held(self) -> list[CachedWeights]:
+    def entries(self) -> list[CachedWeights]:
         """Return all cached weights."""
         known: Mapping[str, str] = {one.file: one.name for one in KNOWN.values()}
         found = sorted(self.folder.glob("*.gguf")) if self.folder.is_dir() else []
         return [CachedWeights(known.get(path.name, path.stem), path, path.stat().st_size) for path in found]
 
     @contextmanager
-    def alone(self, weights: Weights, abandoned: threading.Event) -> Iterator[None]:
+    def download_lock(self, weights: Weights, abandoned: threading.Event) -> Iterator[None]:
         """Hold the lock for downloading these weights; wait for another process that has it, unless abandoned."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / f"{weights.file}.lock").open("w") as lock:
-            while not _locked(lock):
+            while not _try_lock(lock):
                 if abandoned.wait(_POLL):
                     raise DownloadAbandoned
             yield
 
-    def _vouch(self, path: Path, weights: Weights) -> None:
+    def _verify(self, path: Path, weights: Weights) -> None:
         size = path.stat().st_size
         if size != weights.size:
             raise InvalidWeights(f"{path.name} has {size:,} bytes where {weights.size:,} were expected.")
-        stamp = _stamped(path) or _hashed(path)
+        stamp = _read_stamp(path) or _hash(path)
         if stamp.sha256 != weights.sha256:
-            _stamp_of(path).unlink(missing_ok=True)
+            _stamp_path(path).unlink(missing_ok=True)
             raise InvalidWeights(f"{path.name} has the SHA-256 {stamp.sha256} where {weights.sha256} was expected.")
-        _keep(path, stamp.sha256)
+        _write_stamp(path, stamp.sha256)
 
 
 def default_folder(environment: Mapping[str, str]) -> Path:
@@ -142,7 +142,7 @@ def check_magic(path: Path) -> None:
         raise InvalidWeights(f"{path} is not a GGUF file.")
 
 
-def _locked(lock: TextIO) -> bool:
+def _try_lock(lock: TextIO) -> bool:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -150,7 +150,7 @@ def _locked(lock: TextIO) -> bool:
     return True
 
 
-def _hashed(path: Path) -> VerifiedHashStamp:
+def _hash(path: Path) -> VerifiedHashStamp:
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK):
@@ -159,20 +159,20 @@ def _hashed(path: Path) -> VerifiedHashStamp:
     return VerifiedHashStamp(digest.hexdigest(), status.st_size, status.st_mtime_ns)
 
 
-def _stamp_of(path: Path) -> Path:
+def _stamp_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.stamp")
 
 
-def _stamped(path: Path) -> VerifiedHashStamp | None:
+def _read_stamp(path: Path) -> VerifiedHashStamp | None:
     """Return the record of the file, if it has not changed since."""
     status = path.stat()
     with suppress(OSError, msgspec.DecodeError):
-        stamp = msgspec.json.decode(_stamp_of(path).read_bytes(), type=VerifiedHashStamp)
+        stamp = msgspec.json.decode(_stamp_path(path).read_bytes(), type=VerifiedHashStamp)
         if (stamp.size, stamp.modified) == (status.st_size, status.st_mtime_ns):
             return stamp
     return None
 
 
-def _keep(path: Path, sha256: str) -> None:
+def _write_stamp(path: Path, sha256: str) -> None:
     status = path.stat()
-    _stamp_of(path).write_bytes(msgspec.json.encode(VerifiedHashStamp(sha256, status.st_size, status.st_mtime_ns)))
+    _stamp_path(path).write_bytes(msgspec.json.encode(VerifiedHashStamp(sha256, status.st_size, status.st_mtime_ns)))

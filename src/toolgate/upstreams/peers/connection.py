@@ -1,7 +1,7 @@
 """One connection to a peer, and the exchanges on it: each id receives its own frames, and all fail when it is lost.
 
-The line listens all the time, so a loss is known at once. It asks for a sign of life when the peer has been silent, and
-counts it as lost when none comes. Knows no conversations.
+Frames are received all the time, so that a loss is noticed at once. A ping is sent when the peer has been silent, and the
+connection counts as lost when no pong follows. Knows no conversations.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from toolgate.upstreams.peers.websocket import PeerConnectionLost, PeerWebSocket
 from toolgate.upstreams.transport.limits import KIB, MIB, UpstreamTimeouts, size
 from toolgate.wire.jsontext import encode
 
-_GARBLED = 1007
+_INVALID_PAYLOAD = 1007
 _FRAME_OVERHEAD = 4 * KIB
 
 
@@ -39,9 +39,7 @@ class PeerLimits(Struct, frozen=True):
     """Limits of time and size for one connection."""
 
     timeouts: UpstreamTimeouts = UpstreamTimeouts()
-    heartbeat: float = (
-        15.0  # seconds of silence before a sign of life is asked for, and then until the line counts as lost
-    )
+    heartbeat: float = 15.0  # seconds of silence before a ping, and then until the connection counts as lost
     frame: int = 1 * MIB  # bytes of one frame that the peer sends
     unread: int = 1 * MIB  # letters of an answer that may wait for their reader
     answer: int = 32 * MIB  # letters of one answer
@@ -62,11 +60,17 @@ class PeerConnection:
         self._received_at = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def greet(self) -> None:
+    async def handshake(self) -> None:
         """Exchange the first frames and start to receive; the peer must support our protocol."""
         try:
             await self._socket.send(encode_frame(HelloFrame(PROTOCOL, f"toolgate/{__version__}")))
-            welcome = await self._receive_welcome()
+            welcome: WelcomeFrame | None = None
+            while welcome is None:
+                match decode_frame(await self._socket.receive()):
+                    case WelcomeFrame() as welcome:
+                        pass
+                    case PeerErrorFrame() as failure:
+                        raise fault_of_frame(failure, self._peer)
         except PeerConnectionLost as loss:
             code = "upstream_auth" if "credentials" in str(loss) else None
             raise UpstreamUnavailable(f"{self._peer} {loss} before it sent welcome", code=code) from None
@@ -74,12 +78,13 @@ class PeerConnection:
             raise UpstreamUnavailable(f"{self._peer} speaks protocol {welcome.protocol}, not {PROTOCOL}")
         self._max_frame = welcome.max_frame
         self._received_at = asyncio.get_running_loop().time()
-        self._begin(self._receive_all())
-        self._begin(self._watch())
+        self._start_task(self._receive_all())
+        self._start_task(self._watch())
 
     def check_size(self, text: str) -> None:
         """Refuse a text that is longer than the peer accepts in one frame."""
-        if self._max_frame is None or len(text) * 6 + _FRAME_OVERHEAD <= self._max_frame:  # no letter takes more
+        # A character takes at most six bytes, as \uXXXX, so that most texts need not be encoded to be measured.
+        if self._max_frame is None or len(text) * 6 + _FRAME_OVERHEAD <= self._max_frame:
             return
         if len(encode(text)) + _FRAME_OVERHEAD > self._max_frame:
             text = f"The message is too long for {self._peer}, which takes {size(self._max_frame)} at most."
@@ -117,14 +122,6 @@ class PeerConnection:
         for exchange in exchanges.values():
             exchange.lose(how)
 
-    async def _receive_welcome(self) -> WelcomeFrame:
-        while True:
-            match decode_frame(await self._socket.receive()):
-                case WelcomeFrame() as welcome:
-                    return welcome
-                case PeerErrorFrame() as failure:
-                    raise fault_of_frame(failure, self._peer)
-
     async def _send(self, frame: SentFrame) -> None:
         limit = self._limits.timeouts.first_byte
         try:
@@ -146,7 +143,7 @@ class PeerConnection:
         except PeerConnectionLost as loss:
             how = str(loss)
         except MalformedResponse as fault:
-            code, how = _GARBLED, f"does not keep to the protocol: {fault.message}"
+            code, how = _INVALID_PAYLOAD, f"does not keep to the protocol: {fault.message}"
         self.lose(how)
         await self._socket.aclose(code)
 
@@ -182,13 +179,13 @@ class PeerConnection:
         """Cancel an exchange at the peer; frames that still arrive for it are dropped."""
         self._exchanges.pop(exchange.id, None)
         if self.open:
-            self._begin(self._send_if_open(CancelAnswerFrame(exchange.id)))
+            self._start_task(self._send_if_open(CancelAnswerFrame(exchange.id)))
 
     async def _send_if_open(self, frame: SentFrame) -> None:
-        with contextlib.suppress(PeerConnectionLost):  # whoever listens hears of it, too
+        with contextlib.suppress(PeerConnectionLost):  # `_receive_all` gets the same error and handles it
             await self._socket.send(encode_frame(frame))
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

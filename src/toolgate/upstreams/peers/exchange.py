@@ -1,7 +1,7 @@
 """One request to a peer, from its frame to the last one of the answer: what is received and not yet read, and deadlines.
 
-One connection carries many exchanges, so a slow reader cannot make the peer wait: what he leaves unread is bounded, and
-beyond the bound his answer ends.
+One connection carries many exchanges, so a slow reader cannot make the peer wait without delaying the others: what is
+received and not yet read is bounded, and beyond the bound the answer ends.
 """
 
 import asyncio
@@ -92,7 +92,7 @@ class PeerExchange:
         """Take a frame of this id."""
         match frame:
             case TextDeltaFrame(text=text):
-                self._keep(text)
+                self._add_text(text)
             case PeerConversationCreated(conversation=conversation):
                 self.conversation = conversation
             case AnswerDoneFrame():
@@ -108,7 +108,7 @@ class PeerExchange:
         text = f"{self._peer} {how}"
         if self.begun:
             self._fault = MalformedResponse(f"{text} in mid-answer")
-        else:  # it may have answered, at somebody's cost, so nobody should simply ask again
+        else:  # the peer may have answered, at a cost, so that this code is not retried
             self._fault = UpstreamUnavailable(f"{text} without an answer", code="upstream_closed")
         self._wake()
 
@@ -117,7 +117,7 @@ class PeerExchange:
         if not self.over:
             self._end(MalformedResponse(f"the answer of {self._peer} was given up before its end"))
 
-    def _keep(self, text: str) -> None:
+    def _add_text(self, text: str) -> None:
         if not text:
             return
         self.begun = True

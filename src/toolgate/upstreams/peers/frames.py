@@ -1,7 +1,7 @@
 """Encode and decode the frames of a peer connection: JSON objects with a `type`. Knows no socket.
 
-A frame of a type that we do not know is nothing to us: peers may be newer than we are. A frame that is no JSON object, or
-one of a known type with a wrong field, means that whoever speaks is no peer.
+Frames of unknown types are ignored, because a peer may be newer than this server. A frame that is no JSON object, or that
+has a known type and a wrong field, violates the protocol.
 """
 
 from typing import Annotated, Literal, TypeAlias

@@ -1,8 +1,8 @@
 """Read a stateless history as turns of two speakers that end in a new message of the user.
 
-Two histories are the same to us when their digests are: however their text is cut into parts and messages, whatever their
-line ends, blanks at line ends and Unicode composition, in whatever order a call's arguments stand. What the model said is
-compared without any blanks: clients trim it, and calls that it wrote are written anew on their way back. Pure.
+Histories with the same digest count as the same conversation. The digest ignores how text is split into parts and messages,
+line ends, blanks at line ends, Unicode composition and the order of a call's arguments. Text of the model is compared
+without any blanks, because clients trim it and calls in it are written anew when they are sent back. Pure.
 """
 
 import hashlib

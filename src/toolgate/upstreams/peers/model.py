@@ -1,9 +1,9 @@
 """A model of a peer that stores the conversation itself: a stateless history comes in, one message is sent.
 
-A conversation of the peer is remembered under the digest of its content. A request whose history begins so
-takes it: from that moment it is nobody else's, and it comes back under its new digest when the answer is complete. An
-answer that breaks off or is left leaves it in a state that nobody knows, so it is not remembered again. Hence two requests
-never speak in one conversation at the same time, and a process that dies leaves nothing behind that could mislead.
+A conversation of the peer is stored under the digest of its content. A request whose history has this digest removes it
+from storage, so that no other request continues it at the same time, and stores it under the new digest when the answer is
+complete. After an answer that broke off or was cancelled the state of the conversation is unknown, so it is not stored
+again; neither is it after a crash.
 """
 
 from collections.abc import AsyncGenerator, Callable
@@ -18,7 +18,7 @@ from toolgate.dialects.dialect import Quirks
 from toolgate.engine.ports import ModelStream
 from toolgate.upstreams.peers.connection import PeerConnection
 from toolgate.upstreams.peers.exchange import ConversationForgotten, PeerExchange
-from toolgate.upstreams.peers.frames import AnswerDoneFrame, CreatePeerConversationFrame, UserMessageFrame
+from toolgate.upstreams.peers.frames import CreatePeerConversationFrame, UserMessageFrame
 from toolgate.upstreams.peers.history_turns import PeerHistory, Replay, read_history
 from toolgate.upstreams.peers.reconnect import ReconnectingPeer
 from toolgate.upstreams.tool_translation import adapt
@@ -56,7 +56,7 @@ class PeerModel:
         replay: Replay = str,
         note: Callable[[str, str], None] = lambda upstream, outcome: None,
     ) -> None:
-        """`owner` says whose conversations a request may continue.
+        """`owner` returns whose conversations a request may continue.
 
         `replay` gives an answer of the model as a history replays it, for a wrapper that reads calls in it and writes them
         anew; applied twice it must change nothing more. `note` is called for every attempt, and of every answer whose
@@ -75,7 +75,7 @@ class PeerModel:
         adapted = adapt(request, DIALECT, _NO_QUIRKS)
         history = read_history(adapted.request, self._secret)
         try:
-            conversation, exchange = await self._asked(request, history)
+            conversation, exchange = await self._send_new(request, history)
         except UpstreamFault as fault:
             self._note(self._peer.name, fault.code)
             raise
@@ -87,11 +87,11 @@ class PeerModel:
 
         return PeerStream(self._peer.name, self._model, exchange, remember, warnings)
 
-    async def _asked(self, request: ModelRequest, history: PeerHistory) -> tuple[str, PeerExchange]:
+    async def _send_new(self, request: ModelRequest, history: PeerHistory) -> tuple[str, PeerExchange]:
         """Return the conversation that this request continues, and the exchange in it."""
         connection = await self._peer.connection()  # before a conversation is taken, so that an outage costs none
         connection.check_size(history.new)
-        known = await self._known(request, history)
+        known = await self._take_conversation(request, history)
         if known is not None:
             try:
                 return known, await _send_message(connection, known, history.new)
@@ -99,7 +99,11 @@ class PeerModel:
                 pass  # nothing was sent yet: send the whole history, as to a new conversation
         opening = history.opening
         connection.check_size(opening)
-        conversation = await self._created(connection)
+        exchange = await connection.ask(lambda own: CreatePeerConversationFrame(own, self._model))
+        if exchange.conversation is None:
+            exchange.cancel()
+            raise MalformedResponse("The peer answered create_conversation without a conversation.")
+        conversation = exchange.conversation
         try:
             return conversation, await _send_message(connection, conversation, opening)
         except ConversationForgotten as forgotten:
@@ -107,31 +111,26 @@ class PeerModel:
                 f"The peer forgot a conversation that it had just created: {forgotten.message}"
             ) from None
 
-    async def _known(self, request: ModelRequest, history: PeerHistory) -> str | None:
+    async def _take_conversation(self, request: ModelRequest, history: PeerHistory) -> str | None:
         if not history.earlier:
             return None
         try:
-            return await self._conversations.take(self._place, self._owner(request), history.digest(self._replay))
+            return await self._conversations.take(
+                self._storage_name, self._owner(request), history.digest(self._replay)
+            )
         except Overloaded:  # then the whole history is sent
             self._note(self._peer.name, "storage_unavailable")
             return None
 
     async def _remember(self, request: ModelRequest, digest: str, conversation: str) -> None:
         try:
-            await self._conversations.keep(self._place, self._owner(request), digest, conversation)
+            await self._conversations.keep(self._storage_name, self._owner(request), digest, conversation)
         except Overloaded:  # the answer is good, and the next request sends the whole history
             self._note(self._peer.name, "storage_unavailable")
 
     @property
-    def _place(self) -> str:
+    def _storage_name(self) -> str:
         return f"{self._peer.name}/{self._model}"
-
-    async def _created(self, connection: PeerConnection) -> str:
-        exchange = await connection.ask(lambda own: CreatePeerConversationFrame(own, self._model))
-        if exchange.conversation is None:
-            exchange.cancel()
-            raise MalformedResponse("The peer answered create_conversation without a conversation.")
-        return exchange.conversation
 
 
 class PeerStream:
@@ -168,7 +167,8 @@ class PeerStream:
         ending = self._exchange.ending
         assert ending is not None  # or `more` had raised
         await self._remember("".join(texts))
-        assembler.end(ending.reason, _usage(ending))
+        usage = Usage(ending.usage.input, ending.usage.output) if ending.usage is not None else None
+        assembler.end(ending.reason, usage)
         yield assembler.take()
 
     async def aclose(self) -> None:
@@ -186,14 +186,10 @@ async def _send_message(connection: PeerConnection, conversation: str, text: str
     return await connection.ask(lambda own: UserMessageFrame(own, conversation, text))
 
 
-def _usage(ending: AnswerDoneFrame) -> Usage | None:
-    return Usage(ending.usage.input, ending.usage.output) if ending.usage is not None else None
-
-
 def _unsupported(request: ModelRequest) -> list[str]:
     """Return warnings for settings that a peer does not support."""
-    asked = [name for name in RequestSettings.__struct_fields__ if name not in _NOT_SAMPLING]
-    names = [name for name in asked if getattr(request.settings, name) != getattr(NO_SETTINGS, name)]
+    supported = [name for name in RequestSettings.__struct_fields__ if name not in _NOT_SAMPLING]
+    names = [name for name in supported if getattr(request.settings, name) != getattr(NO_SETTINGS, name)]
     if request.tools:
         names.append("tools")
     return [f"{name} was dropped: the model's upstream takes text only" for name in names]

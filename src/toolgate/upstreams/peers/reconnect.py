@@ -1,6 +1,7 @@
 """Connect to one peer when it is needed, and again after the connection was lost.
 
-While that fails, it is tried ever more seldom; whoever asks in between is told so at once and may ask somebody else.
+After a failure there is a pause, which doubles with each further failure; requests in a pause fail at once, so that a
+fallback can answer them.
 """
 
 import asyncio
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["PeerLimits", "ReconnectingPeer"]
 
-FIRST_REST = 0.5
-LONGEST_REST = 30.0
+FIRST_PAUSE = 0.5
+LONGEST_PAUSE = 30.0
 _NO_LIMITS = PeerLimits()
 
 
@@ -41,7 +42,7 @@ class ReconnectingPeer:
     ) -> None:
         """Open nothing yet; `tls` is a context that verifies, by default the system's."""
         self.name = name
-        self._place = PeerAddress.of(url)
+        self._address = PeerAddress.of(url)
         self._headers = {**({"authorization": f"Bearer {api_key}"} if api_key else {}), **(headers or {})}
         self._limits = limits
         self._tls = tls
@@ -50,7 +51,7 @@ class ReconnectingPeer:
         self._connection: PeerConnection | None = None
         self._opening = asyncio.Lock()
         self._failures = 0
-        self._rest_until = 0.0
+        self._paused_until = 0.0
         self._closed = False
 
     async def connection(self) -> PeerConnection:
@@ -61,11 +62,18 @@ class ReconnectingPeer:
             if self._connection is not None and self._connection.open:
                 return self._connection
             self._count_loss()
-            self._check_rest()
+            if self._closed:
+                raise self._closed_error()
+            left = self._paused_until - asyncio.get_running_loop().time()
+            if left > 0:
+                text = (
+                    f"{self._address.origin.name} could not be reached a moment ago and is left alone for {left:.1f} s"
+                )
+                raise UpstreamUnavailable(text, status=503, retry_after=left)
             try:
-                connection = await self._opened()
+                connection = await self._open()
             except UpstreamFault:
-                self._failed()
+                self._back_off()
                 raise
             self._connection = connection
         if self._closed:  # meanwhile
@@ -80,17 +88,17 @@ class ReconnectingPeer:
         if connection is not None:
             await connection.aclose()
 
-    async def _opened(self) -> PeerConnection:
+    async def _open(self) -> PeerConnection:
         limit = self._limits.timeouts.connect
-        name = self._place.origin.name
+        name = self._address.origin.name
         try:
             async with asyncio.timeout(limit if limit < float("inf") else None):
                 socket = await open_websocket(
-                    self._place, self._headers, limit, self._limits.frame, self._tls, self._proxies
+                    self._address, self._headers, limit, self._limits.frame, self._tls, self._proxies
                 )
                 connection = PeerConnection(socket, name, self._limits)
                 try:
-                    await connection.greet()
+                    await connection.handshake()
                 except BaseException:
                     connection.lose("was left")
                     await socket.aclose()
@@ -108,20 +116,13 @@ class ReconnectingPeer:
         if connection.proven:
             self._failures = 0
         else:
-            self._failed()
+            self._back_off()
 
-    def _failed(self) -> None:
-        rest = min(LONGEST_REST, FIRST_REST * 2.0 ** min(self._failures, 10)) * (0.5 + self._chance() / 2)
+    def _back_off(self) -> None:
+        # Half of the pause is random: many servers that lost the same peer must not return at the same moment.
+        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(self._failures, 10)) * (0.5 + self._chance() / 2)
         self._failures += 1
-        self._rest_until = asyncio.get_running_loop().time() + rest
-
-    def _check_rest(self) -> None:
-        if self._closed:
-            raise self._closed_error()
-        left = self._rest_until - asyncio.get_running_loop().time()
-        if left > 0:
-            text = f"{self._place.origin.name} could not be reached a moment ago and is left alone for {left:.1f} s"
-            raise UpstreamUnavailable(text, status=503, retry_after=left)
+        self._paused_until = asyncio.get_running_loop().time() + pause
 
     def _closed_error(self) -> UpstreamUnavailable:
-        return UpstreamUnavailable(f"the connection to {self._place.origin.name} was closed here", status=503)
+        return UpstreamUnavailable(f"the connection to {self._address.origin.name} was closed here", status=503)

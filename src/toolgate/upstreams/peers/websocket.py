@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 _PLAIN = {"ws": "http", "wss": "https", "http": "http", "https": "https"}
-_FAREWELL_SECONDS = 1.0
+_CLOSE_SECONDS = 1.0
 _TOO_BIG = 1009
 
 
@@ -45,7 +45,7 @@ class PeerAddress(Struct, frozen=True):
 
 
 class PeerConnectionLost(Exception):
-    """The connection is lost; the text says how, to follow the peer's name in a sentence."""
+    """The connection is lost; the text follows the peer's name in a sentence."""
 
 
 class PeerWebSocket:
@@ -79,16 +79,16 @@ class PeerWebSocket:
     async def aclose(self, code: int = 1000) -> None:
         """Close with a handshake, within a second."""
         try:
-            async with asyncio.timeout(_FAREWELL_SECONDS):
+            async with asyncio.timeout(_CLOSE_SECONDS):
                 await self._connection.close(code)
         except TimeoutError:
-            pass  # it does not even read
+            pass  # the peer does not read: the connection is aborted
         finally:
             self._connection.transport.abort()
 
 
 async def open_websocket(
-    place: PeerAddress,
+    address: PeerAddress,
     headers: "Mapping[str, str]",
     limit: float,
     most: int,
@@ -101,23 +101,23 @@ async def open_websocket(
     from websockets.exceptions import InvalidHandshake, InvalidStatus
     from websockets.uri import parse_uri
 
-    secure = place.origin.scheme == "https"
-    protocol = ClientProtocol(parse_uri(place.url), max_size=most)
+    secure = address.origin.scheme == "https"
+    protocol = ClientProtocol(parse_uri(address.url), max_size=most)
 
     def make() -> Any:  # what `dial` calls a connection: it needs nothing of it but asyncio's protocol
-        return ClientConnection(protocol, ping_interval=None, close_timeout=_FAREWELL_SECONDS)
+        return ClientConnection(protocol, ping_interval=None, close_timeout=_CLOSE_SECONDS)
 
     context = (tls or _system_tls()) if secure else None
-    proxy = proxies.towards(place.origin) if proxies is not None and secure else None
-    connection = cast("ClientConnection", await dial(place.origin, proxy, context, limit, make))
+    proxy = proxies.towards(address.origin) if proxies is not None and secure else None
+    connection = cast("ClientConnection", await dial(address.origin, proxy, context, limit, make))
     try:
         await connection.handshake(headers, f"toolgate/{__version__}")
     except BaseException as failure:
         connection.transport.abort()
         if isinstance(failure, InvalidStatus):
-            raise _refused(place, failure) from None
+            raise _handshake_error(address, failure) from None
         if isinstance(failure, InvalidHandshake):
-            raise UpstreamUnavailable(f"{place.origin.name} does not speak WebSocket at this path") from None
+            raise UpstreamUnavailable(f"{address.origin.name} does not speak WebSocket at this path") from None
         raise
     return PeerWebSocket(connection, most)
 
@@ -128,11 +128,13 @@ def _system_tls() -> "SSLContext":
     return create_default_context()
 
 
-def _refused(place: PeerAddress, refusal: "InvalidStatus") -> UpstreamUnavailable:
+def _handshake_error(address: PeerAddress, refusal: "InvalidStatus") -> UpstreamUnavailable:
     status = refusal.response.status_code
     if status in (401, 403):
-        return UpstreamUnavailable(f"{place.origin.name} refused our credentials ({status})", code="upstream_auth")
-    return UpstreamUnavailable(f"{place.origin.name} answered with status {status} instead of a WebSocket", status=502)
+        return UpstreamUnavailable(f"{address.origin.name} refused our credentials ({status})", code="upstream_auth")
+    return UpstreamUnavailable(
+        f"{address.origin.name} answered with status {status} instead of a WebSocket", status=502
+    )
 
 
 def _how_it_closed(closed: "ConnectionClosed", most: int) -> str:

@@ -4,7 +4,7 @@ import ipaddress
 import re
 from base64 import b64encode
 from collections.abc import Mapping
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
@@ -47,12 +47,17 @@ class Proxy(Struct, frozen=True):
 
 def parse_url(url: str) -> tuple[UpstreamOrigin, str]:
     """Split a URL into its origin and request target, or refuse it without repeating it."""
-    # urlsplit drops CR, LF and tabs in silence, so look before it does.
+    # urlsplit removes CR, LF and tabs without an error, so they are looked for first.
     if not _PLAIN_URL.fullmatch(url):
         raise GatewayFault("an upstream's URL holds a space or control character")
     try:
         parts = urlsplit(url)
-        origin = _origin(parts)
+        host = parts.hostname
+        # IDNA 2003 and 2008 map some names beyond ASCII to different hosts: such a name must be given in Punycode.
+        if parts.scheme not in DEFAULT_PORTS or not host or not host.isascii():
+            raise ValueError(parts.scheme)
+        host.encode("idna")  # checks the length of labels, which the resolver would only reject later
+        origin = UpstreamOrigin(parts.scheme, host, DEFAULT_PORTS[parts.scheme] if parts.port is None else parts.port)
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         target.encode("ascii")
     except ValueError:
@@ -60,15 +65,6 @@ def parse_url(url: str) -> tuple[UpstreamOrigin, str]:
     if parts.username is not None:
         raise GatewayFault(f"the URL of {origin.name} holds credentials: put them in a header")
     return origin, target
-
-
-def _origin(parts: SplitResult) -> UpstreamOrigin:
-    host = parts.hostname
-    # Beyond ASCII, two readings of a name exist and may lead to two hosts: its owner has to spell it out.
-    if parts.scheme not in DEFAULT_PORTS or not host or not host.isascii():
-        raise ValueError(parts.scheme)
-    host.encode("idna")  # the length of labels, which the resolver would complain about later
-    return UpstreamOrigin(parts.scheme, host, DEFAULT_PORTS[parts.scheme] if parts.port is None else parts.port)
 
 
 class Proxies(Struct, frozen=True):

@@ -9,7 +9,7 @@ from functools import partial
 from msgspec import Struct
 
 from toolgate.conversation.errors import GatewayFault, UpstreamTimeout
-from toolgate.upstreams.transport.address import Proxies, Proxy, UpstreamOrigin, parse_url
+from toolgate.upstreams.transport.address import Proxies, UpstreamOrigin, parse_url
 from toolgate.upstreams.transport.connection import UpstreamHttpConnection
 from toolgate.upstreams.transport.dial import dial
 from toolgate.upstreams.transport.limits import ResponseSizeLimits, UpstreamTimeouts
@@ -75,7 +75,7 @@ class UpstreamHttpClient:
                 return UpstreamResponse(reader, self._caps)
             if not isinstance(reader.error, StaleConnection):
                 raise reader.error
-            connection = await _acquire(route.pool, timeouts, total_at, fresh=True)  # which cannot be stale
+            connection = await _acquire(route.pool, timeouts, total_at, fresh=True)  # a new one cannot be stale
 
     async def aclose(self) -> None:
         """Close every connection, also busy ones, and wait until the sockets are closed."""
@@ -88,29 +88,23 @@ class UpstreamHttpClient:
     def _route(self, url: str) -> _Route:
         origin, target = parse_url(url)
         proxy = self._proxies.towards(origin)
-        if len(self._routes) >= _KNOWN_ROUTES:
-            self._forget()
-        pool = self._pools.get(origin) or self._pool(origin, proxy)
+        if len(self._routes) >= _KNOWN_ROUTES:  # URLs may come from callers without end: start over
+            self._routes.clear()
+            self._pools = {origin: pool for origin, pool in self._pools.items() if pool.in_use}
+        pool = self._pools.get(origin)
+        if pool is None:
+            open_one = partial(dial, origin, proxy, self._tls() if origin.scheme == "https" else None)
+            pool = ConnectionPool(asyncio.get_running_loop(), origin.name, open_one, self._per_host, self._keepalive)
+            self._pools[origin] = pool
         route = self._routes[url] = _Route(pool, head_start(origin, target, proxy))
         return route
 
-    def _pool(self, origin: UpstreamOrigin, proxy: Proxy | None) -> ConnectionPool:
-        tls = self._tls() if origin.scheme == "https" else None
-        open_one = partial(dial, origin, proxy, tls)
-        pool = ConnectionPool(asyncio.get_running_loop(), origin.name, open_one, self._per_host, self._keepalive)
-        self._pools[origin] = pool
-        return pool
-
     def _tls(self) -> ssl.SSLContext:
-        # Reading the system's certificates takes some ten milliseconds, so it waits until TLS is needed.
+        # Reading the system's certificates takes some ten milliseconds, so that is done when TLS is first needed.
         if not isinstance(self._ca, ssl.SSLContext):
             self._ca = ssl.create_default_context(cafile=self._ca)
             self._ca.set_alpn_protocols(["http/1.1"])
         return self._ca
-
-    def _forget(self) -> None:
-        self._routes.clear()
-        self._pools = {origin: pool for origin, pool in self._pools.items() if pool.in_use}
 
 
 async def _acquire(

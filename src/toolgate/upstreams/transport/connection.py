@@ -121,7 +121,13 @@ class UpstreamHttpConnection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def eof_received(self) -> None:
-        self._end_reader(clean=self._ended_by_peer())
+        # Over TLS an attacker can send FIN, but not close_notify: without it, the end of the body is not proven.
+        tls = self._transport.get_extra_info("ssl_object") if self._transport is not None else None
+        try:
+            clean = tls is None or tls.read(1) == b""
+        except ssl.SSLError:
+            clean = False
+        self._end_reader(clean)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_reader(clean=False)
@@ -148,14 +154,6 @@ class UpstreamHttpConnection(asyncio.Protocol):
         self.open = False
         if self._reader is not None:
             self.end(self._reader.lost(clean, self._reused))
-
-    def _ended_by_peer(self) -> bool:
-        """Return whether the peer itself ended the stream: over TLS others can send FIN, but not close_notify."""
-        tls = self._transport.get_extra_info("ssl_object") if self._transport is not None else None
-        try:
-            return tls is None or tls.read(1) == b""
-        except ssl.SSLError:
-            return False
 
     def _tick(self) -> None:
         self._timer, self._timer_at = None, inf

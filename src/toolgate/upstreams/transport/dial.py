@@ -16,7 +16,7 @@ from toolgate.upstreams.transport.tunnel import open_tunnel
 
 NEXT_ADDRESS_AFTER = 0.25
 Address = tuple[socket.AddressFamily, Any]  # what follows the family depends on it
-# OpenSSL's numbers for why a certificate was not accepted; its own words quote the certificate.
+# OpenSSL's codes for why a certificate was not accepted; its messages would quote the certificate.
 _DISTRUST = {
     9: "it is not valid yet",
     10: "it has expired",
@@ -45,14 +45,14 @@ async def dial(
             return await _open(origin, proxy, tls, make, at)
     except OSError as failure:
         if clock.expired():
-            fault = UpstreamUnreachable(  # nothing was asked yet, so it may be asked again
+            fault = UpstreamUnreachable(  # no request was sent yet, so that it may be retried
                 f"no connection to {origin.name} within {limit:g} s (limit: connect)",
                 status=504,
                 code="upstream_timeout",
             )
         else:
             fault = UpstreamUnreachable(_unreachable_message(origin, proxy, failure))
-    # Raised here, not above, so that what it replaces, certificate text and all, does not hang on it.
+    # Raised outside of the handler, so that its __context__ is not the OpenSSL error with the certificate's text.
     raise fault
 
 
@@ -65,8 +65,12 @@ async def _open(
 ) -> UpstreamHttpConnection:
     loop = asyncio.get_running_loop()
     through = origin if proxy is None else proxy
-    addresses = _given(at, through.port) if at else await _resolve(loop, through.host, through.port)
-    sock = await _connect(loop, addresses)
+    if at:
+        port, six = through.port, socket.AF_INET6
+        addresses = _alternate((six, (one, port, 0, 0)) if ":" in one else (socket.AF_INET, (one, port)) for one in at)
+    else:
+        addresses = await _resolve(loop, through.host, through.port)
+    sock = await (_connect_to(loop, addresses[0]) if len(addresses) == 1 else _race(loop, addresses))
     if proxy is not None and tls is not None:
         return await open_tunnel(sock, origin, proxy, tls, make)
     hostname = origin.host if tls is not None else None
@@ -74,23 +78,12 @@ async def _open(
     return connection
 
 
-async def _connect(loop: asyncio.AbstractEventLoop, addresses: list[Address]) -> socket.socket:
-    if len(addresses) == 1:
-        return await _connect_to(loop, addresses[0])
-    return await _race(loop, addresses)
-
-
 async def _resolve(loop: asyncio.AbstractEventLoop, host: str, port: int) -> list[Address]:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
-    except socket.gaierror:  # a name: that takes a server, hence a thread
+    except socket.gaierror:  # a name: asking a name server blocks, so asyncio does it in a thread
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return _alternate((family, address) for family, _, _, _, address in found)
-
-
-def _given(addresses: Sequence[str], port: int) -> list[Address]:
-    six = socket.AF_INET6
-    return _alternate((six, (one, port, 0, 0)) if ":" in one else (socket.AF_INET, (one, port)) for one in addresses)
 
 
 def _alternate(found: Iterable[Address]) -> list[Address]:
@@ -115,9 +108,9 @@ async def _connect_to(loop: asyncio.AbstractEventLoop, address: Address) -> sock
 
 
 async def _race(loop: asyncio.AbstractEventLoop, addresses: list[Address]) -> socket.socket:
-    """Try the next address when the last one failed or takes too long; the first to connect is used.
+    """Try the next address when the last one failed or takes too long; the first to connect is used (RFC 8305).
 
-    By hand because uvloop's create_connection tries one address after the other.
+    Written here because uvloop's create_connection tries one address after the other.
     """
     waiting = deque(addresses)
     running: set[asyncio.Task[socket.socket]] = set()
@@ -138,7 +131,7 @@ async def _race(loop: asyncio.AbstractEventLoop, addresses: list[Address]) -> so
                     running.discard(task)
     finally:
         for task in running:
-            if task.done():  # it has connected, too, or at the moment of a cancellation
+            if task.done():  # it connected at the same moment as the winner, or as a cancellation
                 _close_socket(task)
             else:
                 task.add_done_callback(_close_socket)

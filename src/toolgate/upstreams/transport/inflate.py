@@ -24,7 +24,11 @@ class ResponseInflater:
         if self._stream is None:
             if len(self._input) < 2:
                 return b""
-            self._stream = zlib.decompressobj(self._container())
+            # "deflate" means zlib's container, yet some servers send the bare stream: its first two bytes differ.
+            first, second = self._input[0], self._input[1]
+            bare = first & 0x0F != 8 or (first << 8 | second) % 31
+            wbits = _RAW_DEFLATE if self._wbits == CODINGS["deflate"] and bare else self._wbits
+            self._stream = zlib.decompressobj(wbits)
         if not self._input:
             return b""
         output = self._stream.decompress(self._input, PORTION)
@@ -35,11 +39,5 @@ class ResponseInflater:
 
     @property
     def finished(self) -> bool:
-        """Whether the body ended where it said it would; one that never began has."""
+        """Whether the compressed stream has reached its end; an empty body counts as ended."""
         return not self._input if self._stream is None else self._stream.eof
-
-    def _container(self) -> int:
-        # "deflate" means zlib's container, yet some servers send the bare stream: its first two bytes tell them apart.
-        first, second = self._input[0], self._input[1]
-        bare = first & 0x0F != 8 or (first << 8 | second) % 31
-        return _RAW_DEFLATE if self._wbits == CODINGS["deflate"] and bare else self._wbits

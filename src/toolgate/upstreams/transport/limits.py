@@ -11,7 +11,7 @@ class UpstreamTimeouts(Struct, frozen=True):
 
     connect: float = 4.0  # name, TCP, proxy and TLS together
     first_byte: float = 120.0  # from the request to the first byte of the body; also the wait for a free connection
-    idle: float = 60.0  # between two pieces of the body, while somebody waits for one
+    idle: float = 60.0  # between two pieces of the body, while the caller waits for one
     total: float = 600.0  # everything, from the call to the end of the body
 
 

@@ -48,9 +48,12 @@ class ConnectionPool:
         try:
             connection = None if fresh else self._take_idle()
             if connection is None:
-                self._close_oldest_idle()
+                if self._idle and len(self._idle) + self._busy > self._limit:
+                    self._idle.popleft().close()  # idle connections count towards what the upstream sees
                 connection = await self._open(timeouts.connect)
-                self._refuse_if_closed(connection)
+                if self._closed:  # while it was being opened
+                    connection.close()
+                    raise self._closed_error()
         except BaseException:
             self._release_slot()
             raise
@@ -82,7 +85,9 @@ class ConnectionPool:
     async def aclose(self) -> None:
         """Close every socket and wait until they are closed; waiting callers get an error."""
         self._closed = True
-        self._cancel_sweep()
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+            self._sweep_timer = None
         while self._queue:
             waiter = self._queue.popleft()
             if not waiter.done():
@@ -101,20 +106,17 @@ class ConnectionPool:
             return
         try:
             async with asyncio.timeout(limit if limit < inf else None):
-                await self._wait_in_queue()
+                waiter = self._loop.create_future()
+                self._queue.append(waiter)
+                try:
+                    await waiter
+                except asyncio.CancelledError:
+                    if not waiter.cancelled() and waiter.exception() is None:
+                        self._release_slot()  # the slot was given to this caller while it was being cancelled
+                    raise
         except TimeoutError:
             text = f"all {self._limit} connections to {self.upstream} were busy for {limit:g} s"
             raise UpstreamUnavailable(text, status=503) from None
-
-    async def _wait_in_queue(self) -> None:
-        waiter = self._loop.create_future()
-        self._queue.append(waiter)
-        try:
-            await waiter
-        except asyncio.CancelledError:
-            if not waiter.cancelled() and waiter.exception() is None:
-                self._release_slot()  # our turn came while we were leaving
-            raise
 
     def _release_slot(self) -> None:
         """Give the slot to the caller that has waited longest, or free it."""
@@ -132,10 +134,6 @@ class ConnectionPool:
                 return connection
         return None
 
-    def _close_oldest_idle(self) -> None:
-        if self._idle and len(self._idle) + self._busy > self._limit:
-            self._idle.popleft().close()
-
     async def _open(self, limit: float) -> UpstreamHttpConnection:
         """Open a connection; remove one whose opening failed or was cancelled, because uvloop never reports its loss."""
         made: list[UpstreamHttpConnection] = []
@@ -152,11 +150,6 @@ class ConnectionPool:
                 self.lost(connection)
             raise
 
-    def _refuse_if_closed(self, connection: UpstreamHttpConnection) -> None:
-        if self._closed:
-            connection.close()
-            raise self._closed_error()
-
     def _closed_error(self) -> UpstreamUnavailable:
         return UpstreamUnavailable(f"the connections to {self.upstream} were closed here", status=503)
 
@@ -168,8 +161,3 @@ class ConnectionPool:
             self._idle.popleft().close()
         if self._idle:
             self._sweep_timer = self._loop.call_at(self._idle[0].idle_since + self._keepalive, self._sweep)
-
-    def _cancel_sweep(self) -> None:
-        if self._sweep_timer is not None:
-            self._sweep_timer.cancel()
-            self._sweep_timer = None

@@ -1,4 +1,4 @@
-"""A request as bytes: one cached start per URL, one join per request. Sends nothing."""
+"""Encode the head of a request: one cached start per URL, one join per request. Sends nothing."""
 
 import re
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ _KNOWN_NAMES = 1024
 
 
 def head_start(origin: UpstreamOrigin, target: str, proxy: Proxy | None) -> bytes:
-    """Everything of a head that depends on the URL alone, from the blank after the method on."""
+    """Return the part of a head that depends on the URL alone, from the blank after the method on."""
     lines = [f"host: {origin.authority}", "accept-encoding: identity"]
     if proxy is not None and origin.scheme == "http":
         target = f"http://{origin.authority}{target}"
@@ -25,7 +25,7 @@ def head_start(origin: UpstreamOrigin, target: str, proxy: Proxy | None) -> byte
 
 
 class RequestWriter:
-    """Writes request heads, and remembers which methods and header names it has already found good."""
+    """Writes request heads, and caches which methods and header names are valid."""
 
     def __init__(self) -> None:
         self._good: set[tuple[str, ...]] = set()
@@ -66,9 +66,5 @@ class RequestWriter:
 
 
 def _refused(headers: Mapping[str, str]) -> GatewayFault:
-    bad = next(name for name, value in headers.items() if not _is_clean(value))
+    bad = next(name for name, value in headers.items() if any(one in "\r\n\0" or ord(one) > 255 for one in value))
     return GatewayFault(f"the value of the header {bad} holds a line break or another character that HTTP cannot carry")
-
-
-def _is_clean(value: str) -> bool:
-    return not any(mark in value for mark in "\r\n\0") and all(ord(letter) < 256 for letter in value)

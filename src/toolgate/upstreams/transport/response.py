@@ -17,7 +17,8 @@ _GRACE_SECONDS = 0.25
 class UpstreamResponse:
     """A response whose head has arrived; read it to the end or `aclose` it.
 
-    Whatever ends it too early (a cut, a cap, a limit) raises, after all that came before has been handed over.
+    If it ends too early (the connection is lost, or a limit of size or time is reached), that is raised after everything
+    that was received before has been returned.
     """
 
     __slots__ = (
@@ -59,7 +60,10 @@ class UpstreamResponse:
                     raise self._over()
                 return piece
             if reader.connection is None:
-                self._check_end()
+                if self._reader.error is not None:
+                    raise self._reader.error
+                if self._inflate is not None and not self._inflate.finished:
+                    raise self._broken(f"ended its {self._coding} body in the middle")
                 raise StopAsyncIteration
             await reader.arrival()
 
@@ -68,7 +72,7 @@ class UpstreamResponse:
         self._cap = self._caps.whole
         if self._plain and self._reader.complete and self._reader.size <= self._cap:
             return self._reader.take()
-        if self._cap < self._declared():
+        if self._cap < int(self.headers.get("content-length", "0")):
             raise self._over()
         with BytesIO() as whole:  # closed, so that the traceback of a failure does not keep megabytes alive
             async for piece in self:
@@ -88,7 +92,7 @@ class UpstreamResponse:
             self._reader.abandon()
 
     def __del__(self) -> None:
-        # A reply that was dropped unread would keep its connection, and its slot, until a timeout.
+        # A response that was dropped unread would occupy its connection, and its slot, until a timeout.
         connection = self._reader.connection
         if connection is not None and not self._released and not connection.loop.is_closed():
             warnings.warn(
@@ -111,25 +115,13 @@ class UpstreamResponse:
             raise self._broken(f"sent a body that is not {self._coding} as its header says") from None
         if reader.size > self._cap:
             raise self._over()
-        if piece:  # a few bytes can hold megabytes: let others have their turn in between
-            await self._breathe()
+        if piece:  # a few bytes can inflate to megabytes: other tasks run in between
+            try:
+                await asyncio.sleep(0)
+            except BaseException:
+                self._reader.abandon()
+                raise
         return piece
-
-    async def _breathe(self) -> None:
-        try:
-            await asyncio.sleep(0)
-        except BaseException:
-            self._reader.abandon()
-            raise
-
-    def _check_end(self) -> None:
-        if self._reader.error is not None:
-            raise self._reader.error
-        if self._inflate is not None and not self._inflate.finished:
-            raise self._broken(f"ended its {self._coding} body in the middle")
-
-    def _declared(self) -> int:
-        return int(self.headers.get("content-length", "0"))
 
     def _over(self) -> MalformedResponse:
         return self._broken(f"sent a body larger than {size(self._cap)}")

@@ -10,7 +10,7 @@ from toolgate.conversation.errors import MalformedResponse, UpstreamFault, Upstr
 from toolgate.upstreams.transport.limits import UpstreamTimeouts, size
 
 # A peer that closed a pooled connection before our request reached it shows that within a round trip.
-# One that closes later may have worked on the request meanwhile, so asking again would not be safe.
+# One that closes later may have worked on the request meanwhile, so that repeating it would not be safe.
 STALE_WITHIN = 2.0
 _KNOWN_NAMES = 256
 
@@ -112,7 +112,7 @@ class ResponseReader:
         if self.size != before or self.complete:
             self._empty_bytes = 0
             return None
-        # Headers without end, endless interim answers, chunk extensions and trailers: bytes that carry nothing.
+        # Endless headers, interim responses, chunk extensions and trailers carry no content and need a limit of their own.
         self._empty_bytes += len(piece)
         return MalformedResponse(f"{self.upstream} {self._too_much()}") if self._empty_bytes > self._head_cap else None
 
@@ -160,7 +160,7 @@ class ResponseReader:
         self._head_size = size = self._head_size + len(name) + len(value) + 4
         if size > self._head_cap:
             raise _ProtocolError(self._too_much())
-        if self.headed:  # a trailer
+        if self.headed:  # a trailer: no dialect uses one
             return
         key, text, headers = _known_name(name), value.decode("latin-1"), self.headers
         headers[key] = f"{headers[key]}, {text}" if key in headers else text
@@ -170,7 +170,9 @@ class ResponseReader:
         assert parser is not None  # it is the caller
         status = parser.get_status_code()
         if status < 200:
-            self._skip_interim(status)
+            if status < 100 or status == 101:
+                raise _ProtocolError(f"answered with the status {status}, which was not requested")
+            self.headers.clear()  # those of an interim response do not belong to the final one
             return
         coding = self.headers.get("transfer-encoding")
         if coding is not None and coding.lower() != "chunked":
@@ -232,11 +234,6 @@ class ResponseReader:
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
-
-    def _skip_interim(self, status: int) -> None:
-        if status < 100 or status == 101:
-            raise _ProtocolError(f"answered with the status {status}, which was not requested")
-        self.headers.clear()
 
     def _too_much(self) -> str:
         return f"sent more than {size(self._head_cap)} of headers or framing"

@@ -21,19 +21,19 @@ class ProxyRefused(ConnectionError):
 class _Opening(asyncio.Protocol):
     """Sends CONNECT to the proxy; `opened` is done when the proxy has connected."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, ask: bytes) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, request: bytes) -> None:
         self.opened: asyncio.Future[None] = loop.create_future()
-        self._ask = ask
+        self._request = request
         self._answer = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        cast(asyncio.Transport, transport).write(self._ask)
+        cast(asyncio.Transport, transport).write(self._request)
 
     def data_received(self, data: bytes) -> None:
         self._answer += data
         if self.opened.done() or (b"\r\n\r\n" not in self._answer and len(self._answer) < _ANSWER_CAP):
             return
-        # Nothing may follow the head: the proxy would be speaking in the upstream's place.
+        # Bytes after the head would come from the proxy and be taken for the upstream's.
         answer = _ANSWER.fullmatch(self._answer)
         if answer is not None and answer[1].startswith(b"2"):
             self.opened.set_result(None)
@@ -54,7 +54,11 @@ async def open_tunnel(
 ) -> UpstreamHttpConnection:
     """Have the proxy connect to the origin, and start TLS with the origin itself."""
     loop = asyncio.get_running_loop()
-    transport, opening = await loop.create_connection(lambda: _Opening(loop, _connect_line(origin, proxy)), sock=sock)
+    lines = [f"CONNECT {origin.name} HTTP/1.1", f"host: {origin.name}"]
+    if proxy.authorization is not None:
+        lines.append(f"proxy-authorization: {proxy.authorization}")
+    head = "\r\n".join((*lines, "", "")).encode("ascii")
+    transport, opening = await loop.create_connection(lambda: _Opening(loop, head), sock=sock)
     try:
         await opening.opened
         connection = make()
@@ -64,12 +68,5 @@ async def open_tunnel(
         raise
     if secured is None:
         raise ProxyRefused
-    connection.connection_made(secured)
+    connection.connection_made(secured)  # start_tls does not call it
     return connection
-
-
-def _connect_line(origin: UpstreamOrigin, proxy: Proxy) -> bytes:
-    lines = [f"CONNECT {origin.name} HTTP/1.1", f"host: {origin.name}"]
-    if proxy.authorization is not None:
-        lines.append(f"proxy-authorization: {proxy.authorization}")
-    return "\r\n".join((*lines, "", "")).encode("ascii")

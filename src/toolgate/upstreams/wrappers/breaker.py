@@ -53,7 +53,7 @@ class CircuitBreaker:
         self._in_a_row = 0
         self._open_until: float | None = None
         self._probing = False
-        self._era = 0
+        self._era = 0  # counts the openings, so that answers of an earlier era change nothing
 
     @property
     def state(self) -> Literal["closed", "open", "probing"]:
@@ -95,6 +95,7 @@ class CircuitBreaker:
         return UpstreamUnavailable(text, code=CIRCUIT_OPEN, status=503, retry_after=wait)
 
     def _answering(self, era: int) -> None:
+        """Close an open circuit on trial: one more failure opens it again."""
         if era == self._era and self._open_until is not None:
             self._open_until = None
             self._in_a_row = self._failures - 1
@@ -109,7 +110,7 @@ class CircuitBreaker:
                 self._cooldown = self._shortest
                 self._recent.append(False)
             case UpstreamFault() if not self._counts(ending):
-                self._answering(era)  # a rejection shows that it works
+                self._answering(era)  # an upstream that rejects a request works
             case UpstreamFault():
                 self._in_a_row += 1
                 self._recent.append(True)

@@ -14,7 +14,7 @@ class FallbackModel:
     """A chain of models: the next is tried when one cannot be reached, is full, times out or sends garbage.
 
     A rejected request is not tried elsewhere, except if the upstream does not have the model (404), or if the request is
-    too long for this model and `when_too_long` says so.
+    too long for this model and `when_too_long` is set.
     """
 
     def __init__(self, models: Sequence[Model], names: Sequence[str] = (), *, when_too_long: bool = False) -> None:
@@ -38,7 +38,9 @@ async def first_answer(
         try:
             answer = await model.ask(request)
         except (UpstreamFault, Overloaded) as fault:
-            if isinstance(fault, UpstreamRejected) and not _may_fit_elsewhere(fault, when_too_long):
+            # A 404 is about the configured model or address, which the client did not choose.
+            may_fit_elsewhere = fault.status == 404 or (when_too_long and fault.code == TOO_LONG)
+            if isinstance(fault, UpstreamRejected) and not may_fit_elsewhere:
                 raise
             faults.append(fault)
             failed.append(f"{name} failed ({fault.code})")
@@ -47,14 +49,6 @@ async def first_answer(
     if len(faults) == 1:
         raise faults[0]
     raise _summary(faults) from faults[-1]
-
-
-def _may_fit_elsewhere(fault: UpstreamRejected, when_too_long: bool) -> bool:
-    """Return whether another model may take a request that this one rejected.
-
-    A 404 is about the configured model or address, which the client did not choose.
-    """
-    return fault.status == 404 or (when_too_long and fault.code == TOO_LONG)
 
 
 def _summary(faults: list[ToolgateError]) -> ToolgateError:

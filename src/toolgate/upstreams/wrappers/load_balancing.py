@@ -40,7 +40,7 @@ class BalancedModel:
         """Return the deployments in the order to try: each gains credit by weight, and the first pays for all."""
         deployments, credits = self._deployments, self._credits
         places = [place for place, deployment in enumerate(deployments) if deployment.ready]
-        places = places or list(range(len(deployments)))  # none is ready: their breakers tell the client when to retry
+        places = places or list(range(len(deployments)))  # none is ready: their errors have a Retry-After
         for place in places:
             credits[place] += deployments[place].weight
         places.sort(key=lambda place: -credits[place])

@@ -48,18 +48,15 @@ class RetryBudget:
 
     def withdraw(self) -> bool:
         """Take one retry from the budget; False if there is none."""
-        self._refill()
-        if self._balance < 1:
-            return False
-        self._balance -= 1
-        return True
-
-    def _refill(self) -> None:
         now = self._clock()
         earned = (now - self._seen) * self._floor / self._per
         self._seen = now
         if self._balance < self._floor:
             self._balance = min(self._floor, self._balance + earned)
+        if self._balance < 1:
+            return False
+        self._balance -= 1
+        return True
 
 
 class RetryingModel:
@@ -102,7 +99,9 @@ class RetryingModel:
             except UpstreamFault as fault:
                 if not self._may_retry(fault, attempt):
                     raise
-                wait = (fault.retry_after or 0.0) + self._jitter(attempt)
+                # The random share keeps callers that failed together from retrying together.
+                jitter = self._chance() * min(self._longest, self._first * 2.0 ** (attempt - 1))
+                wait = (fault.retry_after or 0.0) + jitter
             await self._sleep(wait)
             attempt += 1
 
@@ -112,7 +111,3 @@ class RetryingModel:
         if fault.retry_after is not None and fault.retry_after > self._patience:
             return False
         return self._budget.withdraw()
-
-    def _jitter(self, attempt: int) -> float:
-        """Return a random wait up to the doubled one, so that callers who failed together do not retry together."""
-        return self._chance() * min(self._longest, self._first * 2.0 ** (attempt - 1))

@@ -61,24 +61,20 @@ def _yaml(raw: bytes) -> Any:
     if len(raw) > MAX_YAML:
         raise OpenApiDocumentError(f"it is YAML larger than {MAX_YAML // 1024 // 1024} MiB; convert it to JSON")
     try:
-        _check_events(raw)
+        # Depth and size are checked before the document is built, which is done by recursion, in C.
+        depth = 0
+        for count, event in enumerate(yaml.parse(raw, Loader=_Loader)):
+            if isinstance(event, yaml.CollectionStartEvent):
+                depth += 1
+            elif isinstance(event, yaml.CollectionEndEvent):
+                depth -= 1
+            if depth > MAX_DEPTH:
+                raise OpenApiDocumentError(f"it is nested deeper than {MAX_DEPTH} levels")
+            if count > MAX_NODES:
+                raise OpenApiDocumentError(f"it has more than {MAX_NODES} nodes")
         return yaml.load(raw, Loader=_Loader)  # noqa: S506  # a SafeLoader with less in it
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise _syntax_error("YAML", error) from None
-
-
-def _check_events(raw: bytes) -> None:
-    """Refuse a document that is too deep or too large before it is built: that is done by recursion, in C."""
-    depth = 0
-    for count, event in enumerate(yaml.parse(raw, Loader=_Loader)):
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
-        if depth > MAX_DEPTH:
-            raise OpenApiDocumentError(f"it is nested deeper than {MAX_DEPTH} levels")
-        if count > MAX_NODES:
-            raise OpenApiDocumentError(f"it has more than {MAX_NODES} nodes")
 
 
 def _syntax_error(form: str, error: Exception) -> OpenApiDocumentError:
