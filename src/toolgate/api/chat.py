@@ -160,12 +160,11 @@ class ChatHandler:
             body = self.with_model(call, body)
         # What a body of items stands for may be more than was received: some are restored from storage.
         small = call.body_size <= LARGE_BODY and type(body) is dict and "input" not in body
-        if decoded is not None:
-            request = decoded
-        elif durable is None and (small or not _is_large(call.body_size, body)):
-            request = decoded = codec.decode_request(body)
-        else:
-            request = decoded = await run_in_thread(codec.decode_request, body)
+        if decoded is None:
+            in_loop = durable is None and (small or not _is_large(call.body_size, body))
+            decode = codec.decode_request
+            decoded = decode(body) if in_loop else await run_in_thread(decode, body)
+        request = decoded
         if dialect.forwarded_headers:
             request = with_headers(request, call.headers, dialect.forwarded_headers)
         record = call.record
@@ -191,16 +190,7 @@ class ChatHandler:
         if request.decisions and model is route.model:
             request = replace(request, warnings=(*request.warnings, _UNUSED_DECISION))
         events = options is not None and options.status == "events"
-        metadata = AnswerMetadata(
-            codec.reply_id(),
-            int(time.time()),
-            request.model,
-            events,
-            record.times,
-            dialect.native_tools,
-            record.request_id,
-            loses_errors(call.headers),
-        )
+        metadata = _answer_metadata(call, dialect, codec, request.model, events)
         return PreparedRequest(
             call.exchange,
             dialect,
@@ -248,6 +238,22 @@ class ChatHandler:
         )
         request = replace(request, warnings=(*checked.warnings, *tools.selection.warnings))
         return request, run.request, run.model, run.on_delivered
+
+
+def _answer_metadata(
+    call: ChatRequest, dialect: Dialect, codec: ServerCodec, model: str, tool_events: bool
+) -> AnswerMetadata:
+    record, created = call.record, int(time.time())
+    return AnswerMetadata(
+        codec.reply_id(),
+        created,
+        model,
+        tool_events,
+        record.times,
+        dialect.native_tools,
+        record.request_id,
+        loses_errors(call.headers),
+    )
 
 
 def _is_large(body_size: int, body: Any) -> bool:

@@ -65,13 +65,7 @@ class Services:
         self.records = RecordServices(config, self.database, log, metrics, self.pubsub, self._cancel_run)
         self.telemetry = Telemetry(log, metrics, answered=self.records.usage.add, ended=self.records.ended)
         self.state = make_state(
-            config,
-            self.database,
-            self.responses,
-            self.telemetry,
-            self.pubsub,
-            background,
-            self.records.timelines,
+            config, self.database, self.responses, self.telemetry, self.pubsub, background, self.records.timelines
         )
         self.sockets = ResponseWebSockets(app)
         self.quotas = LimitServices(config, self.database, self.telemetry, supervisor.counters if supervisor else None)
@@ -80,8 +74,9 @@ class Services:
         self.bridge = BridgeService(log, choose_bus(config, supervisor))
         # Tools look up callers in the same authenticator that the registry of keys updates.
         authenticator = Authenticator(config.keys, config.models)
-        self.tools = (
-            ToolService(
+        self.tools: ToolService | None = None
+        if config.tools.enabled:
+            self.tools = ToolService(
                 config,
                 self.database,
                 self.telemetry,
@@ -92,10 +87,6 @@ class Services:
                 windows=self.bridge.windows,
                 timelines=self.records.timelines,
             )
-            if config.tools.enabled
-            else None
-        )
-        if self.tools is not None:
             self.bridge.show_approvals(EditorApprovals(self.tools.approvals, self.pubsub, authenticator.named))
         self.keys = KeyRegistry(
             config,

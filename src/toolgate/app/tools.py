@@ -80,6 +80,8 @@ class ToolService:
         `over_stdio` means that no server takes the answers to approvals in this process.
         """
         self._telemetry = telemetry
+        self._on_call_end = on_call_end
+        self._authenticator = authenticator
         self._approve_command = approve_command(config.server)
         self._answer_note = _stdio_note(config) if over_stdio else ""
         self._schemas = ToolSchemaLinter()
@@ -98,44 +100,26 @@ class ToolService:
             [*sources.configured(), *extra, self._registered, self._lent], self._schemas, prefixes=sources.prefixes()
         )
         self._webhook = make_webhook(config.tools, telemetry)
-
-        def definition(name: str) -> ToolSpec | None:
-            tool = self.registry.get(name)
-            return tool.spec if tool else None
-
         self.approvals = ApprovalService(
             self._policies.approval_policy(0),
             ApprovalStore(database, Approval, StandingApproval),
             options=self._policies.approval_options,
             on_new=self._announce,
-            definition=definition,
+            definition=self._definition,
             pubsub=self._pubsub,
         )
-
-        def record_call(ended: FinishedToolCall) -> None:
-            telemetry.tool_ran(ended.spec.name, ended.seconds, ended.outcome, ended.invocation.text, ended.run)
-            if on_call_end is not None:
-                on_call_end(ended)
-
-        def permits(name: str, spec: ToolSpec) -> bool:
-            if authenticator is None:
-                return True
-            caller = authenticator.named(name)
-            return caller is not None and ToolRights(caller.allow_tools, caller.block_tools).permits(spec)
-
         self._runner = ToolRunner(
             self.approvals,
             self._policies.result_limits,
             lambda text: telemetry.log.redact(text),
-            record_call,
-            permits,
+            self._record_call,
+            self._permits,
         )
-        memory = StoredTurns(HiddenTurnStore(database))
         self.tool_runs = ToolRunPreparer(
             self.registry,
             self._runner,
             self.approvals,
-            memory,
+            StoredTurns(HiddenTurnStore(database)),
             self._policies.run_defaults,
             authenticator,
             windows.context,
@@ -143,12 +127,7 @@ class ToolService:
             self._approve_command,
         )
         self.catalog = RegistryToolCatalog(self.registry, self._runner, self.tool_runs)
-        timings = KeepaliveTimings(config.server.first_event_wait, config.server.keepalive_seconds)
-        # Sessions are in memory: with several workers the next request may reach one that does not know them.
-        sessions = McpSessions(
-            config.tools.mcp_sessions if config.server.workers == 1 else 0, config.tools.mcp_session_seconds
-        )
-        self.mcp = McpEndpoint(self.catalog, telemetry, timings, sessions)
+        self.mcp = make_mcp_endpoint(config, self.catalog, telemetry)
 
     def endpoints(self) -> list[Endpoint]:
         """Return the endpoints of tools, approvals and the MCP server."""
@@ -193,6 +172,22 @@ class ToolService:
         await self.registry.aclose()
         if self._webhook is not None:
             await self._webhook.aclose()
+
+    def _definition(self, name: str) -> ToolSpec | None:
+        tool = self.registry.get(name)
+        return tool.spec if tool else None
+
+    def _permits(self, name: str, spec: ToolSpec) -> bool:
+        """Return whether the caller of this name may run the tool now."""
+        if self._authenticator is None:
+            return True
+        caller = self._authenticator.named(name)
+        return caller is not None and ToolRights(caller.allow_tools, caller.block_tools).permits(spec)
+
+    def _record_call(self, ended: FinishedToolCall) -> None:
+        self._telemetry.tool_ran(ended.spec.name, ended.seconds, ended.outcome, ended.invocation.text, ended.run)
+        if self._on_call_end is not None:
+            self._on_call_end(ended)
 
     def _publish_change(self) -> None:
         self._pubsub.publish(_TOOLS)
@@ -257,6 +252,14 @@ def _stdio_note(config: Config) -> str:
     if config.storage.reveal() == "sqlite://":
         return " cannot reach this process: its storage is in memory. Allow the tool by a rule in tools.approvals.rules"
     return " while `toolgate serve` runs with the same storage"
+
+
+def make_mcp_endpoint(config: Config, catalog: ToolCatalog, telemetry: Telemetry) -> McpEndpoint:
+    """Return the MCP server over these tools."""
+    timings = KeepaliveTimings(config.server.first_event_wait, config.server.keepalive_seconds)
+    # Sessions are in memory: with several workers the next request may reach one that does not know them.
+    most = config.tools.mcp_sessions if config.server.workers == 1 else 0
+    return McpEndpoint(catalog, telemetry, timings, McpSessions(most, config.tools.mcp_session_seconds))
 
 
 def make_webhook(tools: ToolSettings, telemetry: Telemetry) -> ApprovalWebhook | None:

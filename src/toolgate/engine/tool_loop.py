@@ -94,6 +94,7 @@ class ToolRun:
         self._presentation = loop.presentation
         self._used = RunUsage(loop.limits, loop.price)
         self._used.add_step(loop.history.usage)
+        # A round counts when its calls are run, so the last answer of an earlier attempt does not while it has open calls.
         answers = sum(message.role == "assistant" for message in self._added)
         self._used.rounds = answers - bool(unanswered_calls(self._added))
         self._presenter = RunPresenter(loop.presentation, loop.tools, request)
@@ -200,6 +201,7 @@ class ToolRun:
         messages = (*self._request.messages, *results, *self._later, *self._added[len(results) :], *more)
         client_tools, offered = self._request.tools, self._tools.offered()
         tools = (*client_tools, *offered) if client_tools else offered
+        # Not relayed: the loop must see every call before the client does. Not small: the history has grown.
         request = replace(self._request, messages=messages, tools=tools, tool_choice=choice, relay=False, small=False)
         self._observer.step_started([tool.name for tool in offered])
         self._answer = await self._model.ask(request)
@@ -255,6 +257,7 @@ class ToolRun:
     ) -> AsyncGenerator[list[StepEvent], None]:
         """Run the calls concurrently; their outcomes are emitted, and added to `outcomes`, in the order of the calls."""
         refusals = self._refusals(calls)
+        # Recorded before the calls run: if the process dies meanwhile, the same request resumes with these calls.
         if any(call.id not in refusals and self._tools.rules(call.name).needs_record for call in calls):
             await self._journal.progressed(self._added)
         queue: asyncio.Queue[ToolProgress | ToolCall | None] = asyncio.Queue()
@@ -280,7 +283,7 @@ class ToolRun:
                     batch += self._presenter.outcome(call, outcome)
                 if batch:
                     yield batch
-        finally:
+        finally:  # also when the client has left: `events` is closed then, and its tools must not run on
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)

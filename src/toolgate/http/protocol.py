@@ -155,6 +155,8 @@ class HttpProtocol(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """Keep a half-closed connection while an HTTP/1.1 client waits for a response."""
+        # Some clients shut down their sending side after the request. Others have left, which looks the same at first:
+        # `HalfClose` finds out.
         try:
             running = self._running
             if running is not None and running.more_body:
@@ -369,7 +371,10 @@ class HttpProtocol(asyncio.Protocol):
             self.transport.close()
 
     def _linger(self, most: int) -> None:
-        """Close our side, and discard up to `most` bytes until the client closes its own or its time is over."""
+        """Close our side, and discard up to `most` bytes until the client closes its own or its time is over.
+
+        Closing a socket with unread input would send a reset, which can destroy the response before the client reads it.
+        """
         self._stage, self._linger_bytes = _LINGERING, most
         self.flow.resume_reading()
         self._pipeline.resume_reading()

@@ -88,6 +88,7 @@ class LocalBudgets:
         await self.open()
         spent, (running, reserved) = self.spent(key, budget.period), self._reserved.get(key, (0, 0.0))
         cost = self.expected_cost(key, cost)
+        # Nothing is awaited between this check and the reservation, so that no other request comes in between.
         if spent >= budget.amount or (running and spent + reserved + cost > budget.amount):
             return None
         self._reserved[key] = (running + 1, reserved + cost)

@@ -132,6 +132,7 @@ class RunScheduler:
         elif run is not None and (claimed := await self.store.claim(id, run.steps)) is not None:
             await self._handler.stop(RunAttempt(claimed, UnrecordedSteps()), "cancelled")
         elif run is not None:
+            # Another node has it and sees the mark at its next poll; a dead one loses the run with its lease.
             seconds = self.store.lease_seconds + 3 * self._options.look_seconds
             for _ in range(round(seconds / _CANCEL_POLL_SECONDS)):
                 run = await self.store.load(id)
@@ -175,7 +176,7 @@ class RunScheduler:
             on_failure()
 
     async def _open_executor(self) -> None:
-        async with self._opening:
+        async with self._opening:  # at the first run: importing DBOS takes most of a second and 60 MB
             if not self._opened:
                 self._opened = True
                 try:
@@ -193,7 +194,7 @@ class RunScheduler:
         if run is None:
             known = await self.store.load(id)
             if known is not None and not known.is_over:
-                raise LeaseLost
+                raise LeaseLost  # another node has claimed it, or this one is closing
             self._ended.append(id)
             return
         attempt = self._attempts[id] = RunAttempt(run, steps)
@@ -201,6 +202,7 @@ class RunScheduler:
             if run.cancel:
                 await self._handler.stop(attempt, "cancelled")
             elif len(steps.recorded) < finished:
+                # The steps were not restored with the run: which calls it has made is unknown, so none is made again.
                 await self._handler.stop(attempt, "lost")
             elif run.attempts > self._options.crashes:
                 await self._handler.stop(attempt, "parked")

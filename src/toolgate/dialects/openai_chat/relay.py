@@ -133,6 +133,7 @@ class _Choice:
         delta = choice.get("delta")
         if type(delta) is not dict:
             delta = choice["delta"] = {}
+        # As from OpenAI, the first delta has the role and no other.
         if not self.opened:
             self.opened = True
             delta["role"] = "assistant"
@@ -306,7 +307,7 @@ class ChatRelay:
         return last if self.usage is None else last + _DONE
 
     def end_with(self, usage: Usage) -> bytes:
-        """Return a chunk with this usage, if the client wants it, and the terminator."""
+        """Return a chunk with this usage, if the client requested it, and the terminator."""
         self.usage = usage
         if not self._wants_usage:
             return _DONE
@@ -339,7 +340,7 @@ class ChatRelay:
                 before += b"data: " + encode(last) + b"\n\n"
                 known.rest = []
         usage = chunk.get("usage")
-        if not usage and "x_groq" in chunk:
+        if not usage and "x_groq" in chunk:  # Groq reports usage in a field of its own
             usage = (chunk["x_groq"] or {}).get("usage")
         if usage and (read := read_usage(usage)):
             self.usage = read

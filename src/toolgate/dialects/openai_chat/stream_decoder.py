@@ -1,8 +1,7 @@
 """Decode Chat streams.
 
-OpenAI-compatible servers agree on little here. `CallCorrelator` finds the call that a delta belongs to,
-`shared_codec.py` has
-the vendors' finish reasons, and `fragment_assembler.py` makes parts of the fragments.
+OpenAI-compatible servers agree on little here. `CallCorrelator` finds the call that a delta belongs to, `shared_codec.py`
+has the vendors' finish reasons, and `fragment_assembler.py` makes parts of the fragments.
 """
 
 from collections import defaultdict
@@ -118,7 +117,7 @@ class ChatDecoder:
     def read(self, chunk: dict[str, Any]) -> list[StepEvent]:
         """Return the events that this chunk makes certain."""
         usage = chunk.get("usage")
-        if not usage and "x_groq" in chunk:
+        if not usage and "x_groq" in chunk:  # Groq reports usage in a field of its own
             usage = (chunk["x_groq"] or {}).get("usage")
         if usage:
             self.usage = read_usage(usage) or self.usage
@@ -129,6 +128,7 @@ class ChatDecoder:
             index = choice.get("index")
             if not index:
                 self._choice(choice)
+            # Some servers put each parallel call into a choice of its own, though one choice was requested.
             elif self._joined and type(delta := choice.get("delta")) is dict:
                 for entry in delta.get("tool_calls") or ():
                     self._call(entry, index)

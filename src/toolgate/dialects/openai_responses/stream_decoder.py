@@ -1,8 +1,7 @@
 """Decode Responses streams.
 
-`fragment_assembler.py` makes parts of the fragments, `item_correlator.py` finds the item of an event. Text that a
-stream sends only
-at the end of a part, of an item or of the whole response is taken from there.
+`fragment_assembler.py` makes parts of the fragments, `item_correlator.py` finds the item of an event. Text that a stream
+sends only at the end of a part, of an item or of the whole response is taken from there.
 """
 
 from collections.abc import Collection

@@ -206,13 +206,7 @@ class ToolRunPreparer:
             key, hold = request_key(durable.run.encode()), HOLD_SECONDS
         run = durable.run if durable is not None else request_id
         identity = RunContext(caller.name, options.session, run, tools.stances, hold, window=options.window)
-        presentation = Presentation(
-            dialect.native_tools,
-            dialect.native_approvals,
-            dialect.native_pause,
-            options.status == "text",
-            self._approve_command,
-        )
+        presentation = self._presentation(dialect, options)
 
         async def begin() -> tuple[ToolLoop, StoredRunJournal]:
             journal, past = await self._memory.begin(caller.name, key, request, dialect.native_tools, run)
@@ -241,6 +235,15 @@ class ToolRunPreparer:
 
         model = _JournalledModel(begin)
         return ModelWithTools(model, request, tools.selection.warnings, model.on_delivered)
+
+    def _presentation(self, dialect: Dialect, options: RequestToolOptions) -> Presentation:
+        return Presentation(
+            dialect.native_tools,
+            dialect.native_approvals,
+            dialect.native_pause,
+            options.status == "text",
+            self._approve_command,
+        )
 
     async def _timeline(
         self, durable: DurableRunContext | None, journal: StoredRunJournal, caller: Caller, route: ModelRoute
