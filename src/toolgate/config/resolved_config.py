@@ -147,10 +147,7 @@ class Config(Struct, frozen=True, kw_only=True):
         found += [server.oauth.client_secret for server in self.tools.mcp.values() if server.oauth]
         webhook = self.tools.approvals.webhook
         found += [webhook.secret] if webhook else []
-        found += [address for address in (self.storage, self.redis) if address and _holds_password(address.reveal())]
+        addresses = [address for address in (self.storage, self.redis) if address]
+        # PostgreSQL takes a password in the query, too.
+        found += [one for one in addresses if "@" in one.reveal() or "password=" in one.reveal()]
         return tuple(dict.fromkeys(secret.reveal() for secret in found if secret))
-
-
-def _holds_password(address: str) -> bool:
-    """Return whether an address holds a password; PostgreSQL takes one in the query, too."""
-    return "@" in address or "password=" in address

@@ -1,4 +1,4 @@
-"""Callbacks of the event loop that end their connection when they fail."""
+"""Abort a connection when one of its event-loop callbacks fails."""
 
 from collections.abc import Callable
 from functools import wraps

@@ -185,7 +185,9 @@ def _load_rows(db: SqlConnection, owner: str, ids: Sequence[str]) -> dict[str, S
     found: dict[str, StoredResponse] = {}
     for some in batches(ids, 100):
         for row in db.execute(_SELECT % placeholders(some), (owner, *some)).fetchall():
-            found[row[0]] = _response(row)
+            id, owner, previous, created, input, body = row
+            decoded = msgspec.json.decode(input), msgspec.json.decode(body)
+            found[id] = StoredResponse(id, owner, previous, created, *decoded)
     return found
 
 
@@ -195,8 +197,3 @@ def _output(response: StoredResponse) -> dict[str, dict[str, Any]]:
     if type(items) is not list:
         return {}
     return {item["id"]: item for item in items if type(item) is dict and type(item.get("id")) is str}
-
-
-def _response(row: tuple[Any, ...]) -> StoredResponse:
-    id, owner, previous, created, input, body = row
-    return StoredResponse(id, owner, previous, created, msgspec.json.decode(input), msgspec.json.decode(body))

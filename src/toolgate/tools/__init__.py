@@ -1,1 +1,1 @@
-"""Tools: what a definition must be, wherever it comes from."""
+"""The server's tools: their definitions, where they come from, which are offered, and how calls of them are run."""

@@ -6,7 +6,7 @@
     comparison := key [("==" | "!=" | "<" | "<=" | ">" | ">=") value | "=~" /pattern/flags | ["not"] "in" key]
 
 A key stands left, a value right: `resource == file` compares with the text `file`. A key alone is true unless its value is
-false, zero, empty or missing. Clauses come from strangers, so that text, nesting and patterns are bounded and a pattern
+false, zero, empty or missing. Clauses are not trusted, so that text, nesting and patterns are bounded and a pattern
 takes linear time. Knows nothing of tools nor of where the keys come from.
 """
 

@@ -64,11 +64,8 @@ class Provider(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def owns(self, host: str) -> bool:
         """Whether the host is this provider's."""
-        return any(host == own or (own.startswith(".") and host.endswith(own)) for own in self._hosts())
-
-    def _hosts(self) -> tuple[str, ...]:
         bases = [host_of(endpoint.base_url) for endpoint in self.dialects.values() if endpoint.base_url]
-        return (*bases, *self.hosts)
+        return any(host == own or (own.startswith(".") and host.endswith(own)) for own in (*bases, *self.hosts))
 
 
 class ProviderCatalog(Struct, frozen=True):

@@ -85,7 +85,11 @@ class WholeResponseStream:
             raise malformed from error
         self.reported = self._response.usage
         """The usage that the upstream reported."""
-        undeclared = _undeclared_names(self._response, request) if request.tools else []
+        undeclared: list[str] = []
+        if request.tools:
+            names = tool_names(request.tools)
+            called = [part.name for part in self._response.parts if type(part) is ToolCall]
+            undeclared = [name for name in called if name not in names]
         self.has_declared_names = not undeclared
         """Whether the names of its calls need no correction."""
         if undeclared and ToolNameMatcher(tool_names(request.tools)).matches_any(undeclared):
@@ -128,11 +132,6 @@ def _decode_unrequested_stream(dialect: Dialect, request: ModelRequest, raw: byt
         raise failure
     with wrong_types_as_malformed:
         return fold([*events, *([] if decoder.done else decoder.end())])
-
-
-def _undeclared_names(response: ModelResponse, request: ModelRequest) -> list[str]:
-    names = tool_names(request.tools)
-    return [part.name for part in response.parts if type(part) is ToolCall and part.name not in names]
 
 
 async def open_stream(

@@ -217,13 +217,11 @@ class ResponseEndpoints:
             if timelines is None or not record.run:
                 return ()
             record.response = response
-            return (timelines.store.keeping_request(response, call.caller.name, self._fork_request(call, body)),)
+            headers = select_headers(call.exchange.headers, self._dialect.forwarded_headers)
+            request = encode_fork_request(body, headers)
+            return (timelines.store.keeping_request(response, call.caller.name, request),)
 
         return writes
-
-    def _fork_request(self, call: Request, body: dict[str, Any]) -> bytes:
-        headers = select_headers(call.exchange.headers, self._dialect.forwarded_headers)
-        return encode_fork_request(body, headers)
 
     async def _start(self, call: Request, body: dict[str, Any], unlock: Callable[[], None]) -> None:
         """Accept a background response, and send it as it is queued, or its events as they come."""

@@ -127,18 +127,15 @@ class WebSocketResponseSink:
         chunk: bytes = message.get("body", b"")
         frames = chunk.split(b"\n\n") if chunk else []
         self.failed = self.failed or any(frame.startswith(_FAILED) for frame in frames)
-        events = [self._with_lane(event) for frame in frames for event in _events(frame)]
+        lines = [line for frame in frames for line in frame.split(b"\n")]
+        # A comment and the terminator have no event.
+        events = [self._with_lane(line[6:]) for line in lines if line.startswith(b"data: {")]
         if events and not self.disconnected:
             await self._socket.send(*events)
 
     def _with_lane(self, event: bytes) -> bytes:
         """Return the event with the name of its lane, if it has one, after its other fields."""
         return event[:-1] + self._suffix if self._suffix else event
-
-
-def _events(frame: bytes) -> list[bytes]:
-    """Return the events of a frame; a comment and the terminator have none."""
-    return [line[6:] for line in frame.split(b"\n") if line.startswith(b"data: {")]
 
 
 def error_event(status: int, error: dict[str, Any], headers: Iterable[Header] = ()) -> bytes:

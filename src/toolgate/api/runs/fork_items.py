@@ -58,7 +58,10 @@ def copy_steps(items: Sequence[Any], entries: Sequence[TimelineEntry], query: Fo
             kept[copied[call]] = edited  # a question to a person stands before the call that it was about
             continue
         kept.append(item if edited is None else edited)
-        if call is not None and (edited is not None or _has_result(item)):
+        if call is None:
+            continue
+        ended = item.get("type") == "mcp_call" and (item.get("output") is not None or item.get("error") is not None)
+        if edited is not None or ended:
             copied[call] = len(kept) - 1
     if missing := [call for call in calls if call not in copied]:
         raise Conflict(
@@ -125,10 +128,6 @@ def _edited(item: Mapping[str, Any], call: str, results: Mapping[str, str], ids:
         "output": results[call],
         "error": None,
     }
-
-
-def _has_result(item: Mapping[str, Any]) -> bool:
-    return item.get("type") == "mcp_call" and (item.get("output") is not None or item.get("error") is not None)
 
 
 def _is_copied(entry: TimelineEntry, step: int) -> bool:

@@ -1,4 +1,4 @@
-"""Read calls that are value parameter by parameter, each value as bare text between an opening and a closing mark.
+"""Read calls that are written parameter by parameter, each value as bare text between an opening and a closing mark.
 
 Where a value ends: a closing mark ends the value only if structure follows it: another parameter, the end of the call, or
 the end of the text. A parameter that is opened inside the value must be closed inside it. So a value may contain code that

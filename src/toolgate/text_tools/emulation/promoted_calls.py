@@ -1,6 +1,6 @@
 """Promote calls that a model with tool support sometimes writes as text to tool calls.
 
-Only a complete call of a declared tool is promoted, and only in an answer without as_text calls that was not cut off; prose
+Only a complete call of a declared tool is promoted, and only in an answer without other calls that was not cut off; prose
 and code never are. That is known at the end of the answer, so text from such a leaked call on is held until then; before it
 everything passes as it comes. It is used for models whose configuration asks for it.
 """

@@ -1,6 +1,6 @@
 """Convert HTML to text that a model reads well: headings, links, lists, tables and code stay recognisable.
 
-Pages come from strangers, so this has a tokenizer of its own that takes linear time: every search that fails ends the page
+Pages are not trusted, so this has a tokenizer of its own that takes linear time: every search that fails ends the page
 or changes the way of searching. The standard parser can take quadratic time. Fetches nothing.
 """
 

@@ -1,4 +1,4 @@
-"""Tell public IP addresses from private and reserved ones. Knows no names and no exceptions."""
+"""Distinguish public IP addresses from private and reserved ones. Knows no names and no exceptions."""
 
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import TypeAlias

@@ -1,1 +1,1 @@
-"""The server's tools: which there are, who may use them, who is asked, and what is remembered."""
+"""Use the server's tools in requests: prepare a run with them, restore its history, make it durable."""

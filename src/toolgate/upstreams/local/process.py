@@ -7,7 +7,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from subprocess import PIPE
 from typing import Protocol
 
@@ -82,13 +82,14 @@ class EngineProcess:
         self._count = 0
         self.alive = True
         self._loaded: asyncio.Future[frames.EngineReadyFrame] = asyncio.get_running_loop().create_future()
+        passed = {name: os.environ[name] for name in _PASSED_VARIABLES if name in os.environ}  # none of our secrets
         try:
             self._process = ChildProcess(
                 [sys.executable, "-P", "-m", _MODULE],
                 stdin=PIPE,
                 stdout=asyncio.StreamReaderProtocol(self._reports),
                 stderr=self._errors,
-                env=_environment(os.environ),
+                env={**passed, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             )
         except OSError as error:
             raise EngineFault(f"No process could be started for the model: {error.strerror}.") from error
@@ -202,9 +203,3 @@ class _Tail(asyncio.Protocol):
         """The last line, as a sentence."""
         lines = self._last.decode("utf-8", "replace").strip().splitlines()
         return f" It last said: {lines[-1][:300]}" if lines else ""
-
-
-def _environment(everything: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of the engine, without our secrets."""
-    seen = {name: everything[name] for name in _PASSED_VARIABLES if name in everything}
-    return {**seen, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from toolgate.conversation.request import ToolDef
-from toolgate.upstreams.local.history import LocalHistory, LocalTurn
+from toolgate.upstreams.local.history import LocalHistory
 
 Messages: TypeAlias = tuple[Mapping[str, str], ...]
 
@@ -62,7 +62,9 @@ def to_answer(conversation: LocalHistory) -> Messages:
             messages.append(_message("assistant", turn.answer))
     last = conversation.last
     if last.used:
-        messages.append(_message("user", _with_results(last)))
+        rendered = "\n\n".join([used.render() for used in last.used])
+        prompt = f"The user asked: {last.question}\n\n{rendered}\n\nAnswer the user."
+        messages.append(_message("user", prompt))
     else:
         messages.append(_message("user", last.question))
         if last.answer:  # the client has begun the answer, which the model continues
@@ -124,11 +126,6 @@ def _question(conversation: LocalHistory, then: str, room: int = _QUESTION_TO_CH
     lines.append(f"{_USER_MESSAGE}{question}")
     lines += [clipped(used.render(), _RESULT) for used in last.used]
     return "\n".join([*lines, then])
-
-
-def _with_results(turn: LocalTurn) -> str:
-    results = "\n\n".join([used.render() for used in turn.used])
-    return f"The user asked: {turn.question}\n\n{results}\n\nAnswer the user."
 
 
 def _parameters(schema: Mapping[str, Any]) -> str:

@@ -11,8 +11,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from toolgate.conversation.arguments import is_object
-from toolgate.conversation.errors import InvalidRequest, MalformedResponse, UpstreamFault, UpstreamUnavailable
-from toolgate.conversation.events import Delta, PartEnd, PartStart, StepEnd, StepEvent, StepStart, Usage
+from toolgate.conversation.errors import InvalidRequest, MalformedResponse, UpstreamUnavailable
+from toolgate.conversation.events import Delta, FinishReason, PartEnd, PartStart, StepEnd, StepEvent, StepStart, Usage
 from toolgate.conversation.ids import new_call_id
 from toolgate.conversation.message import Text, ToolCall
 from toolgate.conversation.request import ToolDef
@@ -162,12 +162,9 @@ class StagedGeneration:
                 yield [Delta(piece)] if begun else [*start, PartStart(Text("")), Delta(piece)]
                 begun = True
         last: list[StepEvent] = [PartEnd(Text(written.text))] if begun else start
-        yield [*last, self._ended(written)]
-
-    def _ended(self, written: GenerationOutput) -> StepEnd:
         over = written.over
-        length = over is not None and over.ending == "length"
-        return StepEnd("length" if length else "stop", self._usage, over.stop_sequence if over else None)
+        reason: FinishReason = "length" if over is not None and over.ending == "length" else "stop"
+        yield [*last, StepEnd(reason, self._usage, over.stop_sequence if over else None)]
 
     def _arguments(self, tool: ToolDef, written: GenerationOutput) -> AsyncGenerator[str, None]:
         most = min(self._plan.max_tokens, _ARGUMENT_TOKENS)
@@ -206,7 +203,10 @@ class StagedGeneration:
                     case frames.GenerationFailedFrame():
                         raise _fault(message)
         except EngineFault as fault:
-            raise _broken(str(fault), bool(written.pieces)) from None
+            text = f"{fault} It is being started again; this answer is lost."
+            if written.pieces:
+                raise MalformedResponse(text) from None
+            raise UpstreamUnavailable(text, status=503, retry_after=_RETRY) from None
         finally:
             generation.cancel()
 
@@ -226,8 +226,3 @@ def _fault(failed: frames.GenerationFailedFrame) -> InvalidRequest | MalformedRe
         text = f"This model's context is {failed.context} tokens, and the request takes {failed.prompt}."
         return InvalidRequest(text, param="messages", code="context_length_exceeded")
     return MalformedResponse(f"The embedded model's engine refused: {failed.message}")
-
-
-def _broken(how: str, midway: bool) -> UpstreamFault:
-    text = f"{how} It is being started again; this answer is lost."
-    return MalformedResponse(text) if midway else UpstreamUnavailable(text, status=503, retry_after=_RETRY)

@@ -55,21 +55,17 @@ def make(request: ModelRequest, max_tokens: int, secret: bytes | None = None) ->
         offered: tuple[ToolDef, ...] = ()
     else:
         offered = tuple([tool for tool in tools if named in (None, tool.name)])
+    # A small model would call the tool again that has just given its result.
+    used = {used.name for used in conversation.last.used if not used.failed} if mode == "auto" else set[str]()
     return ToolChoicePlan(
         adapted,
         conversation,
         offered,
-        _fresh(offered, conversation) if mode == "auto" else offered,
+        tuple([tool for tool in offered if tool.name not in used]),
         mode == "auto",
         asked.settings.max_tokens or max_tokens,
         (*adapted.dropped, *conversation.warnings, *_left_out(asked, offered)),
     )
-
-
-def _fresh(tools: tuple[ToolDef, ...], conversation: LocalHistory) -> tuple[ToolDef, ...]:
-    """Return the tools without a result for this question: a small model would call the same tool again."""
-    served = {used.name for used in conversation.last.used if not used.failed}
-    return tuple([tool for tool in tools if tool.name not in served])
 
 
 def _left_out(request: ModelRequest, offered: tuple[ToolDef, ...]) -> list[str]:

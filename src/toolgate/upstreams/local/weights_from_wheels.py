@@ -81,7 +81,9 @@ def pip_download(requirement: str, folder: Path, abandoned: threading.Event) -> 
     if abandoned.is_set():
         raise DownloadAbandoned
     if process.returncode:
-        raise DownloadFailed(f"{requirement}: {_last_line(stderr)}")
+        lines = [line for line in stderr.decode("utf-8", "replace").splitlines() if "ERROR" in line]
+        reason = lines[-1].removeprefix("ERROR: ")[:200] if lines else "pip could not download it"
+        raise DownloadFailed(f"{requirement}: {reason}")
     return next(folder.glob("*.whl"))
 
 
@@ -149,8 +151,3 @@ def _read_journal(part: Path) -> list[int]:
         here = part.stat().st_size
         return [end for end in ends if end <= here]
     return []
-
-
-def _last_line(stderr: bytes) -> str:
-    lines = [line for line in stderr.decode("utf-8", "replace").splitlines() if "ERROR" in line]
-    return lines[-1].removeprefix("ERROR: ")[:200] if lines else "pip could not download it"

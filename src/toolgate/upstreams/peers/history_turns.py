@@ -51,8 +51,15 @@ class PeerHistory(Struct, frozen=True):
     @property
     def opening(self) -> str:
         """The first message of a new conversation: system prompt, earlier turns, and the new message."""
-        blocks = [_system_block(self), _transcript(self), self.new]
-        return _GAP.join([block for block in blocks if block])
+        blocks: list[str] = []
+        if self.system:
+            tag = _free_tag("system_context", self)
+            blocks.append(f"<{tag}>\n{self.system}\n</{tag}>")
+        if self.earlier:
+            outer, inner = _free_tag("conversation_so_far", self), _free_tag("turn", self)
+            turns = [f'<{inner} speaker="{turn.speaker}">\n{turn.text}\n</{inner}>' for turn in self.earlier]
+            blocks.append("\n".join([f"<{outer}>", _EXPLANATION, *turns, f"</{outer}>"]))
+        return _GAP.join([*blocks, self.new] if self.new else blocks)
 
     def digest(self, replay: Replay) -> str:
         """Return the digest of the conversation that this history continues."""
@@ -149,24 +156,8 @@ def _left_out(messages: Sequence[Message]) -> Iterator[str]:
     yield from unread_parts(messages)
 
 
-def _system_block(history: PeerHistory) -> str:
-    if not history.system:
-        return ""
-    tag = _free_tag("system_context", history)
-    return f"<{tag}>\n{history.system}\n</{tag}>"
-
-
-def _transcript(history: PeerHistory) -> str:
-    """Return all earlier turns, in tags that occur in none of them."""
-    if not history.earlier:
-        return ""
-    outer, inner = _free_tag("conversation_so_far", history), _free_tag("turn", history)
-    turns = [f'<{inner} speaker="{turn.speaker}">\n{turn.text}\n</{inner}>' for turn in history.earlier]
-    return "\n".join([f"<{outer}>", _EXPLANATION, *turns, f"</{outer}>"])
-
-
 def _free_tag(tag: str, history: PeerHistory) -> str:
-    """Return the tag, or one that depends on all texts if a text contains it."""
+    """Return the tag, or if a text contains it, one that depends on all texts: no text can close it by itself."""
     texts = [history.system, history.new, *[turn.text for turn in history.earlier]]
     if not any(f"<{tag}" in text or f"</{tag}" in text for text in texts):
         return tag
@@ -174,11 +165,9 @@ def _free_tag(tag: str, history: PeerHistory) -> str:
 
 
 def _digest(system: str, turns: Sequence[PeerTurn], replay: Replay) -> str:
-    compared = [[turn.speaker, _compared(turn, replay)] for turn in turns]
+    compared: list[tuple[Speaker, str]] = []
+    for turn in turns:
+        is_user = turn.speaker == "user"
+        text = normalize_text(turn.compared) if is_user else remove_whitespace(replay(turn.compared))
+        compared.append((turn.speaker, text))
     return hashlib.sha256(encode([normalize_text(system), compared])).hexdigest()
-
-
-def _compared(turn: PeerTurn, replay: Replay) -> str:
-    if turn.speaker == "user":
-        return normalize_text(turn.compared)
-    return remove_whitespace(replay(turn.compared))

@@ -188,8 +188,8 @@ async def _send_message(connection: PeerConnection, conversation: str, text: str
 
 def _unsupported(request: ModelRequest) -> list[str]:
     """Return warnings for settings that a peer does not support."""
-    supported = [name for name in RequestSettings.__struct_fields__ if name not in _NOT_SAMPLING]
-    names = [name for name in supported if getattr(request.settings, name) != getattr(NO_SETTINGS, name)]
+    sampling = [name for name in RequestSettings.__struct_fields__ if name not in _NOT_SAMPLING]
+    names = [name for name in sampling if getattr(request.settings, name) != getattr(NO_SETTINGS, name)]
     if request.tools:
         names.append("tools")
     return [f"{name} was dropped: the model's upstream takes text only" for name in names]

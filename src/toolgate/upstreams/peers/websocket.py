@@ -107,7 +107,11 @@ async def open_websocket(
     def make() -> Any:  # what `dial` calls a connection: it needs nothing of it but asyncio's protocol
         return ClientConnection(protocol, ping_interval=None, close_timeout=_CLOSE_SECONDS)
 
-    context = (tls or _system_tls()) if secure else None
+    context = None
+    if secure:
+        from ssl import create_default_context
+
+        context = tls or create_default_context()
     proxy = proxies.towards(address.origin) if proxies is not None and secure else None
     connection = cast("ClientConnection", await dial(address.origin, proxy, context, limit, make))
     try:
@@ -120,12 +124,6 @@ async def open_websocket(
             raise UpstreamUnavailable(f"{address.origin.name} does not speak WebSocket at this path") from None
         raise
     return PeerWebSocket(connection, most)
-
-
-def _system_tls() -> "SSLContext":
-    from ssl import create_default_context
-
-    return create_default_context()
 
 
 def _handshake_error(address: PeerAddress, refusal: "InvalidStatus") -> UpstreamUnavailable:

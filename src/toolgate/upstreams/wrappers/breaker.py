@@ -70,8 +70,10 @@ class CircuitBreaker:
     async def ask(self, request: ModelRequest) -> ModelStream:
         """Ask the model, or raise UpstreamUnavailable at once while the circuit is open."""
         era, probe = self._era, self._open_until is not None
-        if probe and not self.ready:
-            raise self._refusal()
+        if self._open_until is not None and not self.ready:
+            wait = max(self._open_until - self._clock(), 1.0)
+            text = f"The upstream has failed too often and is left alone for another {wait:.0f} s."
+            raise UpstreamUnavailable(text, code=CIRCUIT_OPEN, status=503, retry_after=wait)
         self._probing = probe
         try:
             answer = await self._model.ask(request)
@@ -87,12 +89,6 @@ class CircuitBreaker:
             self._ended(era, "read")
             return answer
         return with_end_listener(answer, lambda ending: self._ended(era, ending))
-
-    def _refusal(self) -> UpstreamUnavailable:
-        assert self._open_until is not None  # otherwise it is ready
-        wait = max(self._open_until - self._clock(), 1.0)
-        text = f"The upstream has failed too often and is left alone for another {wait:.0f} s."
-        return UpstreamUnavailable(text, code=CIRCUIT_OPEN, status=503, retry_after=wait)
 
     def _answering(self, era: int) -> None:
         """Close an open circuit on trial: one more failure opens it again."""
