@@ -21,7 +21,7 @@ EXAMPLES = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
 ENV = {row.key: "a-key" for row in catalog().rows.values() if row.key} | {"TOOLGATE_KEY": "k", "MY_KEY": "k"}
 
 
-def test_the_reference_is_what_the_tables_say() -> None:
+def test_the_reference_equals_the_tables() -> None:
     assert renewed(TEXT) == TEXT, "run `python -m toolgate.config.reference docs/configuration.md`"
 
 
@@ -134,12 +134,12 @@ VAGUE = re.compile(r"\b(who|no|some|any|every)(ever|body)\b", re.IGNORECASE)
 
 
 @pytest.mark.parametrize("page", [page for page in DOCS if page.stem not in OLDER], ids=lambda page: page.name)
-def test_a_page_says_who_does_a_thing(page: Path) -> None:
+def test_a_page_names_the_subject_of_an_action(page: Path) -> None:
     lines = _FENCE.sub("", page.read_text("utf-8")).splitlines()
     assert [line for line in lines if VAGUE.search(line)] == []
 
 
-def test_help_texts_and_error_messages_say_who_does_a_thing() -> None:
+def test_help_texts_and_error_messages_name_the_subject_of_an_action() -> None:
     output = [one.help for one in SETTINGS]
     for path in sorted(PAGE.parent.parent.glob("src/**/*.py")):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):

@@ -79,7 +79,7 @@ async def test_requests_and_answers_are_kept() -> None:
     assert model.answers == answers
 
 
-async def test_a_script_that_is_over_says_at_which_request() -> None:
+async def test_a_script_that_has_ended_fails_with_the_number_of_the_request() -> None:
     model = ScriptedModel(["one"])
     await model.ask(REQUEST)
     with pytest.raises(AssertionError, match="request 2"):
@@ -103,7 +103,7 @@ async def test_an_answer_can_be_scripted_event_by_event() -> None:
     assert await read(scripted_answer(events)) == events
 
 
-async def test_a_closed_answer_tells_nothing_more() -> None:
+async def test_a_closed_answer_yields_no_more_events() -> None:
     answer = scripted_answer([StepStart(), StepEnd("stop")])
     reading = answer.events()
     await anext(reading)

@@ -44,7 +44,7 @@ async def test_the_waiting_answer_and_the_log_have_the_url_of_the_server(capfd: 
 
 
 @pytest.mark.parametrize("memory", [False, True])
-async def test_a_question_over_stdio_says_what_its_answer_needs(
+async def test_an_approval_over_stdio_is_logged_with_the_command_that_answers_it(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], memory: bool
 ) -> None:
     config = Config(storage=Secret("sqlite://" if memory else f"sqlite:///{tmp_path}/t.db"), tools=AT_ONCE)

@@ -422,7 +422,7 @@ async def test_a_whole_answer_that_is_not_utf_8_is_mended_on_the_way() -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_redirect_of_an_upstream_is_an_error_that_says_so_and_is_not_repeated(stream: bool) -> None:
+async def test_a_redirect_of_an_upstream_is_reported_as_such_and_is_not_repeated(stream: bool) -> None:
     elsewhere = head("location: http://elsewhere.example/v1?key=canary", "content-length: 0", status="307 Elsewhere")
     async with gateway(answering(elsewhere), retries=3) as (url, upstreams):
         received = await ask(url, PATHS["openai_chat"], body("openai_chat", "m", stream=stream))

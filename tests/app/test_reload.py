@@ -99,7 +99,7 @@ async def test_a_file_that_has_not_changed_lately_is_read_at_once(path: Path, mo
         assert await statuses(url) == {"ann": 200, "bob": 401}
 
 
-async def test_a_reload_says_which_keys_and_rules_it_took_away(path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+async def test_a_reload_logs_which_keys_and_rules_it_removed(path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     async with listening(gate := Toolgate(load(path, os.environ))) as url:
         write(path, BEGINNING.replace("default: ask", "default: allow") + KEYS, long_ago=True)
         await reloaded(gate, path)

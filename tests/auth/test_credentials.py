@@ -198,7 +198,7 @@ async def test_no_spelling_of_a_path_opens_what_its_plain_form_does_not(
 ORIGINS = ("http://127.0.0.1", "http://evil.example", "http://127.0.0.1@evil.example", "ftp://x")
 
 
-async def test_an_absolute_form_changes_nothing_about_who_may(served: Tenants) -> None:
+async def test_an_absolute_form_changes_no_rights(served: Tenants) -> None:
     """fault: Z4"""
     for origin in ORIGINS:
         line = f"GET {origin}/v1/keys HTTP/1.1"
@@ -227,7 +227,7 @@ FORWARDED = (
 )
 
 
-async def test_no_header_of_a_proxy_changes_who_is_calling_or_what_is_called(served: Tenants) -> None:
+async def test_no_header_of_a_proxy_changes_the_caller_or_the_path(served: Tenants) -> None:
     """fault: Z4"""
     mine = (await served.ask("POST", "/v1/conversations", {}, "ann")).json()["id"]
     path = f"GET /v1/conversations/{mine} HTTP/1.1"

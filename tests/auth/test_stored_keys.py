@@ -133,7 +133,7 @@ async def test_without_the_database_the_keys_last_read_stay_in_force_and_that_is
     assert lines.said() == ["the database is back"]
 
 
-async def test_a_server_that_ends_without_the_database_does_not_say_that_it_is_back(
+async def test_a_server_that_ends_without_the_database_does_not_log_that_it_is_back(
     store: Flaky, ring: Ring, lines: Lines
 ) -> None:
     store.away = True

@@ -81,7 +81,7 @@ async def healthy(work: Work) -> bool:
     return (await work.get("/healthz")).status == 200
 
 
-async def test_a_database_that_says_nothing_costs_503_and_nothing_is_added_twice(
+async def test_a_database_that_does_not_answer_costs_503_and_nothing_is_added_twice(
     line: FaultProxy, database: str
 ) -> None:
     """fault: K-K: the line is half open; what was sent arrives when it flows again."""
@@ -219,7 +219,7 @@ async def test_an_upstream_that_is_cut_in_the_middle_is_never_reported_as_comple
             assert complete not in received.body
 
 
-async def test_a_background_response_whose_upstream_was_cut_has_failed_and_says_so() -> None:
+async def test_a_background_response_whose_upstream_was_cut_is_stored_as_failed() -> None:
     """fault: K-E"""
     async with over_a_line() as (work, line):
         work.play("word " * 500)

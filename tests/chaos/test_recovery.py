@@ -37,7 +37,7 @@ async def test_a_recovery_that_is_killed_is_begun_again(tmp_path: Path) -> None:
             await server.kill()
 
 
-async def test_a_file_that_somebody_else_holds_costs_503_and_what_was_refused_is_not_there(tmp_path: Path) -> None:
+async def test_a_locked_file_costs_503_and_refused_writes_are_not_there(tmp_path: Path) -> None:
     """fault: K-I"""
     file = tmp_path / "toolgate.db"
     async with gateway(storage=Secret(f"sqlite:///{file}")) as work:

@@ -234,7 +234,7 @@ def test_a_call_that_is_approved_runs_once(bench: Bench, speak: Speak, dialect: 
         assert turn.ours == [("write", "written", False)]
 
 
-def test_a_call_that_is_denied_does_not_run_and_the_model_hears_why(
+def test_a_denied_call_does_not_run_and_the_model_gets_the_reason(
     bench: Bench, speak: Speak, dialect: str, inbox: Inbox
 ) -> None:
     script = bench.stage.play([WRITE], "Then not.")

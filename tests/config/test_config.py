@@ -69,7 +69,7 @@ def complaints(written: Any) -> Any:
     return complain
 
 
-def test_the_example_of_the_specification_means_what_it_says(written: Any) -> None:
+def test_the_example_of_the_specification_is_read_as_written(written: Any) -> None:
     config = written(EXAMPLE)
     assert (config.server.host, config.server.port) == ("127.0.0.1", 8080)
     (key,) = config.keys
@@ -496,7 +496,7 @@ class TestProviders:
         assert upstream.quirks.max_tokens_field == "max_completion_tokens"
         assert upstream.provider == "groq"
 
-    def test_what_an_upstream_says_itself_goes_before_its_provider(self, written: Any) -> None:
+    def test_settings_of_an_upstream_override_its_providers(self, written: Any) -> None:
         text = (
             "upstreams: {d: {provider: deepseek, dialect: anthropic, api_key: own, quirks: {name_limit: 32}}}\n"
             "models: [{name: a, upstream: d, quirks: {name_limit: 16}}, {name: b, upstream: d}]"
@@ -560,7 +560,7 @@ def test_tools_are_turned_off_by_a_variable(written: Any, value: str, enabled: b
 class TestSecrets:
     """fault: O1."""
 
-    def test_a_secret_shows_itself_to_nobody(self, written: Any) -> None:
+    def test_a_secret_is_not_shown_by_its_representations(self, written: Any) -> None:
         config = written(EXAMPLE)
         shown = [repr(config), str(config), f"{config}", repr(config.keys), format(config.upstreams["openai"])]
         assert "canary" not in "".join(shown)
@@ -702,7 +702,7 @@ class TestReload:
             (KEYS + "tools: {offer: [a]}\n", KEYS),
         ],
     )
-    def test_whoever_says_so_in_words_takes_checks_away(self, written: Any, old: str, new: str) -> None:
+    def test_an_explicit_setting_removes_checks(self, written: Any, old: str, new: str) -> None:
         diff(written(old), written(new))
 
     def test_keys_and_an_open_server_contradict_each_other(self, complaints: Any) -> None:
@@ -711,7 +711,7 @@ class TestReload:
         ]
 
 
-def test_limits_and_timeouts_agree_with_those_who_keep_them() -> None:
+def test_limits_and_timeouts_agree_with_the_code_that_applies_them() -> None:
     edge, ours = msgspec.structs.asdict(EdgeLimits()), msgspec.structs.asdict(RequestLimitSettings())
     assert {name: ours[name] for name in edge if name != "body_bytes_at"} == {
         name: value for name, value in edge.items() if name != "body_bytes_at"

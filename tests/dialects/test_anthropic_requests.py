@@ -125,7 +125,7 @@ def test_the_content_of_results(content: str | list[Any] | None, parts: tuple[Te
 
 
 @pytest.mark.parametrize("is_error", [True, False, None])
-def test_results_say_whether_they_failed(is_error: bool | None) -> None:
+def test_results_keep_whether_they_failed(is_error: bool | None) -> None:
     stated: dict[str, Any] = {} if is_error is None else {"is_error": is_error}
     request = decode_request(assistant(use()), user(result(content="x", **stated)))
     assert of(ToolResult, request.messages[1].parts[0]).is_error is is_error
@@ -176,7 +176,7 @@ def test_thinking_comes_back_as_it_was() -> None:
     assert written(request)[0]["messages"][1]["content"] == [*blocks, use()]
 
 
-def test_thinking_that_nobody_signed_has_no_seal() -> None:
+def test_unsigned_thinking_has_no_signature() -> None:
     request = decode_request(
         assistant({"type": "thinking", "thinking": "Hm", "signature": ""}, text("Yes")), user(text("ok"))
     )
@@ -412,7 +412,7 @@ def test_a_long_user_id_is_shortened_for_others_alone() -> None:
     assert request.settings.user == decode_request(metadata={"user_id": id}).settings.user
 
 
-def test_fields_that_nobody_knows_are_let_through() -> None:
+def test_unknown_fields_are_let_through() -> None:
     """spec: U2; what Claude Code sends"""
     fields = {
         "mcp_servers": [{"type": "url", "url": "https://x", "name": "wiki"}],

@@ -376,7 +376,7 @@ def test_whole_answers_are_valid_for_every_client(response: ModelResponse) -> No
     collected(streamed(response), beta=False)
 
 
-def test_the_upstream_half_reads_back_what_the_server_half_tells() -> None:
+def test_the_upstream_codec_decodes_what_the_server_codec_encodes() -> None:
     for size in (1, 13, 0):
         assert read(streamed(CALLS), size).parts == CALLS.parts
     again = read(streamed(CALLS))

@@ -288,7 +288,7 @@ def test_stop_reasons(word: str, reason: str, extra: dict[str, Any]) -> None:
     assert (response.reason, response.extra) == (reason, extra)
 
 
-def test_what_the_end_says_beside_its_reason_is_kept() -> None:
+def test_further_fields_of_the_end_are_kept() -> None:
     details = {"type": "refusal", "category": "bio", "explanation": None}
     end = {**ending("refusal", stop_details=details), "context_management": {"applied_edits": []}}
     response = read(wire(start(), *TALK, end, STOP))
@@ -384,7 +384,7 @@ def test_nothing_is_awaited_after_message_stop() -> None:
     assert decoder.end() == []
 
 
-def test_streamed_and_whole_answers_say_the_same() -> None:
+def test_streamed_and_whole_answers_have_the_same_content() -> None:
     """field: A25"""
     content: list[dict[str, Any]] = [
         {"type": "thinking", "thinking": "Hm", "signature": "sig"},

@@ -174,7 +174,7 @@ def test_a_conversation_begins_with_the_user_and_ends_without_a_blank() -> None:
     assert begun[-1]["content"] == "Well,"
 
 
-def test_a_failed_result_always_says_something() -> None:
+def test_a_failed_result_is_never_empty() -> None:
     content = messages(HI, assistant(call()), gave(ID1, Text(""), is_error=True))[2]["content"]
     assert content == [
         {

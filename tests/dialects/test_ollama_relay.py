@@ -56,7 +56,7 @@ def test_answers_to_a_prompt_pass_too() -> None:
         assert GenerateResponse.model_validate(one, strict=True).response == ""
 
 
-def test_the_relay_hears_reason_usage_and_calls() -> None:
+def test_the_relay_records_reason_usage_and_calls() -> None:
     relay = DIALECT.upstream.relay(REQUEST, REPLY)
     frames = DIALECT.frame_decoder().feed(wire(line(tool_calls=[call(), call()]), DONE, {"error": "late"}))
     passed = [relay.feed(frame) for frame in frames]

@@ -121,7 +121,7 @@ def test_the_official_client_raises_our_errors() -> None:
     assert failed.value.status_code == 502
 
 
-def test_a_stream_tells_thinking_then_text_then_calls_then_done() -> None:
+def test_a_stream_has_thinking_then_text_then_calls_then_done() -> None:
     thinking, text, first, second, last = encode_lines(ANSWER)
     assert thinking["message"] == {"role": "assistant", "content": "", "thinking": "Hm."}
     assert text["message"] == {"role": "assistant", "content": "I look."}
@@ -144,7 +144,7 @@ def test_a_stream_tells_thinking_then_text_then_calls_then_done() -> None:
     }
 
 
-def test_generate_says_response_and_thinking() -> None:
+def test_generate_has_the_fields_response_and_thinking() -> None:
     thinking, text, *_, last = encode_lines(ANSWER, GENERATE)
     assert (thinking["response"], thinking["thinking"]) == ("", "Hm.")
     assert text["response"] == "I look."
@@ -152,7 +152,7 @@ def test_generate_says_response_and_thinking() -> None:
     assert "message" not in last
 
 
-def test_a_whole_answer_says_it_all_in_one_object() -> None:
+def test_a_whole_answer_is_one_object() -> None:
     whole = json.loads(DIALECT.server.encode_response(ANSWER, REQUEST, REPLY))
     assert whole["message"]["content"] == "I look."
     assert whole["message"]["thinking"] == "Hm."
@@ -247,7 +247,7 @@ def test_errors_are_one_text() -> None:
         (GENERATE, {"model": "m", "prompt": "Hi"}, False),
     ],
 )
-def test_a_request_that_says_nothing_loads_the_model(dialect: Any, body: dict[str, Any], loads: bool) -> None:
+def test_a_request_without_a_prompt_loads_the_model(dialect: Any, body: dict[str, Any], loads: bool) -> None:
     assert dialect.server.is_load_request(body) is loads
     dialect.server.decode_request(body)
     if loads:

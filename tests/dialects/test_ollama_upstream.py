@@ -139,13 +139,13 @@ def test_a_stream_that_stops_before_done_is_garbled(lines: tuple[dict[str, Any],
         read(wire(*lines))
 
 
-def test_a_stream_cut_in_the_middle_of_a_line_is_garbled() -> None:
+def test_a_stream_cut_in_the_middle_of_a_line_is_malformed() -> None:
     with pytest.raises(MalformedResponse):
         read(wire(line("Hello"), DONE)[:-20])
 
 
 @pytest.mark.parametrize("data", [b"<html>busy</html>\n", b'"text"\n', wire(line(tool_calls=["x"]), DONE)])
-def test_what_is_no_line_of_ollama_is_garbled(data: bytes) -> None:
+def test_a_line_that_is_not_ollamas_is_malformed(data: bytes) -> None:
     with pytest.raises(MalformedResponse):
         read(data)
 

@@ -69,7 +69,7 @@ def unknown_fields(model: BaseModel) -> set[str]:
 
 
 @every_answer
-def test_a_whole_answer_is_strictly_what_the_types_say(parts: tuple[Part, ...]) -> None:
+def test_a_whole_answer_conforms_strictly_to_the_types(parts: tuple[Part, ...]) -> None:
     reason = "tool_calls" if any(isinstance(part, ToolCall) for part in parts) else "stop"
     body = DIALECT.server.encode_response(ModelResponse(parts, reason, Usage(3, 4)), REQUEST, REPLY)  # type: ignore[arg-type]
     parsed = chat.ChatCompletion.model_validate_json(body, strict=True)
@@ -77,7 +77,7 @@ def test_a_whole_answer_is_strictly_what_the_types_say(parts: tuple[Part, ...]) 
 
 
 @pytest.mark.parametrize("name", [name for name in ANSWERS if name != "freeform call"])
-def test_every_chunk_is_strictly_what_the_types_say(name: str) -> None:
+def test_every_chunk_conforms_strictly_to_the_types(name: str) -> None:
     """A freeform call has no published form in chunks; there it mirrors the whole answer's."""
     for body in streamed(ANSWERS[name]):
         parsed = chat.ChatCompletionChunk.model_validate_json(json.dumps(body), strict=True)
@@ -111,7 +111,7 @@ def test_content_is_null_and_calls_are_left_out_when_there_are_none() -> None:
     assert "tool_calls" not in body["choices"][0]["message"]
 
 
-def test_usage_is_sent_only_to_those_who_ask() -> None:
+def test_usage_is_sent_only_to_clients_that_request_it() -> None:
     quiet = DIALECT.server.decode_request(
         {"model": "m", "messages": [{"role": "user", "content": "x"}], "stream": True}
     )

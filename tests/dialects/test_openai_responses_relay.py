@@ -163,7 +163,7 @@ def test_the_last_event_fills_what_clients_need() -> None:
     assert response["store"] is True
 
 
-def test_the_response_speaks_of_the_clients_request_not_of_ours_to_the_upstream() -> None:
+def test_the_response_repeats_the_settings_of_the_clients_request_not_of_ours() -> None:
     stream = created() + event("response.completed", response={"id": "resp_up", "store": False, "output": []})
     assert last(relayed(stream)[0])["store"] is True
 

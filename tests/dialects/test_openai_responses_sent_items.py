@@ -115,7 +115,7 @@ def test_the_calls_that_a_client_received_are_known_by_their_items() -> None:
     assert (ended.begun, ended.ended) == (frozenset({CALL.id}), frozenset({CALL.id}))
 
 
-def test_a_withdrawn_item_says_nothing_to_the_next_model() -> None:
+def test_a_withdrawn_item_is_not_sent_to_the_next_model() -> None:
     items: list[dict[str, Any]] = [
         {
             "type": "message",

@@ -142,13 +142,13 @@ def without_ids(value: Any) -> Any:
 
 @answers
 @pytest.mark.parametrize("request_", [REQUEST, PLAIN], ids=["elaborate", "plain"])
-def test_every_event_is_what_the_published_types_say(parts: Any, reason: Any, request_: Any) -> None:
+def test_every_event_conforms_to_the_published_types(parts: Any, reason: Any, request_: Any) -> None:
     for event in decode_events(streamed(parts, reason, request_)):
         check_event(event)
 
 
 @answers
-def test_a_whole_answer_is_what_the_published_types_say_and_what_a_stream_ends_with(parts: Any, reason: Any) -> None:
+def test_a_whole_answer_conforms_to_the_published_types_and_equals_the_end_of_a_stream(parts: Any, reason: Any) -> None:
     body = whole(parts, reason)
     check_response(body)
     last = decode_events(streamed(parts, reason))[-1]["response"]
@@ -266,7 +266,7 @@ def test_a_response_of_a_conversation_names_it() -> None:
     assert whole((), request=request)["conversation"] == {"id": "conv_1"}
 
 
-def test_an_answer_tells_when_it_was_complete_and_a_cut_one_was_never() -> None:
+def test_a_complete_answer_has_completed_at_and_a_cut_one_has_none() -> None:
     timed = AnswerMetadata(REPLY.id, REPLY.created, REPLY.model, times=lambda: (1.0, 2.5))
     cases: list[tuple[FinishReason, float | None]] = [("stop", REPLY.created + 2), ("length", None)]
     for reason, second in cases:

@@ -166,7 +166,7 @@ def test_what_another_dialect_keeps_is_reported_not_sent() -> None:
     assert dropped == ("a part of type 'container_upload' is known to anthropic only",)
 
 
-def test_the_upstream_keeps_nothing_unless_the_client_says_so() -> None:
+def test_the_upstream_stores_nothing_unless_the_client_requests_it() -> None:
     assert encode_request()["store"] is False
     assert again()["store"] is False
     assert again(store=False)["store"] is False
@@ -206,7 +206,7 @@ def test_encrypted_reasoning_is_requested_of_models_that_reason(body: dict[str, 
     assert body.get("include") == include
 
 
-def test_tools_say_that_they_are_not_strict_unless_they_are() -> None:
+def test_tools_are_sent_as_not_strict_unless_they_are() -> None:
     """field: B14, B25"""
     schema = {"type": "object", "properties": {"a": {"$ref": "#/$defs/a"}}, "$defs": {"a": {}}}
     tools = encode_request(tools=(ToolDef("f", "d", schema), ToolDef("g", strict=True)))["tools"]

@@ -123,7 +123,7 @@ async def test_a_run_asks_again_with_the_result_until_the_model_answers() -> Non
 
 
 @pytest.mark.parametrize("native", [True, False])
-async def test_streamed_and_whole_say_the_same(native: bool) -> None:
+async def test_streamed_and_whole_runs_have_the_same_content(native: bool) -> None:
     script: list[Entry] = [[Text("A"), OURS], [Text(""), OURS], [Text("B"), OURS], "C"]
     events = await events_of(ToolLoop(ScriptedModel(script), Box(), Notes(), Presentation(native_tools=native)))
     texts, in_text = [], False
@@ -198,7 +198,7 @@ async def test_one_failing_call_harms_no_sibling() -> None:
     assert (bad.is_error, good.is_error) == (True, False)  # type: ignore[union-attr]
 
 
-async def test_a_name_that_nobody_has_comes_back_to_the_model_as_an_error() -> None:
+async def test_an_unknown_tool_name_is_returned_to_the_model_as_an_error() -> None:
     """field: E24"""
     script = ScriptedModel([[ToolCall("call_1", "invented", "{}")], "sorry"])
     response = await answer_of(ToolLoop(script, Box(), Notes()))
@@ -434,7 +434,7 @@ async def test_a_run_whose_model_only_calls_after_its_last_round_ends_with_a_sen
     assert answer.warnings
 
 
-async def test_a_call_that_broke_off_gets_a_result_that_says_so_and_is_not_run() -> None:
+async def test_a_call_that_broke_off_gets_an_error_result_and_is_not_run() -> None:
     cut = ToolCall("call_cut", "clock", '{"zone":"C', complete=False)
     model, box = ScriptedModel([ModelResponse((cut,), "tool_calls"), "It is noon."]), Box()
     answer = await ToolLoop(model, box, Notes()).ask(ASKED)

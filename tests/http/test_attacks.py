@@ -175,7 +175,7 @@ async def test_a_run_lets_out_so_many_requests_and_each_is_in_the_log(capfd: pyt
     }
 
 
-async def test_callers_who_name_their_sessions_alike_share_no_allowance(capfd: pytest.CaptureFixture[str]) -> None:
+async def test_callers_with_equal_session_names_share_no_allowance(capfd: pytest.CaptureFixture[str]) -> None:
     keys = tuple(KeySettings(name=name, key=Secret(f"{name}-key"), scopes=("chat", "tools")) for name in ("ann", "bob"))
     async with serving(hello) as web, at_work(tools=tools(reach=NEAR), keys=keys, log=quiet()) as work:
         for name in ("ann", "bob"):

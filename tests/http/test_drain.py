@@ -34,7 +34,7 @@ def answers(port: int) -> bool:
         return client.read()[0] == 200
 
 
-def test_draining_refuses_newcomers_tells_the_application_and_lets_streams_finish() -> None:
+def test_draining_refuses_new_connections_notifies_the_application_and_lets_streams_finish() -> None:
     """fault: K-G"""
     app, emitted = TrivialApp(), threading.Event()
     with served(app, drain_seconds=3600, on_drain=emitted.set) as server, Client(server.port) as client:

@@ -101,7 +101,7 @@ def test_two_hosts_or_none_are_a_bad_request() -> None:
 @pytest.mark.parametrize(
     "header", [b"x-forwarded-host", b"x-host", b"forwarded", b"x-original-url", b"x-original-host"]
 )
-def test_no_other_header_speaks_for_the_host(header: bytes) -> None:
+def test_no_other_header_replaces_the_host(header: bytes) -> None:
     assert status(rules(), (b"host", b"evil.org"), (header, b"localhost")) == 421
     assert status(rules(), LOCAL_HOST, (header, b"evil.org")) == 200
 

@@ -268,7 +268,7 @@ WEBSOCKET = (
 )
 
 
-def test_an_application_that_speaks_no_websocket_answers_the_handshake_like_any_request() -> None:
+def test_an_application_without_websockets_answers_the_handshake_like_any_request() -> None:
     with served(TrivialApp()) as server, Client(server.port) as client:
         client.get("/", *WEBSOCKET)
         assert client.read() == (200, b"hello")

@@ -326,7 +326,7 @@ def test_a_descriptor_of_another_test_that_a_case_closes_is_found(
     os.close(pipe[1 - end])
 
 
-def test_clients_that_leave_while_tools_start_harm_nobody(tmp_path: Path) -> None:
+def test_clients_that_leave_while_tools_start_leak_no_descriptor(tmp_path: Path) -> None:
     """`python -m tests.laws.leaving_clients` does the same for longer."""
     counted = stress(tmp_path, 120)
     assert (counted.status, counted.failed, counted.bad_descriptors, counted.tracebacks) == (0, 0, 0, 0)

@@ -9,7 +9,7 @@ from tests.races.pair import CHAT, RUN, Pair, crowd, obeying, output
 ROUNDS, ANSWERS = int(os.environ.get("TOOLGATE_ROUNDS", "12")), 50
 
 
-async def test_of_fifty_answers_through_two_processes_one_wins_and_the_tool_runs_as_it_says(pair: Pair) -> None:
+async def test_of_fifty_answers_through_two_processes_one_wins_and_decides_about_the_tool(pair: Pair) -> None:
     """fault: M1"""
     pair.play(obeying)
     bodies = [{"decision": ("approve", "deny")[number % 4 // 2]} for number in range(ANSWERS)]

@@ -89,7 +89,9 @@ def jumping(test: Any) -> Any:
 
 
 @jumping
-async def test_a_run_stays_with_who_lives_and_goes_on_when_it_is_dead(two: Two, whose: str, jump: float) -> None:
+async def test_a_run_stays_with_its_living_node_and_is_resumed_when_that_is_dead(
+    two: Two, whose: str, jump: float
+) -> None:
     """spec: D3; fault: K-M"""
     here, there = [
         RunStore(node.database, name, lease_seconds=6, clock=node.wall, steady=node.steady)
@@ -114,7 +116,7 @@ async def test_a_run_stays_with_who_lives_and_goes_on_when_it_is_dead(two: Two, 
         await here.check("run", claim.token)
 
 
-async def test_a_run_that_is_renewed_after_somebody_looked_is_not_taken(two: Two) -> None:
+async def test_a_run_that_is_renewed_after_a_poll_is_not_taken(two: Two) -> None:
     """fault: K-M, M6: who looks may be put to sleep between looking and taking."""
     here = RunStore(two.here.database, "here", lease_seconds=6, clock=two.here.wall, steady=two.here.steady)
     there = RunStore(two.there.database, "there", lease_seconds=6, clock=two.there.wall, steady=two.there.steady)
@@ -134,7 +136,7 @@ async def test_a_run_that_is_renewed_after_somebody_looked_is_not_taken(two: Two
 
 
 @jumping
-async def test_a_conversation_stays_with_who_answers_in_it(two: Two, whose: str, jump: float) -> None:
+async def test_a_conversation_stays_locked_by_the_node_that_answers_in_it(two: Two, whose: str, jump: float) -> None:
     """spec: D4; fault: K-M, M5"""
     here, there = [
         ConversationStore(

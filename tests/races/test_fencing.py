@@ -17,7 +17,7 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-def test_who_wakes_up_late_with_a_call_in_hand_runs_it_no_more(tmp_path: Path, postgres: Postgres) -> None:
+def test_a_node_that_wakes_up_late_does_not_run_its_pending_call(tmp_path: Path, postgres: Postgres) -> None:
     """fault: M6: the other is in the middle of that very call, so that only the number of its claim tells them apart."""
     places = [tmp_path / name for name in ("frozen", "other")]
     for place in places:

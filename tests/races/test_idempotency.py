@@ -83,7 +83,7 @@ async def test_a_tool_of_fifty_requests_with_one_key_runs_once(pair: Pair) -> No
     assert pair.ran.count("Oslo") == 1
 
 
-async def test_who_waits_takes_over_from_a_process_that_was_killed_and_repeats_no_harm(
+async def test_a_waiting_request_takes_over_from_a_killed_process_and_repeats_no_unsafe_call(
     tmp_path: Path, postgres: Postgres
 ) -> None:
     """fault: M2: the tool had run when its server died, so that nobody knows whether it had its effect."""

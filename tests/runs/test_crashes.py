@@ -47,7 +47,7 @@ def test_a_person_decides_about_an_unsafe_call_that_was_cut_off(tmp_path: Path, 
     assert INTERRUPTED_CALL in str(response.output[1]) if word == "deny" else "Paris is booked" in response.output_text
 
 
-def test_an_unsafe_call_that_was_cut_off_is_reported_where_nobody_is_asked(tmp_path: Path) -> None:
+def test_an_unsafe_call_that_was_cut_off_is_reported_without_ask_again(tmp_path: Path) -> None:
     """spec: D3; fault: K-B"""
     with server(tmp_path, f"sqlite:///{tmp_path}/t.db", tools=EVERYTHING_ALLOWED, runs={"ask_again": False}) as killed:
         killed.play(calling("book"))
@@ -218,7 +218,7 @@ def test_a_run_whose_steps_are_lost_fails_rather_than_do_anything_twice(tmp_path
     assert len(killed.ran) == 2
 
 
-def test_a_cancelled_run_asks_nobody_any_more(tmp_path: Path) -> None:
+def test_a_cancelled_run_has_no_pending_approval(tmp_path: Path) -> None:
     with server(tmp_path, f"sqlite:///{tmp_path}/t.db") as running:
         running.play(calling("book"))
         running.start()

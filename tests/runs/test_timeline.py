@@ -65,7 +65,7 @@ def test_a_call_that_is_run_again_has_an_entry_of_its_own() -> None:
     assert outcomes(run)[1:] == [(1, "call_1", "unknown"), (1, "call_1", "completed")]
 
 
-def test_a_person_who_is_asked_about_a_call_of_unknown_outcome_is_shown_with_it() -> None:
+def test_the_approval_of_a_call_of_unknown_outcome_is_in_the_timeline() -> None:
     run = timeline(StepEntry(1, 1.0, 2.0, "tool_calls"), CallEntry(1, "call_1", "look_up", 2.0))
     run.call_waiting("call_1", "mcpr_1")
     assert (outcomes(run)[1], run.state) == ((1, "call_1", "waiting"), "waiting")

@@ -63,7 +63,7 @@ async def test_an_answer_that_was_not_kept_is_kept_with_the_next(store: ChatStor
     assert await words(store) == [["Hi", "Hello", "A", "not kept", "B", "Bye"]]
 
 
-async def test_of_many_who_go_on_at_once_one_continues_and_the_others_begin(storage_url: str) -> None:
+async def test_of_many_concurrent_continuations_one_continues_and_the_others_begin_new_chats(storage_url: str) -> None:
     """Each message stands once in each chat, however many nodes write."""
     databases = [Database(storage_url) for _ in range(3)]
     stores = [ChatStore(database) for database in databases]
@@ -77,7 +77,7 @@ async def test_of_many_who_go_on_at_once_one_continues_and_the_others_begin(stor
         await database.aclose()
 
 
-async def test_nobody_continues_or_finds_anothers_chat(store: ChatStore) -> None:
+async def test_a_chat_is_found_and_continued_by_its_owner_alone(store: ChatStore) -> None:
     """fault: Z2"""
     await store.keep(output("Hi", "Hello", completion="c1"))
     await store.keep(output("Hi", "Hello", "More", "Yes", owner="bob", completion="c1"))

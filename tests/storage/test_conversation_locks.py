@@ -53,7 +53,7 @@ async def test_one_node_has_a_conversation_until_it_leaves(nodes: list[Conversat
     assert await two.acquire("c") is not None
 
 
-async def test_of_many_who_ask_at_once_one_gets_it(nodes: list[ConversationLocks]) -> None:
+async def test_of_many_concurrent_requests_one_gets_the_lock(nodes: list[ConversationLocks]) -> None:
     taken = await asyncio.gather(*[nodes[n % 2].acquire(f"c{n // 2}") for n in range(40)])
     for first, second in zip(taken[::2], taken[1::2], strict=True):
         assert (first is None) != (second is None)
@@ -73,7 +73,7 @@ async def test_what_a_dead_node_had_is_free_when_its_time_is_over(nodes: list[Co
     assert await two.acquire("c") is not None
 
 
-async def test_a_late_farewell_takes_nothing_from_whoever_came_next(nodes: list[ConversationLocks]) -> None:
+async def test_a_late_release_does_not_release_the_next_lock(nodes: list[ConversationLocks]) -> None:
     one, two = nodes
     first = await one.acquire("c")
     second = await one.acquire("c")  # the node itself says that the first is over
@@ -83,7 +83,7 @@ async def test_a_late_farewell_takes_nothing_from_whoever_came_next(nodes: list[
     assert await two.acquire("c") is None
 
 
-async def test_who_slept_through_its_time_writes_nothing(storage_url: str, clock: Clock) -> None:
+async def test_a_node_that_slept_through_its_lease_writes_nothing(storage_url: str, clock: Clock) -> None:
     """The other has come and gone meanwhile, so that no lock is left to be seen. (fault: M5)"""
     databases = [Database(storage_url), Database(storage_url)]
     one, two = [ConversationStore(database) for database in databases]

@@ -196,7 +196,7 @@ async def test_a_private_turn_is_read_by_its_keys_alone(database: Database) -> N
     assert b"plain words" not in bytes(rows[0][0])
 
 
-async def test_of_many_who_claim_a_key_on_two_nodes_one_carries_it_out(storage_url: str) -> None:
+async def test_of_many_claims_of_a_key_on_two_nodes_one_is_executed(storage_url: str) -> None:
     """fault: M2"""
     databases = [Database(storage_url) for _ in range(2)]
     stores = [IdempotencyStore(database) for database in databases]

@@ -25,7 +25,7 @@ async def test_they_are_reported_newest_first_page_by_page(storage_url: str) -> 
     await database.aclose()
 
 
-async def test_they_are_found_by_what_is_asked_and_nobody_sees_anothers(storage_url: str) -> None:
+async def test_they_are_found_by_the_query_and_by_their_owner_alone(storage_url: str) -> None:
     store = InvocationStore(database := Database(storage_url))
     rows = [call(0), call(1, tool="sub", outcome="error"), call(2, owner="bob", arguments='{"a": 1}')]
     for row in rows:

@@ -42,7 +42,7 @@ async def tables(database: Database, *names: str) -> list[bool]:
     return await database.read(look)
 
 
-def test_the_steps_are_numbered_without_gaps_and_say_what_they_are() -> None:
+def test_the_steps_are_numbered_without_gaps_and_described() -> None:
     steps = migrations.migrations()
     assert [step.version for step in steps] == list(range(1, NEWEST + 1))
     assert all(step.name.isidentifier() and step.text.startswith("-- ") for step in steps)

@@ -43,7 +43,7 @@ async def test_owners_and_peers_do_not_see_each_other(storage_url: str) -> None:
     await database.aclose()
 
 
-async def test_of_several_conversations_that_say_the_same_the_last_used_is_taken_first(storage_url: str) -> None:
+async def test_of_several_equal_conversations_the_last_used_is_taken_first(storage_url: str) -> None:
     store = PeerConversationStore(database := Database(storage_url), clock=Clock())
     for conversation in ("c1", "c2", "c3"):
         await store.keep("p", "ann", "d", conversation)

@@ -122,7 +122,7 @@ async def test_a_commit_that_never_arrived_is_known_not_to_be_made(
     await database.aclose()
 
 
-async def test_spending_is_counted_once_although_nobody_could_say_whether_it_was(url: str, wire: FaultWire) -> None:
+async def test_spending_is_counted_once_after_an_uncertain_commit(url: str, wire: FaultWire) -> None:
     """fault: K-K, no double append"""
     database = Database(through(wire, url), timeout=0.5)
     store = SpendingStore(database)
@@ -139,7 +139,7 @@ async def test_spending_is_counted_once_although_nobody_could_say_whether_it_was
     await database.aclose()
 
 
-async def test_records_are_written_once_although_nobody_could_say_whether_they_were(
+async def test_records_are_written_once_after_an_uncertain_commit(
     url: str, wire: FaultWire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """fault: K-K, no double append"""
@@ -170,7 +170,7 @@ async def test_records_are_written_once_although_nobody_could_say_whether_they_w
     await database.aclose()
 
 
-async def test_a_server_that_says_nothing_is_given_up(url: str) -> None:
+async def test_a_database_server_that_does_not_answer_times_out(url: str) -> None:
     """fault: K-K, a stopped server: the kernel still takes what is sent"""
     database = Database(url, timeout=0.3)
     [process] = await database.read(lambda db: db.execute("SELECT pg_backend_pid()").fetchone())
@@ -185,7 +185,7 @@ async def test_a_server_that_says_nothing_is_given_up(url: str) -> None:
     await database.aclose()
 
 
-async def test_who_waits_for_a_lock_or_a_connection_is_reported_in_time(url: str) -> None:
+async def test_waiting_for_a_lock_or_a_connection_fails_in_time(url: str) -> None:
     """fault: K-K, lock wait and pool exhausted"""
     database = Database(url, connections=2, timeout=0.3)
     await database.change(spend)

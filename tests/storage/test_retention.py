@@ -39,7 +39,7 @@ def response(id: str, days_ago: float, previous: str | None = None, owner: str =
     return StoredResponse(id, owner, previous, int(NOW - days_ago * DAY), [], body)
 
 
-async def test_a_response_goes_when_it_is_old_and_nobody_has_continued_it_since(database: Database) -> None:
+async def test_a_response_is_deleted_when_it_is_old_and_was_not_continued_since(database: Database) -> None:
     store = ResponseStore(database)
     for one in (
         response("old", 31),

@@ -80,7 +80,7 @@ async def test_a_silent_node_loses_its_runs_and_can_write_nothing(storage_url: s
     await database.aclose()
 
 
-async def test_nobody_waits_for_the_lease_of_a_node_that_is_certainly_dead(storage_url: str) -> None:
+async def test_the_lease_of_a_node_that_is_certainly_dead_is_not_waited_for(storage_url: str) -> None:
     """fault: K-A"""
     nodes = Nodes(database := Database(storage_url))
     await nodes.queue()
@@ -163,7 +163,7 @@ async def test_a_lost_claim_undoes_what_was_written_with_it(storage_url: str) ->
     await database.aclose()
 
 
-async def test_whoever_has_a_run_hears_that_it_shall_be_cancelled(storage_url: str) -> None:
+async def test_the_node_that_has_a_run_sees_that_it_is_to_be_cancelled(storage_url: str) -> None:
     nodes = Nodes(database := Database(storage_url))
     await nodes.queue()
     await nodes.stores[0].claim("run")

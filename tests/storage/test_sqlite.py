@@ -29,7 +29,7 @@ async def refused(database: Database) -> str:
     return caught.value.message
 
 
-async def test_a_file_that_somebody_holds_is_our_trouble_and_passes(tmp_path: Path) -> None:
+async def test_a_locked_file_is_a_server_error_that_passes(tmp_path: Path) -> None:
     database = Database(tmp_path / "a.db", timeout=0.05)
     await database.open()
     holder = sqlite3.connect(tmp_path / "a.db", isolation_level=None)
@@ -43,7 +43,7 @@ async def test_a_file_that_somebody_holds_is_our_trouble_and_passes(tmp_path: Pa
     await database.aclose()
 
 
-async def test_of_many_who_wait_for_a_held_file_none_waits_for_all_the_others(tmp_path: Path) -> None:
+async def test_of_many_that_wait_for_a_locked_file_none_waits_for_all_others(tmp_path: Path) -> None:
     database = Database(tmp_path / "a.db", timeout=0.2)
     await database.open()
     holder = sqlite3.connect(tmp_path / "a.db", isolation_level=None)

@@ -126,7 +126,7 @@ def test_a_readable_line_is_readable(pipe: Pipe) -> None:
     )
 
 
-def test_long_fields_are_cut_and_say_so(pipe: Pipe) -> None:
+def test_long_fields_are_cut_with_a_note(pipe: Pipe) -> None:
     Logger(fd=pipe.writing).info("x", field="a" * 3000, many=list(range(100)))
     (line,) = pipe.lines()
     assert line["field"] == "a" * 2048 + "… (3000 characters)"
@@ -167,7 +167,7 @@ def test_no_secret_is_written(pipe: Pipe, form: Any) -> None:
     assert b"canary" not in pipe.take()
 
 
-def test_a_crash_says_where_it_happened_and_shows_no_variable(pipe: Pipe) -> None:
+def test_a_crash_is_logged_with_its_place_and_without_variables(pipe: Pipe) -> None:
     def fails() -> None:
         variable = "canary"
         raise RuntimeError(f"oh no, {len(variable)}")

@@ -81,7 +81,7 @@ def test_a_call_that_a_model_leaks_as_text_is_promoted_if_configured(stage: tupl
     assert message["tool_calls"][0]["function"]["name"] == "calculator"
 
 
-def test_a_model_setting_says_that_the_text_starts_inside_reasoning(stage: tuple[str, Player]) -> None:
+def test_a_model_setting_makes_the_text_start_inside_reasoning(stage: tuple[str, Player]) -> None:
     url, player = stage
     player.scripted = ScriptedModel(["Six times seven.</think>It is 42."])
     message = ask(url, "begun", tools=TOOLS)["choices"][0]["message"]
@@ -102,7 +102,7 @@ def test_thinking_between_marks_is_reasoning_in_an_answer_without_tools(
     assert player.scripted.requests[0].tools == ()
 
 
-def test_a_model_setting_says_that_a_call_ends_reasoning(stage: tuple[str, Player]) -> None:
+def test_a_model_setting_makes_a_call_end_reasoning(stage: tuple[str, Player]) -> None:
     url, player = stage
     player.scripted = ScriptedModel([f"<think>Hm. {CALL}</think> Done."])
     message = ask(url, "unclosed", tools=TOOLS)["choices"][0]["message"]

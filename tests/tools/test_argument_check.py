@@ -72,7 +72,7 @@ def test_where_no_field_is_declared_any_is_welcome() -> None:
 
 
 @pytest.mark.parametrize("allowed", [{"additionalProperties": True}, {"unevaluatedProperties": True}])
-def test_an_author_who_wants_more_fields_gets_them(allowed: dict[str, Any]) -> None:
+def test_a_tool_that_allows_more_fields_gets_them(allowed: dict[str, Any]) -> None:
     assert read({"type": "object", "properties": {"a": {}}, **allowed}, '{"a":1,"b":2}') == {"a": 1, "b": 2}
 
 

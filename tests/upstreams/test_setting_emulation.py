@@ -281,7 +281,7 @@ def test_an_effort_that_a_model_refuses_is_left_out_and_named(stage: Stage) -> N
     assert model.requests[1].settings.thinking is None
 
 
-def test_a_client_of_the_same_api_hears_what_was_refused(stage: Stage) -> None:
+def test_a_client_of_the_same_api_gets_the_upstreams_rejection(stage: Stage) -> None:
     stage.play(UpstreamRejected("property 'prompt_cache_key' is unsupported"))
     response = httpx.post(
         f"{stage.url}/v1/chat/completions", json={"model": "openai_chat", "messages": HI, "prompt_cache_key": "k"}

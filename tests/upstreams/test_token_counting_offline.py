@@ -120,7 +120,7 @@ async def test_an_answer_counts_its_reasoning_and_its_calls() -> None:
     assert usage.output == sum(map(token_counting_offline.count, parts)) + 7
 
 
-async def test_an_estimate_says_that_it_is_one_and_keeps_reasoning_apart() -> None:
+async def test_an_estimate_is_marked_and_counts_reasoning_separately() -> None:
     usage = await token_counting_offline.estimate(ask(QUESTION), [Reasoning("Let me look."), Text("It is noon.")])
     thought, stated = token_counting_offline.count("Let me look."), token_counting_offline.count("It is noon.")
     assert usage == Usage(

@@ -66,7 +66,7 @@ def test_every_call_of_a_tool_is_recorded_with_its_outcome() -> None:
     assert rows[-1]["digest"] != rows[-2]["digest"]
 
 
-def test_arguments_are_kept_where_the_configuration_says_so() -> None:
+def test_arguments_are_stored_if_that_is_configured() -> None:
     with record_server(SOURCE, tools=TOOLS, records=RecordSettings(arguments=True)) as kept:
         run_tools(kept, call("add"))
         assert [row["arguments"] for row in kept.listed("/v1/tool_invocations")] == ['{"a": 41}']

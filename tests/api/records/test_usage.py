@@ -85,7 +85,7 @@ def test_usage_by_the_hour_has_the_same_sums() -> None:
         assert kept.listed("/v1/usage?by=hour&until=2020-01-31") == []
 
 
-def test_latency_is_given_as_percentiles_to_those_who_may_see_it() -> None:
+def test_latency_is_returned_as_percentiles_to_callers_that_may_read_it() -> None:
     with record_server() as kept:
         kept.play(*[HELLO] * 4)
         ask(kept, times=3)

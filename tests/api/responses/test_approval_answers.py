@@ -42,7 +42,7 @@ async def test_an_answer_goes_on_with_the_tools_of_the_response_that_asked(tmp_p
     assert len(oracle.runs) == 1
 
 
-async def test_a_request_that_chooses_no_tools_is_told_that_its_answer_was_not_used(tmp_path: Path) -> None:
+async def test_a_request_that_chooses_no_tools_gets_a_warning_that_its_answer_was_not_used(tmp_path: Path) -> None:
     oracle = Oracle(tmp_path / "runs")
     async with at_work(oracle, tools=ToolSettings()) as work:
         work.play([call()], "Done.")

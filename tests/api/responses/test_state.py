@@ -112,7 +112,7 @@ async def test_the_stream_survives_its_client_and_resumes_exactly_after_any_numb
         assert events(again.body) == emitted[number + 1 :]
 
 
-async def test_many_readers_of_a_running_response_all_hear_the_same(server: Stateful) -> None:
+async def test_many_readers_of_a_running_response_get_the_same_events(server: Stateful) -> None:
     go = asyncio.Event()
     server.play(LONG, pace=go.wait)
     id = ""
@@ -168,7 +168,7 @@ async def test_a_defect_fails_the_response_and_nothing_else(server: Stateful) ->
     assert (await server.ended(id))["status"] == "completed"
 
 
-async def test_a_cancelled_response_stops_its_model_and_says_so(server: Stateful) -> None:
+async def test_a_cancelled_response_stops_its_model_and_has_the_status_cancelled(server: Stateful) -> None:
     hold = asyncio.Event()
     scripted = server.play(LONG, pace=hold.wait)
     async with server.asking("POST", "/v1/responses", STREAMED) as caller:
@@ -203,7 +203,7 @@ async def test_only_a_background_response_can_be_cancelled(server: Stateful) -> 
     assert (await server.request("GET", f"/v1/responses/{id}?stream=true")).status == 400
 
 
-async def test_what_continues_a_deleted_response_is_there_and_says_why_it_cannot_be_continued(server: Stateful) -> None:
+async def test_a_response_that_continued_a_deleted_one_is_readable_and_refuses_continuations(server: Stateful) -> None:
     server.play("One.", "Two.")
     first = (await server.request("POST", "/v1/responses", {"model": "m", "input": "Hi"})).json["id"]
     second = (await server.request("POST", "/v1/responses", _after(first))).json["id"]

@@ -242,7 +242,7 @@ async def test_more_lanes_than_allowed_are_refused(server: WebSocketServer) -> N
         assert (refused["error"]["code"], refused["stream_id"]) == ("websocket_stream_limit_reached", "one more")
 
 
-async def test_messages_that_nobody_can_get_to_are_refused_not_hoarded(server: WebSocketServer) -> None:
+async def test_messages_beyond_the_queue_are_refused_not_buffered(server: WebSocketServer) -> None:
     go = asyncio.Event()
 
     async def slow(_: ModelRequest) -> str:
@@ -505,7 +505,7 @@ async def over_http(server: WebSocketServer, request: dict[str, Any]) -> list[di
 
 @hypothesis_settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(response=responses())
-def test_a_socket_tells_the_same_events_as_a_stream(response: ModelResponse) -> None:
+def test_a_socket_sends_the_same_events_as_a_stream(response: ModelResponse) -> None:
     request = {"model": "played", "input": "Hi", "store": False}
 
     async def compare() -> None:

@@ -183,7 +183,7 @@ async def test_a_response_that_ends_with_a_question_is_an_incomplete_run(runs: R
 
 
 @pytest.mark.parametrize("background", [False, True])
-async def test_a_run_whose_model_fails_says_why(runs: Runs, background: bool) -> None:
+async def test_a_run_whose_model_fails_has_the_error(runs: Runs, background: bool) -> None:
     runs.work.play([call("read", "{}")], UpstreamUnavailable("out of order"))
     body = {"model": "openai_chat", "input": "Go.", "background": background, **AUTO}
     await runs.post("/v1/responses", body)
@@ -197,7 +197,7 @@ async def test_a_run_whose_model_fails_says_why(runs: Runs, background: bool) ->
 
 
 @pytest.mark.parametrize("background", [False, True])
-async def test_a_running_run_is_cancelled_and_its_client_is_told(runs: Runs, background: bool) -> None:
+async def test_a_running_run_is_cancelled_and_its_client_gets_an_error(runs: Runs, background: bool) -> None:
     runs.write.give = forever
     runs.work.play([call()], "Done.")
     body = {"model": "openai_chat", "input": "Go.", "background": background, **AUTO}

@@ -187,7 +187,7 @@ async def test_a_tool_named_into_another_servers_prefix_waits_even_at_first_sigh
         assert names(source.tools) == ["hub_search", "status"]
 
 
-def test_a_configuration_says_which_prefixes_are_foreign(tmp_path: Path) -> None:
+def test_foreign_prefixes_are_those_of_the_configuration(tmp_path: Path) -> None:
     path = tmp_path / "toolgate.yaml"
     path.write_text("tools: {mcp: {git: {command: [x]}, git_hub: {command: [x]}, all: {command: [x], prefix: ''}}}")
     sources = ToolSourceFactory(load(path, {}), Database(None))

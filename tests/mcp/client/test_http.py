@@ -183,7 +183,7 @@ async def test_a_server_that_is_gone_loses_its_tools_and_one_that_is_back_has_th
         await eventually(lambda: source.tools)
 
 
-async def test_an_address_where_nobody_listens_is_reported_in_words() -> None:
+async def test_an_address_without_a_server_is_reported_in_a_sentence() -> None:
     async with opened(remote("http://127.0.0.1:1/mcp")) as source:
         assert "cannot be reached: 127.0.0.1:1 refused the connection" in (source.problem or "")
 

@@ -10,7 +10,7 @@ from toolgate.conversation.message import Text
 from toolgate.mcp.client import StdioServerConfig
 
 
-async def test_the_time_server_tells_the_time() -> None:
+async def test_the_time_server_returns_the_time() -> None:
     async with opened(source_of(StdioServerConfig((sys.executable, "-m", "mcp_server_time")))) as source:
         assert source.problem is None
         output = await tool(source, "get_current_time").invoke(calling({"timezone": "Europe/Berlin"}))

@@ -164,7 +164,9 @@ async def test_a_server_that_writes_only_garbage_is_given_up_for_a_while(tmp_pat
         assert "no JSON-RPC" in (source.problem or "")
 
 
-async def test_a_cancelled_call_returns_at_once_tells_the_server_and_its_late_answer_is_dropped(tmp_path: Path) -> None:
+async def test_a_cancelled_call_returns_at_once_notifies_the_server_and_its_late_answer_is_dropped(
+    tmp_path: Path,
+) -> None:
     async with opened(source_of(mock("late", tmp_path))) as source:
         call = asyncio.create_task(tool(source).invoke(calling()))
         await eventually(lambda: noted(tmp_path, "calls"))

@@ -186,7 +186,7 @@ async def _about_to_end(guarded: Guarded, tokens: LoginFile) -> None:
     guarded.expires_in = 3600
 
 
-async def test_a_login_survives_a_caller_who_leaves_while_its_token_is_renewed(tmp_path: Path) -> None:
+async def test_a_login_survives_a_request_that_is_cancelled_while_its_token_is_renewed(tmp_path: Path) -> None:
     guarded, tokens = Guarded(), LoginFile(tmp_path / "tokens.json")
     async with serving(guarded) as guarded.web:
         await _about_to_end(guarded, tokens)
@@ -349,7 +349,7 @@ def jwt(**claims: Any) -> str:
     return f"eyJhbGciOiJub25lIn0.{body}.sig"
 
 
-async def test_a_token_for_somebody_else_is_refused_and_one_for_the_server_is_not(tmp_path: Path) -> None:
+async def test_a_token_for_another_audience_is_refused_and_one_for_the_server_accepted(tmp_path: Path) -> None:
     guarded, tokens = Guarded(), LoginFile(tmp_path / "t")
     async with serving(guarded) as guarded.web:
         guarded.access = jwt(aud=["https://bank.example"])
@@ -451,7 +451,7 @@ async def test_the_browser_comes_back_to_a_port_of_this_machine() -> None:
         "",
     ],
 )
-def test_an_address_that_nobody_means_is_unsafe(url: str) -> None:
+def test_an_internal_ambiguous_or_malformed_address_is_unsafe(url: str) -> None:
     with pytest.raises(UnsafeOAuthAddress):
         check_address(url, "https://public.example/mcp")
 

@@ -94,7 +94,7 @@ async def test_a_server_that_takes_the_name_of_another_tool_gets_none_of_its_cal
         assert (len(oracle.runs), noted(tmp_path, "calls")) == (1, [])
 
 
-async def test_a_storm_of_changes_is_noticed_a_few_times_and_nobody_waits_for_it(tmp_path: Path) -> None:
+async def test_a_storm_of_changes_causes_few_refreshes_and_delays_no_request(tmp_path: Path) -> None:
     """fault: T7: five hundred notices behind every list."""
     async with at_work(sources=[source_of(mock("storm", tmp_path))]) as work:
         await soon(lambda: _has(work, "box_echo"))
@@ -142,7 +142,7 @@ async def test_metadata_that_lures_elsewhere_gets_no_secret_and_the_rest_goes_on
         assert all(CANARY not in str(asked) for asked in guarded.web.asked)
 
 
-async def test_a_token_made_out_to_somebody_else_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_token_for_another_audience_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """fault: T8"""
     monkeypatch.chdir(tmp_path)
     guarded = Guarded()

@@ -134,7 +134,7 @@ async def test_the_newer_era_answers_404_to_methods_it_does_not_know(method: str
         assert code(await post(url, *modern(method))) == (404, -32601)
 
 
-async def test_the_newer_era_says_whose_results_they_are_and_how_long_they_keep() -> None:
+async def test_stateless_results_have_the_server_info_and_a_cache_lifetime() -> None:
     async with serving(FakeToolCatalog(tool("one"))) as url:
         found = (await post(url, *modern("server/discover"))).json["result"]
         listed = (await post(url, *modern("tools/list"))).json["result"]
@@ -148,13 +148,13 @@ async def test_the_newer_era_says_whose_results_they_are_and_how_long_they_keep(
 
 
 @pytest.mark.parametrize("missing", META)
-async def test_a_request_of_the_newer_era_must_say_what_it_speaks(missing: str) -> None:
+async def test_a_stateless_request_must_have_its_revision(missing: str) -> None:
     payload = request("tools/list", _meta={name: value for name, value in META.items() if name != missing})
     async with serving(FakeToolCatalog()) as url:
         assert code(await post(url, payload, STATELESS, "mcp-method: tools/list")) == (400, -32602)
 
 
-async def test_a_revision_that_is_not_spoken_is_refused_with_those_that_are() -> None:
+async def test_an_unsupported_revision_is_refused_with_the_supported_ones() -> None:
     version = "io.modelcontextprotocol/protocolVersion"
     payload = request("tools/list", _meta={**META, version: "2031-01-01"})
     async with serving(FakeToolCatalog()) as url:
@@ -179,7 +179,7 @@ async def test_a_revision_that_is_not_spoken_is_refused_with_those_that_are() ->
         (STATELESS, "mcp-method: tools/call", "mcp-name: =?base64?cGxhY2U?="),
     ],
 )
-async def test_headers_that_say_something_else_than_the_body_are_refused(headers: tuple[str, ...]) -> None:
+async def test_headers_that_differ_from_the_body_are_refused(headers: tuple[str, ...]) -> None:
     catalog = FakeToolCatalog(tool("place"))
     async with serving(catalog) as url:
         received = await post(url, request("tools/call", name="place", _meta=META), *headers)
@@ -278,7 +278,7 @@ async def test_a_page_from_elsewhere_cannot_reach_tools_on_loopback(headers: tup
     assert received.json["jsonrpc"] == "2.0"
 
 
-async def test_an_origin_that_nobody_named_is_refused_even_with_a_good_key() -> None:
+async def test_an_origin_that_is_not_configured_is_refused_even_with_a_valid_key() -> None:
     mine = "authorization: Bearer key-of-me"
     async with serving(FakeToolCatalog(), key("me"), origins=("https://app.example",)) as url:
         foreign = await post(url, request("ping"), mine, "origin: https://evil.example")
@@ -319,7 +319,7 @@ async def test_a_client_that_takes_no_streams_is_answered_in_one_piece() -> None
     assert listening.status == 406
 
 
-async def test_a_session_belongs_to_whoever_began_it() -> None:
+async def test_a_session_belongs_to_the_caller_that_opened_it() -> None:
     me, you = "authorization: Bearer key-of-me", "authorization: Bearer key-of-you"
     async with serving(FakeToolCatalog(), key("me"), key("you")) as url, httpx2.AsyncClient() as http:
         session = await introduced(url, me)
@@ -503,7 +503,7 @@ async def test_a_server_that_stops_ends_its_subscriptions_in_order() -> None:
     assert (ended["id"], ended["result"]["resultType"]) == (1, "complete")
 
 
-async def test_a_server_that_stops_tells_whoever_still_waits_for_a_tool() -> None:
+async def test_a_server_that_stops_sends_an_error_to_clients_that_wait_for_a_tool() -> None:
     waiting = BlockingTool()
     async with serving(FakeToolCatalog(tool("waits", waiting)), pace=KeepaliveTimings(0, 60)) as url:
         caller = await HttpConnection(url).__aenter__()

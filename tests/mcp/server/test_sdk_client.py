@@ -56,7 +56,7 @@ async def everything(client: Client) -> tuple[list[str], int]:
 @pytest.mark.parametrize(
     ("era", "spoken"), [(WITH_HANDSHAKE, "2025-11-25"), (STATELESS, STATELESS), ("auto", STATELESS)]
 )
-async def test_each_era_is_spoken_to_a_client_that_wants_it(era: str, spoken: str) -> None:
+async def test_clients_with_and_without_handshake_are_served(era: str, spoken: str) -> None:
     async with shown(FakeToolCatalog(tool("one")), era) as client:
         assert client.protocol_version == spoken
         assert [one.name for one in (await client.list_tools()).tools] == ["one"]
@@ -70,7 +70,7 @@ async def test_five_thousand_tools_are_listed_page_by_page_in_their_order(era: s
 
 
 @ERAS
-async def test_a_listing_tells_all_that_is_known_of_a_tool(era: str) -> None:
+async def test_a_listing_has_all_fields_of_a_tool(era: str) -> None:
     spec = tool(
         "weather",
         display_name="Weather",
@@ -168,7 +168,7 @@ async def test_a_defect_is_not_reported_in_detail(era: str) -> None:
 
 
 @ERAS
-async def test_progress_reaches_whoever_asked_for_it_and_always_grows(era: str) -> None:
+async def test_progress_is_sent_to_clients_that_requested_it_and_always_grows(era: str) -> None:
     async def counts(arguments: Mapping[str, Any], tell: ReportProgress) -> ToolOutput:
         for progress in (
             CallProgress("begun"),
@@ -200,7 +200,7 @@ async def test_progress_reaches_whoever_asked_for_it_and_always_grows(era: str) 
 
 
 @ERAS
-async def test_words_of_a_tool_are_log_messages_to_whoever_asked_for_those(era: str) -> None:
+async def test_progress_messages_are_log_messages_for_clients_that_requested_those(era: str) -> None:
     async def chats(arguments: Mapping[str, Any], tell: ReportProgress) -> ToolOutput:
         tell(CallProgress("reading"))
         return text_output("read")
@@ -244,7 +244,7 @@ async def test_a_call_may_take_longer_than_the_patience_for_its_first_word(era: 
         assert of(TextContent, (await calling).content[0]).text == "released"
 
 
-async def test_a_client_of_the_older_era_hears_that_tools_changed() -> None:
+async def test_a_client_with_a_session_is_notified_of_changed_tools() -> None:
     changed = asyncio.Event()
 
     async def hear(message: Any) -> None:
@@ -259,7 +259,7 @@ async def test_a_client_of_the_older_era_hears_that_tools_changed() -> None:
         assert (await everything(client))[0] == ["one", "two"]
 
 
-async def test_a_client_of_the_newer_era_hears_it_where_it_listens() -> None:
+async def test_a_stateless_client_is_notified_of_changed_tools_by_its_subscription() -> None:
     catalog = FakeToolCatalog(tool("one"))
     async with shown(catalog, STATELESS) as client, client.listen(tools_list_changed=True) as subscription:
         catalog.add(*tool("two"))

@@ -66,7 +66,7 @@ async def test_a_client_cancels_a_call_by_saying_so(era: str) -> None:
         assert of(TextContent, (await client.call_tool("was_cancelled", {})).content[0]).text == "yes"
 
 
-async def test_clients_of_both_eras_hear_that_tools_changed() -> None:
+async def test_clients_with_and_without_handshake_are_notified_of_changed_tools() -> None:
     changed = asyncio.Event()
 
     async def hear(message: Any) -> None:
@@ -96,7 +96,7 @@ def line(method: str, id: Any = 1, **params: Any) -> bytes:
     return msgspec.json.encode({"jsonrpc": "2.0", "id": id, "method": method, "params": params}) + b"\n"
 
 
-async def test_both_eras_may_be_spoken_on_one_line_and_what_was_asked_is_answered_before_the_end() -> None:
+async def test_requests_with_and_without_handshake_share_one_pipe_and_are_answered_before_its_end() -> None:
     hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
     messages, errors = await output(
         line("initialize", 1, **hello),

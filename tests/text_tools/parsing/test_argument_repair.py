@@ -89,7 +89,7 @@ def test_arguments_in_a_wrapper_are_taken_out_where_the_tool_has_no_such_paramet
     assert unwrap('{"input": {"a": 1}, "city": "x"}', WEATHER) is None
 
 
-def test_the_description_of_a_problem_says_what_is_wrong_and_where() -> None:
+def test_the_description_of_a_problem_names_the_mistake_and_its_place() -> None:
     fix_text = describe_problem("get_weather", '{"city": Paris}', WEATHER)
     assert "expecting value at character 10" in fix_text
     assert "city (string)" in fix_text

@@ -236,7 +236,7 @@ def test_a_call_that_its_syntax_cannot_express_is_written_in_another() -> None:
         ("errors are rare", None, "SUCCESS"),
     ],
 )
-def test_results_say_whether_they_succeeded(text: str, is_error: bool | None, status: str) -> None:
+def test_results_show_whether_they_succeeded(text: str, is_error: bool | None, status: str) -> None:
     """spec: T7, X7"""
     scribe = ConversationWriter(PROMPTS, syntax("invoke"))
     messages = [

@@ -35,7 +35,7 @@ def test_all_system_messages_are_labelled_and_in_order_before_the_users_text() -
     assert later == ("user", "Next.")
 
 
-def test_the_block_says_that_the_newest_context_counts() -> None:
+def test_the_block_states_that_the_newest_context_counts() -> None:
     """spec: T1"""
     ((_, text),) = as_pairs(inject([system("One."), user(EDITOR)], BLOCK))
     assert "<context>" in text.split("</system_context>")[1].split(EDITOR)[0]

@@ -91,7 +91,7 @@ ROUGH = [
 
 
 @pytest.mark.parametrize(("expression", "result"), SUMS + ROUGH)
-async def test_the_calculator_is_exact_where_it_can_be_and_says_so_where_not(expression: str, result: str) -> None:
+async def test_the_calculator_is_exact_where_it_can_be_and_marks_approximations(expression: str, result: str) -> None:
     assert await run_text(CalculatorTool(), expression=expression) == result
 
 

@@ -66,7 +66,7 @@ async def test_a_program_that_cannot_be_started_fails_with_a_message(tool: Comma
 
 
 @on_both_loops
-async def test_much_output_is_cut_in_the_middle_and_says_so(tool: CommandTool) -> None:
+async def test_much_output_is_cut_in_the_middle_with_a_note(tool: CommandTool) -> None:
     """fault: T3"""
     script = "import sys; sys.stdout.write('a' + 'x' * 5_000_000 + 'z'); sys.stdout.buffer.write(b'\\xff')"
     text = await run_text(tool, command=[PYTHON, "-c", script])

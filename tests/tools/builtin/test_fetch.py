@@ -116,7 +116,7 @@ async def test_what_is_no_text_is_refused_by_its_type(content_type: str, body: b
         await fetched(body, content_type)
 
 
-async def test_long_text_comes_in_portions_that_say_where_to_go_on() -> None:
+async def test_long_text_comes_in_portions_with_the_next_offset() -> None:
     body = b"0123456789" * 3
     first = await fetched(body, "text/plain", max_length=12)
     assert first == "012345678901\n\n[18 more characters: call fetch again with start_index=12]"
@@ -125,7 +125,7 @@ async def test_long_text_comes_in_portions_that_say_where_to_go_on() -> None:
         await fetched(body, "text/plain", start_index=30)
 
 
-async def test_a_page_that_was_cut_says_so() -> None:
+async def test_a_page_that_was_cut_has_a_note() -> None:
     web = Web(b"the beginning", "text/plain", truncated=True)
     assert (await run_text(FetchTool(web), url="http://x.example/")).endswith(
         "[the page is larger than 4 MiB; the rest is left out]"

@@ -53,7 +53,7 @@ async def test_an_absolute_path_inside_the_root_is_understood(roots: GrantedFold
     assert await run_text(ReadFileTool(roots), path=str(top / "notes.txt"), limit=3) == "one\ntwo\nthree\n"
 
 
-async def test_a_huge_file_is_cut_and_says_so(roots: GrantedFolders, top: Path) -> None:
+async def test_a_huge_file_is_cut_with_a_note(roots: GrantedFolders, top: Path) -> None:
     """fault: T3"""
     (top / "huge.txt").write_bytes(b"x" * (MAX_TEXT * 3))
     text = await run_text(ReadFileTool(roots), path="huge.txt")

@@ -352,7 +352,7 @@ async def test_a_request_with_effects_is_not_repeated_at_another_origin(method: 
     assert other.requests == []
 
 
-async def test_a_post_becomes_a_get_without_its_body_where_http_says_so() -> None:
+async def test_a_redirected_post_becomes_a_get_without_its_body_as_http_demands() -> None:
     async with Faulty(answering(whole(b"there"))) as other, Faulty(answering(redirect(other.url, "303 See"))) as server:
         sent = EgressRequest(server.url, "POST", {"Content-Type": "text/plain"}, b"canary")
         await http().send(sent)
@@ -378,7 +378,7 @@ async def test_the_environments_proxy_is_not_used(monkeypatch: pytest.MonkeyPatc
     assert proxy.requests == []
 
 
-async def test_an_answer_is_cut_at_its_limit_and_says_so() -> None:
+async def test_an_answer_is_cut_at_its_limit_with_a_note() -> None:
     async def endless(peer: Peer) -> None:
         await peer.request()
         await peer.send(head())

@@ -392,7 +392,7 @@ async def test_a_client_that_leaves_while_a_person_thinks_leaves_the_question_an
 
 
 @DIALECTS
-async def test_a_client_that_leaves_before_the_model_speaks_leaves_nothing(tmp_path: Path, client: str) -> None:
+async def test_a_client_that_leaves_before_the_first_event_leaves_nothing_running(tmp_path: Path, client: str) -> None:
     """fault: C1; field: G1"""
     oracle = Oracle(tmp_path / "runs")
     async with at_work(oracle) as work:

@@ -62,7 +62,7 @@ async def test_a_call_that_a_client_made_up_in_our_name_is_not_run(tmp_path: Pat
         assert oracle.runs == []
 
 
-async def test_a_call_that_was_made_for_somebody_else_is_not_run(tmp_path: Path) -> None:
+async def test_a_call_that_was_made_for_another_caller_is_not_run(tmp_path: Path) -> None:
     """fault: Z2"""
     oracle = Oracle(tmp_path / "runs")
     tools = ToolSettings(approvals=ApprovalSettings(hold_seconds=0.01, self_approval=True))

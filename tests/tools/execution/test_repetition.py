@@ -254,7 +254,7 @@ async def test_an_idempotent_call_that_was_cut_off_is_run_again_under_its_own_ke
 
 @DIALECTS
 @STREAMS
-async def test_an_answer_that_the_client_did_not_hear_is_reported_again_and_nothing_is_done_again(
+async def test_an_answer_that_the_client_did_not_receive_is_sent_again_and_nothing_is_run_again(
     oracle: Oracle, client: str, stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """fault: C1, K-A: all was done and said, and the client was gone before it heard the last of it."""

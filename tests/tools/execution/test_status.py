@@ -44,14 +44,14 @@ def post(stage: Stage, path: str, **body: Any) -> httpx.Response:
 
 
 @pytest.mark.parametrize(("path", "content"), [("/v1/chat/completions", "choices"), ("/api/chat", "message")])
-def test_a_line_of_text_tells_of_each_call(stage: Stage, path: str, content: str) -> None:
+def test_a_line_of_text_shows_each_call(stage: Stage, path: str, content: str) -> None:
     body = post(stage, path, tool_status="text", stream=False).json()
     message = body["message"] if content == "message" else body["choices"][0]["message"]
     assert message["content"] == '[get_time {"zone":"UTC"}]\n\nIt is noon.'
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/api/chat"])
-def test_events_tell_of_calls_and_results_in_a_field_of_our_own(stage: Stage, path: str) -> None:
+def test_events_show_calls_and_results_in_a_field_of_our_own(stage: Stage, path: str) -> None:
     streamed = post(stage, path, tool_status="events", stream=True).text
     lines = [line.removeprefix("data: ") for line in streamed.splitlines() if "toolgate" in line]
     emitted = [json.loads(line)["toolgate"] for line in lines]

@@ -167,7 +167,7 @@ async def test_keywords_of_version_3_0_are_translated_and_recursion_stays_a_refe
         assert ToolSchemaLinter().problem(tool.spec.input_schema) is None
 
 
-async def test_a_call_is_sent_where_and_how_the_document_says(tmp_path: Path) -> None:
+async def test_a_call_is_sent_as_the_document_describes(tmp_path: Path) -> None:
     async with Faulty(answering(whole(b'{"ok": [1]}', "content-type: application/json"))) as server:
         source = await source_of(tmp_path, SHOP, f"http://{server.name}/v1", headers={"Authorization": "Bearer canary"})
         arguments = {"id": "a/b c", "fields": ["x", "y&z"], "filter_x": {"a": 1}, "X-Trace": "t", "taste": "sweet;"}
@@ -276,7 +276,7 @@ async def test_errors_pictures_and_bytes_come_back_as_what_they_are(tmp_path: Pa
     assert len(oops.content[0].text) <= 4010  # type: ignore[union-attr]
 
 
-async def test_a_huge_answer_is_cut_and_says_so(tmp_path: Path) -> None:
+async def test_a_huge_answer_is_cut_with_a_note(tmp_path: Path) -> None:
     """fault: T3"""
     async with Faulty(answering(whole(b"x" * 3_000_000, "content-type: application/json"))) as server:
         source = await source_of(tmp_path, minimal({}), server.url)

@@ -456,7 +456,7 @@ def test_what_is_no_answer_is_refused(body: bytes) -> None:
         frames.decode_response(body)
 
 
-async def test_a_tool_without_output_says_so(workers: Workers) -> None:
+async def test_a_tool_without_output_returns_a_note(workers: Workers) -> None:
     assert (await workers.call("crash", how="")).content == (Text(NO_OUTPUT),)
 
 

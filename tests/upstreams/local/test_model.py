@@ -113,7 +113,7 @@ async def test_calls_and_json_keep_to_their_schema_whatever_the_model_thinks(sma
         assert isinstance(json.loads(stated.text)["ok"], bool)
 
 
-async def test_a_prompt_beyond_the_context_is_refused_and_harms_nobody(smallest: Path) -> None:
+async def test_a_prompt_beyond_the_context_is_refused_and_affects_no_other_request(smallest: Path) -> None:
     async with opened(smallest) as model:
         with pytest.raises(InvalidRequest, match="context is 1024 tokens") as refused:
             await model.ask(request("word " * 2000))
@@ -121,7 +121,9 @@ async def test_a_prompt_beyond_the_context_is_refused_and_harms_nobody(smallest:
         assert (await whole(await model.ask(request("Hi")))).parts
 
 
-async def test_who_leaves_while_the_prompt_is_read_or_the_answer_written_frees_the_engine(smallest: Path) -> None:
+async def test_a_client_that_leaves_while_the_prompt_is_read_or_the_answer_written_frees_the_engine(
+    smallest: Path,
+) -> None:
     """spec: U8"""
     async with opened(smallest) as model:
         await whole(await model.ask(request("Hi")))
@@ -163,7 +165,7 @@ async def test_an_engine_killed_in_the_middle_fails_that_answer_and_is_there_for
         assert model.state.pid != pid
 
 
-async def test_closing_ends_the_process_and_fails_whoever_was_listening(smallest: Path) -> None:
+async def test_closing_ends_the_process_and_fails_open_answers(smallest: Path) -> None:
     async with opened(smallest) as model:
         answer = await model.ask(request("Tell me a long story.", settings={"max_tokens": 900}))
         pid = model.state.pid
@@ -176,7 +178,9 @@ async def test_closing_ends_the_process_and_fails_whoever_was_listening(smallest
             await model.ask(request("Hi"))
 
 
-async def test_the_engine_lets_nobody_in_and_sees_no_secrets(smallest: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_engine_admits_no_other_program_and_sees_no_secrets(
+    smallest: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SOME_API_KEY", "secret")
     async with opened(smallest) as model:
         await whole(await model.ask(request("Hi")))
@@ -258,7 +262,7 @@ class Slow:
         return self._then()
 
 
-async def test_while_weights_are_fetched_a_request_waits_and_then_hears_how_far_they_are(
+async def test_while_weights_are_fetched_a_request_waits_and_then_gets_the_progress(
     smallest: Path, tmp_path: Path
 ) -> None:
     """spec: E1"""
@@ -288,7 +292,7 @@ async def test_closing_while_weights_are_fetched_does_not_wait_for_them(tmp_path
     assert model.state.phase == "closed"
 
 
-async def test_weights_that_could_not_be_had_are_tried_again_by_whoever_asks_next(
+async def test_weights_that_could_not_be_fetched_are_tried_again_by_the_next_request(
     smallest: Path, tmp_path: Path
 ) -> None:
     found: list[Path] = []

@@ -57,7 +57,7 @@ def test_a_schema_that_allows_any_field_stays_open() -> None:
     [{"$ref": "https://example.org/x"}, {"$ref": "#/$defs/missing"}, {"type": "string", "pattern": "(?=x)y"}],
     ids=["elsewhere", "nowhere", "look-around"],
 )
-def test_what_no_form_can_say_is_taken_out_and_known(field: dict[str, Any]) -> None:
+def test_schema_keywords_without_a_grammar_are_removed_and_reported(field: dict[str, Any]) -> None:
     schema = {"type": "object", "properties": {"a": field}}
     assert grammar.has_unsupported(schema)
     kept = form(next(grammar.arguments(schema)))["properties"]["a"]
@@ -94,7 +94,7 @@ async def test_one_is_answered_at_a_time_in_the_order_in_which_they_came() -> No
     (await line.acquire()).release()
 
 
-async def test_a_full_line_sends_people_away_and_says_how_long_it_is() -> None:
+async def test_a_full_queue_refuses_requests_with_its_length() -> None:
     line = RequestQueue(1, 10)
     ticket = await line.acquire()
     waiting = asyncio.create_task(line.acquire())
@@ -105,7 +105,7 @@ async def test_a_full_line_sends_people_away_and_says_how_long_it_is() -> None:
     (await waiting).release()
 
 
-async def test_who_waits_too_long_is_reported_how_many_were_before() -> None:
+async def test_a_request_that_waits_too_long_is_refused_with_its_position() -> None:
     line = RequestQueue(5, 0.01)
     ticket = await line.acquire()
     with pytest.raises(Overloaded, match="1 requests were still before this one") as sent_away:
@@ -114,7 +114,7 @@ async def test_who_waits_too_long_is_reported_how_many_were_before() -> None:
     ticket.release()
 
 
-async def test_who_leaves_the_line_as_their_turn_comes_lets_the_next_one_in() -> None:
+async def test_a_request_cancelled_at_its_turn_lets_the_next_one_in() -> None:
     line = RequestQueue(5, 10)
     ticket = await line.acquire()
     leaving, staying = asyncio.create_task(line.acquire()), asyncio.create_task(line.acquire())

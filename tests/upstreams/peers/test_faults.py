@@ -103,7 +103,7 @@ async def test_an_answer_has_a_total_limit() -> None:
             await stage.say("/stall")
 
 
-async def test_a_frame_that_is_too_large_ends_the_line_with_a_word_about_its_size() -> None:
+async def test_a_frame_that_is_too_large_ends_the_connection_with_an_error_about_its_size() -> None:
     """fault: U9"""
     async with staged(replace(QUICK, frame=64 * KIB)) as stage:
         with pytest.raises(UpstreamUnavailable, match="sent a frame larger than 64 KiB"):
@@ -119,7 +119,7 @@ async def test_an_endless_answer_is_cut_at_the_cap_and_cancelled() -> None:
         await until(lambda: stage.echo.open == 0)
 
 
-async def test_a_reader_who_does_not_read_loses_his_answer_and_holds_up_nobody() -> None:
+async def test_a_client_that_does_not_read_loses_its_answer_and_delays_no_other() -> None:
     """fault: C3"""
     async with staged(replace(QUICK, unread=64 * KIB)) as stage:
         unread = await stage.model.ask(request("/endless"))
@@ -129,7 +129,7 @@ async def test_a_reader_who_does_not_read_loses_his_answer_and_holds_up_nobody()
             await emitted(unread)
 
 
-async def test_what_is_no_frame_ends_the_line() -> None:
+async def test_an_invalid_frame_ends_the_connection() -> None:
     """fault: U8"""
     async with staged() as stage:
         with pytest.raises(UpstreamUnavailable, match="does not keep to the protocol"):
@@ -174,7 +174,7 @@ async def test_frames_of_unknown_types_and_fields_and_ids_are_ignored() -> None:
         assert events[-1].reason == "length"  # type: ignore[union-attr]  # the last one has one
 
 
-async def test_a_binary_frame_ends_the_line() -> None:
+async def test_a_binary_frame_ends_the_connection() -> None:
     async def answer(connection: Any, id: str) -> None:
         await connection.send(b"\x00\x01")
 
@@ -217,7 +217,7 @@ async def test_a_peer_that_gives_no_sign_of_life_is_lost_after_two_heartbeats() 
         assert await stage.say("hello") == "You said (1): hello"
 
 
-async def test_heartbeats_keep_a_silent_line_open() -> None:
+async def test_heartbeats_keep_a_silent_connection_open() -> None:
     pings = 0
 
     async def handler(connection: Any) -> None:
@@ -272,7 +272,7 @@ async def test_what_could_not_be_sent_may_be_asked_again() -> None:
         assert raised.value.code == "upstream_unavailable"
 
 
-async def test_a_line_that_opens_while_the_peer_is_closed_is_closed_too() -> None:
+async def test_a_connection_that_opens_while_the_peer_is_closed_is_closed_too() -> None:
     async with staged() as stage:
         opening = asyncio.create_task(stage.peer.connection())
         await asyncio.sleep(0)
@@ -318,7 +318,7 @@ async def test_a_refused_credential_is_reported_as_ours() -> None:
         (1013, r"closed the connection \(code 1013\)", "upstream_unavailable"),
     ],
 )
-async def test_a_peer_that_closes_instead_of_a_welcome_says_why(close: int, words: str, code: str) -> None:
+async def test_a_close_instead_of_a_welcome_is_reported_with_its_reason(close: int, words: str, code: str) -> None:
     async def handler(connection: Any) -> None:
         await connection.close(close, "a secret reason")
 
@@ -329,7 +329,7 @@ async def test_a_peer_that_closes_instead_of_a_welcome_says_why(close: int, word
         assert "secret reason" not in str(raised.value)
 
 
-async def test_a_peer_of_another_protocol_is_not_spoken_to() -> None:
+async def test_a_peer_of_another_protocol_version_is_refused() -> None:
     async def handler(connection: Any) -> None:
         await tell(connection, {"type": "welcome", "protocol": 2})
         await connection.wait_closed()

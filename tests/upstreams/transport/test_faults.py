@@ -170,7 +170,7 @@ async def test_a_stream_that_never_stalls_runs_into_the_total_limit() -> None:
 
 
 @on_both_loops
-async def test_a_reader_who_takes_his_time_is_no_stall() -> None:
+async def test_a_slow_reader_does_not_count_as_a_stalled_upstream() -> None:
     async with Faulty(answering(chunked(b"x" * 300_000, b"y"))) as upstream, aclosing(UpstreamHttpClient()) as client:
         reply = await client.post(upstream.url, {}, b"{}", timeouts=UpstreamTimeouts(first_byte=0.2, idle=0.1))
         await asyncio.sleep(0.4)

@@ -228,7 +228,7 @@ async def test_a_waiter_cancelled_in_the_moment_its_turn_comes_passes_the_slot_o
 
 
 @on_both_loops
-async def test_a_caller_who_waits_too_long_for_a_connection_is_reported_why() -> None:
+async def test_a_caller_that_waits_too_long_for_a_connection_gets_the_reason() -> None:
     gates(b"first")
     async with Faulty(_held) as upstream, aclosing(UpstreamHttpClient(per_host=1)) as client:
         first = asyncio.ensure_future(ask(client, upstream, body=b"first"))
@@ -343,7 +343,7 @@ async def test_a_limit_of_infinity_is_no_limit() -> None:
 
 
 @on_both_loops
-async def test_closing_ends_those_at_work_and_turns_away_those_who_wait() -> None:
+async def test_closing_ends_running_requests_and_refuses_waiting_ones() -> None:
     async def script(peer: Peer) -> None:
         await peer.request()
         await peer.send(head("transfer-encoding: chunked"))

@@ -79,7 +79,7 @@ async def test_a_bad_certificate_is_unavailable_and_sees_no_request(
 
 
 @on_both_loops
-async def test_an_issuer_that_nobody_trusts_is_unavailable(authority: trustme.CA) -> None:
+async def test_an_untrusted_issuer_is_unavailable(authority: trustme.CA) -> None:
     """fault: U2"""
     for stranger in (UpstreamHttpClient(), UpstreamHttpClient(ca=client_tls(trustme.CA()))):
         async with Faulty(answering(whole(b"no")), server_tls(authority)) as upstream, aclosing(stranger) as client:
@@ -89,7 +89,7 @@ async def test_an_issuer_that_nobody_trusts_is_unavailable(authority: trustme.CA
 
 
 @on_both_loops
-async def test_plaintext_on_a_tls_port_is_unavailable_and_never_spoken(authority: trustme.CA) -> None:
+async def test_plaintext_on_a_tls_port_is_unavailable_and_never_sent(authority: trustme.CA) -> None:
     """fault: U2"""
     response = []
 
@@ -273,7 +273,7 @@ async def test_a_proxy_that_stalls_runs_into_the_connect_limit_and_is_closed(aut
 
 
 @on_both_loops
-async def test_a_proxy_we_cannot_speak_to_is_named_by_its_variable() -> None:
+async def test_an_unsupported_proxy_is_named_by_its_variable() -> None:
     client = UpstreamHttpClient(environment={"https_proxy": "socks5://me:canary@127.0.0.1:1"})
     with pytest.raises(GatewayFault, match="HTTPS_PROXY must name a proxy as http://host:port") as caught:
         await client.post("https://model.example/", {}, b"{}")

@@ -234,7 +234,7 @@ async def test_one_byte_slices_give_identical_bytes() -> None:
 
 
 @on_both_loops
-async def test_a_reader_who_does_not_read_holds_the_upstream_back() -> None:
+async def test_a_reader_that_does_not_read_pauses_the_upstream() -> None:
     """fault: U9"""
     sent = 0
 

@@ -41,7 +41,7 @@ async def opened(script: Sequence[Any], clock: Clock, **options: Any) -> tuple[C
     return breaker, model
 
 
-async def test_failures_in_a_row_open_the_circuit_and_nobody_is_asked_any_more_faults_U1_and_L5() -> None:
+async def test_failures_in_a_row_open_the_circuit_and_nothing_is_sent_any_more_faults_U1_and_L5() -> None:
     clock, model = Clock(), Always(down())
     breaker = CircuitBreaker(model, clock=clock)
     await fail(breaker, 5)

@@ -71,7 +71,7 @@ async def test_a_relayed_answer_holds_its_slot_until_its_last_frame_and_a_whole_
     assert limited.busy == 0
 
 
-async def test_those_who_wait_are_served_in_turn() -> None:
+async def test_waiting_requests_are_served_in_turn() -> None:
     limited = ConcurrencyLimitedModel(ScriptedModel([str(number) for number in range(4)]), concurrent=1, queue=3)
     held, served = await limited.ask(REQUEST), []
 
@@ -89,7 +89,7 @@ async def test_those_who_wait_are_served_in_turn() -> None:
     assert limited.busy == 0
 
 
-async def test_a_full_line_turns_the_next_one_away_at_once_with_a_time_to_come_back_fault_L4() -> None:
+async def test_a_full_queue_refuses_the_next_request_at_once_with_retry_after_fault_L4() -> None:
     limited = ConcurrencyLimitedModel(Desk(), concurrent=1, queue=1, wait=7)
     tasks = [asyncio.create_task(limited.ask(REQUEST)) for _ in range(2)]
     await settle()
@@ -102,7 +102,7 @@ async def test_a_full_line_turns_the_next_one_away_at_once_with_a_time_to_come_b
     assert (limited.busy, limited.waiting) == (0, 0)
 
 
-async def test_who_waited_too_long_is_turned_away_and_leaves_no_trace_in_the_line_fault_L4() -> None:
+async def test_a_request_that_waited_too_long_is_refused_and_leaves_the_queue_fault_L4() -> None:
     limited = ConcurrencyLimitedModel(ScriptedModel(["one", "two"]), concurrent=1, queue=5, wait=0.001)
     held = await limited.ask(REQUEST)
     with pytest.raises(Overloaded, match="were taken for"):
@@ -112,7 +112,7 @@ async def test_who_waited_too_long_is_turned_away_and_leaves_no_trace_in_the_lin
     assert limited.busy == 0
 
 
-async def test_one_stalled_deployment_holds_up_nobody_else_faults_L2_and_L4() -> None:
+async def test_one_stalled_deployment_delays_no_other_faults_L2_and_L4() -> None:
     stalled, well = (
         ConcurrencyLimitedModel(Desk(), concurrent=2, queue=2),
         ConcurrencyLimitedModel(ScriptedModel(["hi"]), concurrent=2),

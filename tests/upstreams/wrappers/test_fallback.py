@@ -38,7 +38,7 @@ async def test_the_first_model_that_answers_is_the_last_one_asked() -> None:
 @pytest.mark.parametrize(
     "fault", [down(), UpstreamTimeout("silent"), MalformedResponse("an HTML page"), Overloaded("full")]
 )
-async def test_the_next_model_answers_when_one_cannot_and_a_warning_says_so_faults_U1_and_U6(
+async def test_the_next_model_answers_when_one_cannot_with_a_warning_faults_U1_and_U6(
     fault: ToolgateError,
 ) -> None:
     models = [ScriptedModel([fault]), ScriptedModel(["hi"], upstream="second")]
@@ -82,7 +82,7 @@ async def test_a_request_too_long_for_one_model_may_go_to_the_next_if_configured
         ).ask(REQUEST)
 
 
-async def test_when_all_fail_the_last_fault_says_how_many_were_tried() -> None:
+async def test_when_all_fail_the_last_fault_has_the_number_of_tried_models() -> None:
     last = UpstreamTimeout("It fell silent.")
     last.upstream_status = 504
     with pytest.raises(UpstreamTimeout, match=r"None of the 3 models that were tried answered.*fell silent") as raised:
@@ -166,7 +166,7 @@ async def test_a_deployment_with_an_open_circuit_is_passed_over_until_a_probe_is
     assert passed_over.warnings == RelayableAnswer.warnings
 
 
-async def test_when_nobody_is_well_the_breakers_say_when_to_come_back() -> None:
+async def test_when_no_deployment_is_ready_the_error_has_retry_after() -> None:
     clock = Clock()
     breakers = [CircuitBreaker(Always(down()), failures=1, cooldown=seconds, clock=clock) for seconds in (30, 10)]
     balanced = BalancedModel([Deployment(breaker, breaker=breaker) for breaker in breakers])

@@ -104,7 +104,7 @@ async def test_a_wait_that_the_upstream_asks_for_is_kept_and_spread_fault_U6() -
     assert waits == [7.25]
 
 
-async def test_a_wait_beyond_patience_is_left_to_somebody_else_fault_U6() -> None:
+async def test_a_wait_beyond_the_limit_is_not_retried_here_fault_U6() -> None:
     waits = Waits()
     model = ScriptedModel([down(retry_after=3600), "late"])
     with pytest.raises(UpstreamUnavailable) as raised:
@@ -138,7 +138,7 @@ def test_the_floor_comes_back_with_time() -> None:
     assert [budget.withdraw() for _ in range(4)] == [True, True, True, False]
 
 
-async def test_who_leaves_while_waiting_is_not_asked_for_again() -> None:
+async def test_a_request_cancelled_during_the_wait_is_not_sent_again() -> None:
     model, waiting = ScriptedModel([down(), "unwanted"]), asyncio.Event()
 
     async def for_ever(seconds: float) -> None:

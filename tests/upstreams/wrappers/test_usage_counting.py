@@ -25,7 +25,7 @@ async def test_a_step_without_usage_gets_an_estimate() -> None:
     assert events[-1] == StepEnd("tool_calls", usage)
 
 
-async def test_what_the_upstream_says_stands() -> None:
+async def test_reported_usage_is_kept() -> None:
     text = ModelResponse((Text("hi"),), "stop", Usage(3, 1))
     end = (await read(await UsageCountingModel(ScriptedModel([text])).ask(REQUEST)))[-1]
     assert of(StepEnd, end).usage == Usage(3, 1)
@@ -44,7 +44,7 @@ async def test_a_relayed_answer_is_left_alone() -> None:
     assert relayed.relay.usage == Usage(1, 2)
 
 
-async def test_a_reader_who_leaves_frees_what_is_under_it() -> None:
+async def test_a_reader_that_leaves_closes_the_streams_below() -> None:
     limited = ConcurrencyLimitedModel(ScriptedModel(["some words"]), concurrent=1)
     reading = (await UsageCountingModel(limited).ask(REQUEST)).events()
     await anext(reading)
