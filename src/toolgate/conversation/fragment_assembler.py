@@ -248,6 +248,7 @@ class FragmentAssembler:
             call.extra = extra
         if id and call.given_id is None:
             call.given_id = id
+        # Some upstreams split a name, others repeat it with every delta: once it is that of a tool, it is complete.
         if name and not call.started and call.name not in self._tools and name != call.name:
             call.name += name
             check_name_length(call.name)
@@ -278,6 +279,7 @@ class FragmentAssembler:
         """Close every part and emit `StepEnd`; whether the step called tools is decided by its parts, not by `reason`."""
         self.start()
         self.flush(cut=reason in ("length", "content_filter"))
+        # Many upstreams end an answer with calls with "stop", and some one without any with "tool_calls".
         if reason == "stop" and self.called:
             reason = "tool_calls"
         elif reason == "tool_calls" and not self.called:
@@ -307,7 +309,7 @@ class FragmentAssembler:
         if not call.started:
             self._start_call(call)
         self._emit_arguments(call)
-        if len(self._queue) > 1 and fragment.rstrip().endswith("}"):
+        if len(self._queue) > 1 and fragment.rstrip().endswith("}"):  # only then the arguments can be complete
             self._advance()
 
     def _emit_arguments(self, call: _OpenCall) -> None:
@@ -318,7 +320,7 @@ class FragmentAssembler:
         if call.started or not call.name or not self._queue or self._queue[0] is not call:
             return
         id = portable_id(call.given_id) if call.given_id else self._new_id()
-        if id in self._used_ids:
+        if id in self._used_ids:  # some models give every call of an answer the same id
             id = self._new_id()
         self._used_ids.add(id)
         call.id, call.started = id, True

@@ -171,6 +171,7 @@ class RunPresenter:
         self._held = False
         self._prefix = self._unsent_prefix = ""
         if isinstance(part, ToolCall) and part.executor == "gateway":
+            # In the last round calls are not run, and one that waits for approval may never be.
             self._held = last or self._tools.rules(part.name).may_wait
             if not self._held:
                 self._shown.add(part.id)

@@ -98,7 +98,7 @@ class RequestResponseCycle:
             return
         if not self._body:
             self._body = body
-        else:
+        else:  # a bytearray, because joining bytes piece by piece would copy them each time
             self._body = self._body if type(self._body) is bytearray else bytearray(self._body)
             self._body += body
         if len(self._body) > _UNREAD_BYTES:
@@ -127,7 +127,7 @@ class RequestResponseCycle:
             self.task.cancel()
 
     def close_after(self) -> None:
-        """Close the connection after this response, if its head can still say so."""
+        """Close the connection after this response, if its head is not encoded yet."""
         if self._head is None and not self.started:
             self.keep_alive = False
 
@@ -165,6 +165,7 @@ class RequestResponseCycle:
 
     async def receive(self) -> Message:
         """Return the next piece of the body, or that the client has left."""
+        # The client holds its body back until it is asked for, so that a refusal costs it nothing.
         if self._expects_continue and not self.disconnected:
             self._expects_continue = False
             self.connection.transport.write(CONTINUE)
@@ -240,10 +241,10 @@ class RequestResponseCycle:
             if name == b"content-length":
                 self._chunked = False
                 self._unsent = int(value) if with_body else None
-            elif name == b"connection":
+            elif name == b"connection":  # an application may close the connection, not keep it open
                 self.keep_alive = self.keep_alive and b"close" not in value.lower()
                 continue
-            elif name == b"transfer-encoding":
+            elif name == b"transfer-encoding":  # the framing is decided here
                 continue
             lines.append(b"%s: %s\r\n" % (name, value))
         if self._chunked:
@@ -258,7 +259,7 @@ class RequestResponseCycle:
             self._unsent -= len(body)
             if self._unsent < 0 or (self._unsent and not more_body):
                 raise RuntimeError("The body is not as long as its Content-Length says.")
-        if self._chunked:
+        if self._chunked:  # an empty chunk would end the body
             body = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
             if not more_body:
                 body += b"0\r\n\r\n"

@@ -91,7 +91,7 @@ class RequestReader:
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            rest = bytes(data[upgrade.args[0] :])
+            rest = bytes(data[upgrade.args[0] :])  # the argument is where the head ends
         except httptools.HttpParserError as broken:
             raise _error_of(broken) from None
         else:
@@ -140,11 +140,12 @@ class RequestReader:
             raise InvalidRequest("CONNECT is not served here.", status=405, code="method_not_allowed")
         if len(self.headers) > limits.headers:
             raise too_many_headers(limits.headers)
+        # A head that came in one read is bounded by the size of the read.
         if self._head_bytes and head_size(self.url, self.headers) > limits.head_bytes:
             raise head_too_large(limits.head_bytes)
         version = parser.get_http_version()
         self._body_limit, expects_continue = check_head(version, self.url, self.headers, limits)
-        if upgrade:
+        if upgrade:  # the parser stops here: `_read_without_upgrade` starts the request
             return
         self._body_bytes = self._skipped_bytes = 0
         # Whether a body follows a response that came before "100 Continue" is the client's choice: then close.

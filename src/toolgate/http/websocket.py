@@ -236,6 +236,7 @@ class WebSocket:
         self._small_frames = max(0.0, self._small_frames - (now - self._received_at) * self._limits.small_per_second)
         self._received_at = now
         self._unread += data
+        # After a close frame is sent, reading goes on even with full queues: the client's close frame must be seen.
         if self._reading is None and not (self._has_enough() and self._parser.state is self._open):
             self._read()
         else:
@@ -303,7 +304,7 @@ class WebSocket:
     def _handle(self, frame: "Frame") -> None:
         opcode = self._opcode
         if self._closing or self._parser.state is not self._open:
-            return
+            return  # a close frame was sent or received: what follows is discarded
         if len(frame.data) < _SMALL_BYTES:
             self._small_frames += 1
         if self._small_frames > self._limits.small_burst:
@@ -355,6 +356,7 @@ class WebSocket:
         idle = now - self._received_at
         if since is not None and (now - since > limits.body_seconds or idle > limits.body_idle_seconds):
             self._fail(BROKE_RULES, "The message took too long to arrive.")
+        # A client that waits for an answer may be silent for as long as that takes.
         elif not self.busy and idle > self._timeouts.silence:
             self._fail(GOING_AWAY, "Nothing was received for too long.")
         elif now - max(self._received_at, self._sent_at) >= self._timeouts.ping and not self.must_wait:

@@ -80,7 +80,7 @@ class SharedBudgets:
         """Replace a reservation by the cost of its request; a second time does nothing."""
         if reservation.settled:
             return
-        reservation.settled = True
+        reservation.settled = True  # the store, too, settles once: the row of a reservation is deleted with its cost
         self._local.note_cost(reservation.key, cost)
         self._unsettled[reservation.id] = (reservation.id, reservation.key, self._local.labels(), cost)
         if self._settling is None or self._settling.done():

@@ -236,7 +236,7 @@ class RunScheduler:
     async def _poll(self) -> None:
         """Renew the leases of this node, interrupt what it has lost, and resume the runs that no node has."""
         if self._attempts:
-            attempts = dict(self._attempts)
+            attempts = dict(self._attempts)  # a copy: attempts that begin during the renewal are not in its result
             held = {one.id: one for one in await self.store.renew(tuple(attempts))}
             for id, attempt in attempts.items():
                 if id not in held or held[id].token != attempt.run.token:
@@ -247,7 +247,7 @@ class RunScheduler:
             await self._open_executor()
             try:
                 await self._executor.resume(abandoned.id, abandoned.started)
-            except StepsLost:
+            except StepsLost:  # DBOS does not know the workflow, though the run was started
                 if (claimed := await self.store.claim(abandoned.id)) is not None:
                     await self._handler.stop(RunAttempt(claimed, UnrecordedSteps()), "lost")
             else:

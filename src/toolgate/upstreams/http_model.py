@@ -71,6 +71,7 @@ class HttpModel:
             encoded = await run_in_thread(self._encode, request)
         sent, body, dropped, rewriter = encoded
         headers = self._headers[request.stream]
+        # Headers such as `anthropic-beta` change what a body means, and only in their own dialect.
         if request.headers and request.dialect == endpoint.dialect.name:
             headers = {**headers, **request.headers}
         url = endpoint.base_url + codec.path(request)

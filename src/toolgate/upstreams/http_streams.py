@@ -68,6 +68,7 @@ class WholeResponseStream:
         try:
             self._body, self._raw = decode_response_body(raw)
         except MalformedResponse:
+            # Some upstreams send a stream although a whole answer was requested.
             streamed = _decode_unrequested_stream(dialect, request, raw)
             if streamed is None:
                 raise MalformedResponse(f"The upstream's answer is not JSON: {excerpt(raw)}") from None
@@ -211,7 +212,7 @@ class HttpModelStream:
         while not self._events and chunk is not None:
             for piece in _slices(chunk):
                 await self._keep_bounded(self._framing.feed(piece))
-                if piece is not chunk:
+                if piece is not chunk:  # there are several: other requests get their turn in between
                     await asyncio.sleep(0)
             if not self._events:
                 chunk = await anext(self._response, None)

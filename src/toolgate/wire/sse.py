@@ -29,12 +29,13 @@ class SseDecoder:
         """Return the events that this chunk completes."""
         if self._at_start:
             chunk = self._strip_bom(chunk)
-        if self._after_cr and chunk:
+        if self._after_cr and chunk:  # the CR has ended the line, and this LF belongs to it
             self._after_cr = False
             chunk = chunk.removeprefix(b"\n")
         if not chunk:
             return []
         self._after_cr = chunk.endswith(b"\r")
+        # Hardly any upstream sends CR, and splitting by a single byte is ten times faster.
         *lines, rest = chunk.split(b"\n") if b"\r" not in chunk else _LINE_END.split(chunk)
         frames: list[StreamFrame] = []
         if lines:
@@ -59,7 +60,7 @@ class SseDecoder:
         chunk = b"".join([*self._pending, chunk])
         self._pending.clear()
         self._pending_size = 0
-        if len(chunk) < len(_BOM) and _BOM.startswith(chunk):
+        if len(chunk) < len(_BOM) and _BOM.startswith(chunk):  # the mark itself may come in two chunks
             self._pending.append(chunk)
             return b""
         self._at_start = False
@@ -82,6 +83,7 @@ class SseDecoder:
                 if size > limit:
                     check_size(size, limit)
                 data.append(value)
+            # `id`, `retry`, unknown fields and comments, whose field is empty, are not needed here.
             elif field == b"event":
                 event = value.removeprefix(b" ").decode("utf-8", "replace")
         self._event, self._lines, self._size = event, data, size

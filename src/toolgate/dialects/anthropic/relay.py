@@ -112,7 +112,7 @@ class MessagesRelay:
         if event is None:
             return b""
         match event["type"]:
-            case "content_block_delta" if not self._waiting:
+            case "content_block_delta" if not self._waiting:  # most events
                 return self._begin() + self._delta(event)
             case kind if kind in _BLOCK_EVENTS:
                 return self._begin() + self._block_event(event)
@@ -191,7 +191,7 @@ class MessagesRelay:
         kind = str(value.get("type"))
         before = self._blocks.get(index)
         if before is not None and before.kind == kind and before.given_id == value.get("id"):
-            return b""
+            return b""  # some upstreams start a block twice
         closed = self._close_open()
         block = self._blocks[index] = _Block(
             {**event, "content_block": {**_EMPTY.get(kind, {}), **value, "type": kind}}
@@ -307,7 +307,7 @@ class MessagesRelay:
             self._reason, delta["stop_reason"] = repair_reason(sent, bool(self._ids), delta.get("stop_sequence"))
         if self._invalid_tool is not None and self._reason in ("stop", "tool_calls"):
             raise invalid_arguments(self._invalid_tool)
-        if self.usage is None:
+        if self.usage is None:  # SDKs require usage here: `end_with` adds an estimate at the end of the stream
             self._held = {**event, "delta": delta}
             return b""
         usage = {**write_usage(self.usage), **_without_nulls(event.get("usage"))}

@@ -60,6 +60,7 @@ def read_line(frame: StreamFrame) -> OllamaLine | None:
     if not data:
         return None
     value = decode_event(data)
+    # Decoded arguments would lose large numbers and repeated keys: the text of the line is used where possible.
     exact = _exact_arguments(data) if b'"tool_calls"' in data else None
     return line_of(value, exact)
 
@@ -178,7 +179,7 @@ class OllamaDecoder:
     def _finish(self, fields: Mapping[str, Any]) -> None:
         self.usage = read_usage(fields)
         reason = fields.get("done_reason")
-        if reason in ("load", "unload"):
+        if reason in ("load", "unload"):  # Ollama ends a request so that came without messages
             raise UpstreamUnavailable("The upstream loaded the model but did not answer.", code="upstream_empty")
         self.done = True
         rest = {name: value for name, value in fields.items() if name not in _KNOWN_FIELDS}

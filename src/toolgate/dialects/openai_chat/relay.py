@@ -63,6 +63,7 @@ class _Call:
                 function["name"] = name
                 self.name += name
                 check_name_length(self.name)
+            # Only the first delta of a call has these: a client may take an id for the start of another call.
             entry.pop("id", None)
             entry.pop("type", None)
             return entry
@@ -317,7 +318,8 @@ class ChatRelay:
     def _relay(self, chunk: dict[str, Any]) -> bytes:
         if not self._identity:
             self._identity = _identity(chunk, self._metadata)
-        chunk |= self._identity  # all chunks get the first id, date and model that the upstream sent
+        # All chunks of an answer must have one id, which some upstreams change from chunk to chunk.
+        chunk |= self._identity
         chunk["object"] = "chat.completion.chunk"
         choices = chunk.get("choices")
         if type(choices) is not list:

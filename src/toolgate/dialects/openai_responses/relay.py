@@ -94,6 +94,7 @@ class ResponsesRelay:
             self.usage = usage_of(event["response"]) or self.usage
         if kind == "[DONE]":
             return self.end()
+        # The name is written into a line of the stream, which a line break in it would end.
         if not kind.isprintable():
             raise MalformedResponse("The upstream sent an event whose name would break the stream.")
         if kind in TERMINAL:
@@ -135,6 +136,7 @@ class ResponsesRelay:
 
     def _write(self, kind: str, event: dict[str, Any]) -> bytes:
         event["type"] = kind
+        # Numbered anew: events are added and left out here, and clients resume a stream by these numbers.
         event["sequence_number"], self._writer.number = self._writer.number, self._writer.number + 1
         return b"event: %b\ndata: %b\n\n" % (kind.encode(), encode(event))
 
