@@ -106,7 +106,7 @@ class ResponseWriter:
         self._telemetry = telemetry
 
     def respond(self, prepared: PreparedRequest, recorder: AnswerRecorder | None = None) -> Awaitable[None]:
-        """Ask the model and write its response, whole or streamed as the request says."""
+        """Ask the model and write its response, whole or streamed as requested."""
         prepared.sink.cancel_when_client_leaves()
         writing = (self._stream if prepared.request.stream else self._write_whole)(prepared, recorder)
         return writing if prepared.on_delivered is None else _report_delivery(prepared, writing, prepared.on_delivered)
@@ -163,7 +163,7 @@ class ResponseWriter:
         finally:
             self._telemetry.stream_closed()
             try:
-                if not asking.done():
+                if not asking.done():  # the client has left before the first event: the upstream must not go on
                     asking.cancel()
                     await asyncio.wait({asking})
                 if not asking.cancelled() and asking.exception() is None:
@@ -211,6 +211,7 @@ class ResponseWriter:
         except asyncio.CancelledError:
             if prepared.sink.client_left:
                 raise
+            # The server stops, or the caller's key was revoked: the client gets an error instead of a cut stream.
             await _fail(prepared, encoder, prepared.record.end_error())
         except Exception as error:  # noqa: BLE001  # the HTTP edge: the client gets an error event, the log the traceback
             self._telemetry.crashed(prepared.record, error)

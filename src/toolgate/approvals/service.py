@@ -152,7 +152,7 @@ class ApprovalService:
         deadline, pause = clock() + seconds, self._poll_seconds
         async with self._pubsub.subscribe(approval) as event:
             while True:
-                event.clear()
+                event.clear()  # before the read: a decision that comes after it sets the event again
                 found = await self._store.find(approval, self._now())
                 if found is None or found.state != "pending" or found.policy != self.policy.version:
                     return True

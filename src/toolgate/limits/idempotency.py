@@ -124,7 +124,7 @@ class Idempotency:
                     )
                 case IdempotencyKeyInUse():
                     exchange.cancel_when_client_leaves()
-                    # A request that runs here says when it is done; one on another node is polled for.
+                    # The end of a request that runs here is notified; for one on another node the database is polled.
                     running = self._running.get((claim.owner, claim.key))
                     seconds = min(until - loop.time(), self._store.lease if running else self._options.poll)
                     with suppress(TimeoutError):
@@ -141,7 +141,7 @@ class Idempotency:
         finally:
             renewing.cancel()
             try:
-                if not recording.stored:
+                if not recording.stored:  # shielded: a cancelled request must not hold its key until the lease ends
                     await asyncio.shield(self._release(claim))
             finally:
                 if self._running.get(at) is done:
@@ -193,6 +193,8 @@ class _RecordingExchange(Exchange):
         """Store and send the whole response."""
         self.started = True
         sent = [*self.extra_headers, *headers]
+        # Stored before it is sent, so that a repetition never runs again what a client has seen the result of. After an
+        # error of the server the same request may be tried again.
         if status < 500:
             stored = body if len(body) <= self._most else None
             await self._save(StoredIdempotentAnswer(status, [(b"content-type", content_type), *sent], stored))

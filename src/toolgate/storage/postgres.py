@@ -145,9 +145,9 @@ class PostgresEngine:
         try:
             connection.execute("COMMIT", prepare=False)
         except _UNAVAILABLE:
-            if not connection.closed or not self._is_committed(
-                number
-            ):  # if it is not closed the server has answered: nothing was committed
+            # While the connection is open, the server itself has refused, so that nothing was committed. If it is lost,
+            # the reply to COMMIT may be what was lost: only the server knows how the transaction ended.
+            if not connection.closed or not self._is_committed(number):
                 raise
 
     def _is_committed(self, number: str) -> bool:

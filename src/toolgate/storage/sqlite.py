@@ -44,6 +44,7 @@ class SqliteEngine:
     def change(self, work: Work[_T]) -> _T:
         """Run the work as one transaction, in which no other connection writes."""
         with self._map_errors(), self._connected() as db:
+            # Takes the write lock at once: a transaction that reads first may fail with SQLITE_BUSY when it writes.
             db.execute("BEGIN IMMEDIATE")
             return work(db)
 
@@ -93,7 +94,7 @@ class SqliteEngine:
         try:
             connection.execute(f"PRAGMA busy_timeout = {round(self._timeout * 1000)}")
             _use_wal(connection, self._timeout)
-            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute("PRAGMA synchronous = FULL")  # with NORMAL, WAL loses the last commits in a power cut
             if self._path is not None:
                 self._file = _inode(self._path)
                 _check_file(connection, self._path)
@@ -132,7 +133,7 @@ def _check_file(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _inode(path: Path) -> int | None:
-    """Return the inode, which tells a file from another of the same name."""
+    """Return the inode, by which a file differs from another of the same name."""
     try:
         return os.stat(path).st_ino
     except FileNotFoundError:

@@ -108,7 +108,7 @@ class ToolRunner:
         on_end: CallObserver | None = None,
         permits: Callable[[str, ToolSpec], bool] = lambda caller, spec: True,
     ) -> None:
-        """`permits` says whether a caller, by name, may still call a tool: a call can wait long for its approval."""
+        """`permits` returns whether a caller, by name, may still call a tool: a call can wait long for its approval."""
         self._approvals = approvals
         self._check = ArgumentValidator()
         self._cache = ResultCache()
@@ -225,6 +225,7 @@ class ToolRunner:
         await starting()
         seconds = spec.timeout or self._limits.seconds
         late = f"{spec.name} did not answer within {seconds:g} seconds and was stopped."
+        # A failed call may have had its effect all the same, so that only repeatable ones are tried again.
         attempts = self._limits.attempts if spec.annotations.repeatable else 1
         for attempt in range(1, attempts + 1):
             try:
