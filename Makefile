@@ -13,8 +13,7 @@ help: ## list the commands
 run: $(VENV)/.run ## set up and serve on 127.0.0.1:8080 (ARGS="--port 9000" adds options)
 	$(BIN)/toolgate serve $(ARGS)
 
-test: $(VENV)/.test ## lint, types, architecture and all tests (ARGS="tests/server -k drain" picks some)
-	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/check
+test: $(VENV)/.test ## lint, types, architecture and all tests (ARGS="tests/http -k drain" picks some)
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(if $(ARGS),scripts/test $(ARGS),scripts/all)
 
 test-editor: $(VENV)/.test ## try the extension in a real VS Code, headless (fetches 340 MB once, takes minutes)

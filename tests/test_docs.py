@@ -91,6 +91,16 @@ def test_every_link_leads_to_a_page_and_a_heading(page: Path) -> None:
             assert anchor in anchors(found), f"{page.name} links to {target}"
 
 
+def test_every_path_of_the_repository_that_a_page_or_a_script_names_exists() -> None:
+    root = PAGE.parent.parent
+    scripts = [*(root / "scripts").iterdir(), root / "Makefile", root / ".ci" / "run"]
+    for file in [*[page for page in DOCS if page.stem != "CHANGELOG"], *filter(Path.is_file, scripts)]:
+        for path in re.findall(
+            r"(?<![\w./])((?:tests|scripts|bench|src/toolgate)/[\w./-]*\w)", file.read_text("utf-8")
+        ):
+            assert (root / path).exists() or "node_modules" in path, f"{file.name} names {path}"
+
+
 def test_the_index_names_every_page() -> None:
     index = (PAGE.parent / "README.md").read_text("utf-8")
     assert [

@@ -1,6 +1,6 @@
 """The README works when pasted: its requests and programs run against a server started as it says.
 
-What it shows of the model in the box is tried in tests/embedded_model.
+What it shows of the model in the box is tried in tests/real_model.
 """
 
 import subprocess

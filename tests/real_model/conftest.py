@@ -1,6 +1,6 @@
 """The real embedded model behind a real server. It takes minutes and a gigabyte, so it runs only when it is asked for:
 
-TOOLGATE_REAL_MODEL=qwen2.5-coder-1.5b pytest tests/embedded_model
+TOOLGATE_REAL_MODEL=qwen2.5-coder-1.5b pytest tests/real_model
 """
 
 import asyncio
