@@ -287,3 +287,114 @@ async def test_cached_written_and_reasoning_tokens_reach_every_client(place: Pla
         return functools.reduce(lambda held, name: held[name], path.split("."), usage)
 
     assert [read(path) for path in (*DETAILS[client], THOUGHT[client])] == [10, 6, 5]
+
+
+def _chat(message: dict[str, Any], **more: Any) -> dict[str, Any]:
+    choice = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": "stop"}
+    return {"object": "chat.completion", "choices": [choice], **more}
+
+
+LINK = "https://example.org/page"
+PAGE = {"url": LINK, "title": "A page", "start_index": 0, "end_index": 5}
+CITED = {"type": "url_citation", **PAGE}
+SEARCH = {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "q"}}
+CONTENT: dict[str, tuple[str, dict[str, Any], str, str]] = {
+    "citations of web pages": (
+        "openai_chat",
+        _chat({"content": "Hello", "annotations": [{"type": "url_citation", "url_citation": PAGE}]}),
+        LINK,
+        "annotations of the answer's text",
+    ),
+    "a list of sources": (
+        "openai_chat",
+        _chat({"content": "Hello"}, citations=[LINK]),
+        LINK,
+        "citations of the answer",
+    ),
+    "a picture": (
+        "openai_chat",
+        _chat(
+            {"content": "Hello", "images": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}]}
+        ),
+        "aGk=",
+        "this API cannot carry it",
+    ),
+    "sound": (
+        "openai_chat",
+        _chat({"content": None, "audio": {"id": "audio_1", "data": "aGk=", "transcript": "Hello"}}),
+        "aGk=",
+        "audio of the answer",
+    ),
+    "a search and its citations": (
+        "openai_responses",
+        {
+            "status": "completed",
+            "output": [
+                SEARCH,
+                {
+                    "type": "message",
+                    "role": "assistant",
+                    "content": [{"type": "output_text", "text": "Hello", "annotations": [CITED]}],
+                },
+            ],
+        },
+        LINK,
+        "annotations of the answer's text",
+    ),
+    "a hosted search": (
+        "openai_responses",
+        {
+            "status": "completed",
+            "output": [SEARCH, {"type": "message", "content": [{"type": "output_text", "text": "Hello"}]}],
+        },
+        '"ws_1"',
+        "'web_search_call'",
+    ),
+    "blocks of a tool that the upstream ran": (
+        "anthropic",
+        {
+            "type": "message",
+            "content": [
+                {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "q"}},
+                {"type": "text", "text": "Hello"},
+            ],
+            "stop_reason": "end_turn",
+        },
+        "srvtoolu_1",
+        "'server_tool_use'",
+    ),
+    "citations of a document": (
+        "anthropic",
+        {
+            "type": "message",
+            "content": [
+                {"type": "text", "text": "Hello", "citations": [{"type": "char_location", "cited_text": LINK}]}
+            ],
+            "stop_reason": "end_turn",
+        },
+        LINK,
+        "citations of the answer's text",
+    ),
+}
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize(("upstream", "answer", "content", "warning"), CONTENT.values(), ids=CONTENT)
+async def test_content_of_an_answer_arrives_or_is_named_in_a_warning(
+    place: Place, client: str, stream: bool, upstream: str, answer: dict[str, Any], content: str, warning: str
+) -> None:
+    place.answer = whole(json.dumps(answer).encode(), "content-type: application/json")
+    async with HttpConnection(place.url) as caller:
+        await caller.post(PATHS[client], asked(client, upstream, stream))
+        received = await caller.response()
+    found = received.body.decode()
+    warned = received.headers.get("x-toolgate-warning", "") + found
+    assert received.status == 200, found
+    assert "Hello" in found
+    assert content in found or warning in warned
+    if client == upstream:
+        assert content in found
+    if "url_citation" in json.dumps(answer) and client in ("openai_chat", "openai_responses"):
+        assert content in found
+        assert "annotations of" not in warned

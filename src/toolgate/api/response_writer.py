@@ -17,6 +17,7 @@ from toolgate.conversation.message import ToolCall, is_blank
 from toolgate.conversation.request import ModelRequest
 from toolgate.conversation.size import are_parts_larger
 from toolgate.dialects.dialect import AnswerMetadata, Dialect, ServerCodec, StreamEncoder
+from toolgate.dialects.untranslated_content import untranslated_content, untranslated_fields
 from toolgate.engine.json_thread import LARGE_BODY, run_in_thread
 from toolgate.engine.ports import Model, ModelStream, RelayableStream, RelayedStream, RelayStats
 from toolgate.engine.run_events import ArgumentDeltaMerger, run_events
@@ -123,7 +124,7 @@ class ResponseWriter:
         try:
             answer = await prepared.model.ask(prepared.model_request)
             try:
-                body, response = await _whole(prepared, answer)
+                body, response, lost = await _whole(prepared, answer)
             finally:
                 if not answer.whole:
                     await answer.aclose()
@@ -137,8 +138,8 @@ class ResponseWriter:
             else:
                 record.usage = record.tally.usage or record.usage
         headers: list[Header] = []
-        if prepared.request.warnings or answer.warnings or is_empty(response):
-            headers = _headers(prepared, answer, *([EMPTY_ANSWER] if is_empty(response) else ()))
+        if prepared.request.warnings or answer.warnings or lost or is_empty(response):
+            headers = _headers(prepared, answer, *lost, *([EMPTY_ANSWER] if is_empty(response) else ()))
         if response.usage is not None and response.usage.estimated:
             headers.append(ESTIMATED)
         return body, headers
@@ -234,7 +235,7 @@ async def _encoded(
     empty, size = True, 0
     async with aclosing(run_events(answer)) as batches:
         async for batch in batches:
-            added, blank = _record_batch(prepared.record, batch)
+            added, blank = _record_batch(prepared, batch, late)
             size += added
             empty = empty and blank
             if empty and isinstance(end := batch[-1], Finish) and end.reason in ("stop", "tool_calls"):
@@ -252,14 +253,17 @@ def _joined(encoder: StreamEncoder, events: list[RunEvent]) -> bytes:
     return b"".join([encoder.encode(event) for event in events])
 
 
-def _record_batch(record: RequestRecord, batch: list[RunEvent]) -> tuple[int, bool]:
+def _record_batch(prepared: PreparedRequest, batch: list[RunEvent], late: list[str]) -> tuple[int, bool]:
     """Add these events to the request's record; return how many characters they bring, and whether their parts are blank.
 
-    Types are compared, because `match` would ask of every delta whether it is something else first.
+    What the client's dialect cannot express of them is added to `late`. Types are compared, because `match` would ask of
+    every delta whether it is something else first.
     """
+    record, dialect = prepared.record, prepared.dialect.name
     if record.first_event is None:
         record.note_first_event()
     size, blank = 0, True
+    lost: list[str] = []
     for event in batch:
         kind = type(event)
         if kind is Delta:
@@ -269,8 +273,12 @@ def _record_batch(record: RequestRecord, batch: list[RunEvent]) -> tuple[int, bo
                 record.note_call(part.name)
         elif kind is PartEnd:
             blank = blank and is_blank(event.part)  # type: ignore[union-attr]  # a PartEnd
+            lost += untranslated_content((event.part,), dialect)  # type: ignore[union-attr]
         elif kind is Finish:
             record.note_end(event.reason, event.usage)  # type: ignore[union-attr]  # a Finish
+            lost += untranslated_fields(event.extra, dialect)  # type: ignore[union-attr]
+    if lost:
+        late += [warning for warning in dict.fromkeys(lost) if warning not in late]
     return size, blank
 
 
@@ -290,23 +298,24 @@ async def _relayed(prepared: PreparedRequest, relayed: RelayedStream, late: list
         prepared.record.note_end(relay.reason, relay.usage)
 
 
-async def _whole(prepared: PreparedRequest, answer: ModelStream) -> tuple[bytes, ModelResponse]:
-    """Read the answer to its end and encode it."""
+async def _whole(prepared: PreparedRequest, answer: ModelStream) -> tuple[bytes, ModelResponse, list[str]]:
+    """Read the answer to its end and encode it; the last value warns of what the dialect cannot express."""
     request, metadata = prepared.request, prepared.metadata
     if request.relay and answer.dialect == request.dialect:
         relayable: RelayableStream = answer  # type: ignore[assignment]  # `dialect` is set on relayable streams only
         body, response = relayable.relay_whole(metadata)
         if response.usage is None:
             body, response = relayable.relay_whole(metadata, await estimate(request, response.parts))
-        return body, response
+        return body, response, []
     events: list[RunEvent] = []
     async for batch in run_events(answer):
         events += batch
-    response = fold(events)
+    response, dialect = fold(events), prepared.dialect.name
+    lost = untranslated_content(response.parts, dialect) + untranslated_fields(response.extra, dialect)
     encode = prepared.codec.encode_response
     if are_parts_larger(response.parts, LARGE_BODY):
-        return await run_in_thread(encode, response, request, metadata), response
-    return encode(response, request, metadata), response
+        return await run_in_thread(encode, response, request, metadata), response, lost
+    return encode(response, request, metadata), response, lost
 
 
 async def _write(prepared: PreparedRequest, chunk: bytes) -> None:

@@ -134,12 +134,11 @@ def arguments_object(text: str) -> msgspec.Raw | dict[str, str]:
 
 
 def arguments_object_text(text: str) -> str:
-    """Return arguments as the text of a JSON object: as it is if it is one, else wrapped as `arguments_object` does.
+    """Return arguments as the text of a JSON object: unchanged if it is one, else wrapped as `arguments_object` does.
 
-    Upstreams that parse the arguments in a history reject the conversation in every later turn for text that is no object,
-    and for a lone surrogate.
+    Upstreams that parse the arguments in a history reject the conversation in every later turn for text that is no object.
     """
     if is_object(text):
-        return repair_json_surrogates(text)
+        return text
     value = arguments_object(text)
     return bytes(value).decode() if isinstance(value, msgspec.Raw) else _encode(value).decode()

@@ -36,17 +36,19 @@ class ReasoningDetailEncoder:
     """Encodes the entries of one message, whose parts are passed in their order."""
 
     def __init__(self) -> None:
-        self._characters = self._calls = self._entries = 0
+        self.characters = 0
+        """How many characters of text have passed."""
+        self._calls = self._entries = 0
 
     def encode(self, part: Part) -> dict[str, Any] | None:
         """Return the entry of a complete part, if it is signed reasoning."""
         match part:
             case Text(text):
-                self._characters += len(text)
+                self.characters += len(text)
             case ToolCall(executor="client"):
                 self._calls += 1
             case Reasoning(text, signature) if signature is not None and signature.dialect != NAME:
-                block = SignedReasoning(text, signature, self._characters, self._calls)
+                block = SignedReasoning(text, signature, self.characters, self._calls)
                 self._entries += 1
                 data = base64.urlsafe_b64encode(encode_json(msgspec.to_builtins(block))).decode()
                 return {"type": _OPAQUE, "format": _FORMAT, "index": self._entries - 1, "data": data}

@@ -161,6 +161,8 @@ class _Choice:
                 self._join_surrogates(delta, "reasoning")
             if delta.get("refusal"):
                 self._join_surrogates(delta, "refusal")
+            if type(audio := delta.get("audio")) is dict:
+                self.relayed.text.append(arguments_text(audio.get("transcript")))
             if delta.get("function_call"):
                 self.has_calls = True
         repaired = self.repair_calls(entries, 0) if entries else []

@@ -132,25 +132,37 @@ class ChatEncoder:
         return self._chunk({"tool_calls": [start]})
 
     def _end(self, part: Part) -> bytes:
-        if type(part) is Text and part.logprobs:
-            choice = {"index": 0, "delta": {}, **_logprobs((part,)), "finish_reason": None}
-            return self._head + encode(choice) + self._tail
+        start = self._details.characters
         entry = self._details.encode(part)
-        return self._chunk({"reasoning_details": [entry]}) if entry else b""
+        if type(part) is not Text:
+            return self._chunk({"reasoning_details": [entry]}) if entry else b""
+        annotations = _annotations(part, start)
+        if not annotations and not part.logprobs:
+            return b""
+        delta = {"annotations": annotations} if annotations else {}
+        choice = {"index": 0, "delta": delta, **_logprobs((part,)), "finish_reason": None}
+        return self._head + encode(choice) + self._tail
 
     def _finish(self, finish: Finish) -> bytes:
         reason = write_reason(finish.reason)
         if self._legacy and reason == "tool_calls":
             reason = "function_call"
+        fields = b""
+        if own := dict(finish.extra.get(NAME, {})):
+            fields = self._chunk({"audio": own.pop("audio")}) if "audio" in own else b""
+            fields += self._head + b"]," + encode(own)[1:] + b"\n\n" if own else b""
         last = b'{"index":0,"delta":{},"logprobs":null,"finish_reason":"' + reason.encode() + b'"}'
         usage = self._head + b'],"usage":' + encode(write_usage(finish.usage)) + b"}\n\n" if self._usage else b""
-        return self._head + last + self._tail + usage + _DONE
+        return fields + self._head + last + self._tail + usage + _DONE
 
 
 def encode_response(response: ModelResponse, request: ModelRequest, metadata: AnswerMetadata) -> bytes:
     """Encode a whole answer."""
     legacy = uses_legacy_functions(request)
     message = write_message(response.parts, legacy)
+    own = dict(response.extra.get(NAME, {}))
+    if "audio" in own:
+        message["audio"] = own.pop("audio")
     reason = write_reason(response.reason)
     if legacy and reason == "tool_calls":
         reason = "function_call"
@@ -161,9 +173,24 @@ def encode_response(response: ModelResponse, request: ModelRequest, metadata: An
         "model": metadata.model,
         "choices": [{"index": 0, "message": message, **_logprobs(response.parts), "finish_reason": reason}],
         "usage": write_usage(response.usage or Usage()),
+        **own,
         **tool_events(response, metadata),
     }
     return encode(body)
+
+
+def _annotations(part: Text, start: int) -> list[dict[str, Any]]:
+    """Return the citations of web pages in a text that begins at this character of the message."""
+    found = []
+    for one in part.extra.get("openai_responses", {}).get("annotations") or () if part.extra else ():
+        match one:
+            case {"type": "url_citation"}:
+                fields = {name: value for name, value in one.items() if name != "type"}
+                moved = {
+                    name: fields[name] + start for name in ("start_index", "end_index") if type(fields.get(name)) is int
+                }
+                found.append({"type": "url_citation", "url_citation": {**fields, **moved}})
+    return found
 
 
 def _logprobs(parts: tuple[Part, ...]) -> dict[str, Any]:
@@ -186,6 +213,13 @@ def write_message(parts: tuple[Part, ...], legacy: bool = False) -> dict[str, An
     if any(part.signature and part.signature.dialect != NAME for part in reasoning):
         details = ReasoningDetailEncoder()
         message["reasoning_details"] = [entry for part in parts if (entry := details.encode(part))]
+    characters, annotations = 0, list[dict[str, Any]]()
+    for part in parts:
+        if type(part) is Text:
+            annotations += _annotations(part, characters)
+            characters += len(part.text)
+    if annotations:
+        message["annotations"] = annotations
     images = [_image(part) for part in parts if type(part) is Media]
     if images:
         message["images"] = images

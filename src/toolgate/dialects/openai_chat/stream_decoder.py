@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from toolgate.conversation.arguments import arguments_text
+from toolgate.conversation.data_urls import media_from_url
 from toolgate.conversation.errors import MalformedResponse
 from toolgate.conversation.events import FinishReason, StepEvent, Usage
 from toolgate.conversation.fragment_assembler import FragmentAssembler
@@ -17,6 +18,9 @@ from toolgate.dialects.openai_chat.shared_codec import NAME, read_reason, read_u
 from toolgate.dialects.upstream_errors import decode_error_object
 from toolgate.wire.jsontext import decode_event
 from toolgate.wire.stream_framing import StreamFrame
+
+SOURCES = ("citations", "search_results")
+"""Fields of a chunk in which some vendors list what the model has read."""
 
 _REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_text", "thinking")
 
@@ -98,7 +102,8 @@ class ChatDecoder:
         self._calls: defaultdict[int, CallCorrelator] = defaultdict(CallCorrelator)  # by the choice that holds the call
         self._reason: FinishReason | None = None
         self.usage: Usage | None = None
-        self._field = ""
+        self._citations: list[dict[str, Any]] = []
+        self._rest: dict[str, Any] = {}  # what only Chat clients can be given
 
     def feed(self, frame: StreamFrame) -> list[StepEvent]:
         """Return the events that this frame makes certain."""
@@ -124,6 +129,9 @@ class ChatDecoder:
         if chunk.get("error"):
             raise decode_error_object(chunk["error"])
         self._parts.start(chunk.get("id") or None, chunk.get("model") or None)
+        for name in SOURCES:
+            if chunk.get(name):
+                self._rest[name] = chunk[name]
         for choice in chunk.get("choices") or ():
             index = choice.get("index")
             if not index:
@@ -142,7 +150,7 @@ class ChatDecoder:
         if self._reason is None:
             raise MalformedResponse("The upstream's stream ended before the answer was complete.")
         self.done = True
-        self._parts.end(self._reason, self.usage)
+        self._parts.end(self._reason, self.usage, extra={NAME: self._rest} if self._rest else NO_EXTRA)
         return self._parts.take()
 
     def _choice(self, choice: dict[str, Any]) -> None:
@@ -178,11 +186,32 @@ class ChatDecoder:
                 (parts.reasoning if kind == "thinking" else parts.text)(text)
         if refusal := delta.get("refusal"):
             parts.refusal(refusal)
+        if annotations := delta.get("annotations"):
+            self._annotate(annotations)
+        for image in delta.get("images") or ():
+            match image:
+                case {"image_url": {"url": str(url)}}:
+                    parts.whole(media_from_url("image", url, NO_EXTRA))
+        if type(audio := delta.get("audio")) is dict:
+            parts.text(arguments_text(audio.get("transcript")))
+            known = self._rest.setdefault("audio", {})
+            for name, value in audio.items():
+                joins = type(value) is str and name in ("data", "transcript")
+                known[name] = known.get(name, "") + value if joins else value
         for entry in delta.get("tool_calls") or ():
             self._call(entry, 0)
         legacy = delta.get("function_call")
         if type(legacy) is dict:
             parts.call("function_call", name=legacy.get("name"), arguments=arguments_text(legacy.get("arguments")))
+
+    def _annotate(self, annotations: Any) -> None:
+        """Add citations to the open text, in the flat form of the Responses API, which has the same fields."""
+        given = [one for one in annotations if type(one) is dict] if type(annotations) is list else []
+        self._citations += [
+            {**one["url_citation"], "type": "url_citation"} if type(one.get("url_citation")) is dict else one
+            for one in given
+        ]
+        self._parts.annotate({"openai_responses": {"annotations": [*self._citations]}})
 
     def _call(self, entry: Any, choice: int) -> None:
         if type(entry) is not dict:

@@ -29,7 +29,7 @@ from toolgate.dialects.dialect import AnswerMetadata, Quirks, StreamRelay, Upstr
 from toolgate.dialects.openai_chat.encode_messages import encode_messages
 from toolgate.dialects.openai_chat.relay import ChatRelay, repair_response
 from toolgate.dialects.openai_chat.shared_codec import NAME, read_usage
-from toolgate.dialects.openai_chat.stream_decoder import ChatDecoder
+from toolgate.dialects.openai_chat.stream_decoder import SOURCES, ChatDecoder
 from toolgate.dialects.upstream_errors import decode_error_response
 from toolgate.wire.jsontext import encode
 
@@ -99,7 +99,7 @@ def decode_response(body: Any, request: ModelRequest) -> ModelResponse:
 
 def _decode_plain_text(body: Any) -> ModelResponse | None:
     """Decode the most common kind of answer, one choice with a text and a finish reason; None for any other."""
-    if type(body) is not dict or "error" in body or "x_groq" in body:
+    if type(body) is not dict or "error" in body or "x_groq" in body or any(body.get(name) for name in SOURCES):
         return None
     choices = body.get("choices")
     if type(choices) is not list or len(choices) != 1 or type(choice := choices[0]) is not dict:
