@@ -98,6 +98,23 @@ class Worker:
         pass
 
 
+async def test_workers_know_how_far_the_model_is() -> None:
+    pool = FakeEnginePool()
+    share = EngineLeases(pool)
+    first, late = Worker(share), Worker(share)
+    assert first.engines.state.phase == "asleep"
+    pool.state = LocalModelState("fetching", "fake", "Downloading.", 10.0)
+    share.worker_started(first)
+    assert first.engines.state == pool.state
+    pool.state = LocalModelState("ready", "fake", "Ready.")
+    share.state_changed(pool.state)
+    share.worker_started(late)
+    assert first.engines.state == late.engines.state == pool.state
+    share.worker_ended(first)
+    share.state_changed(LocalModelState("failed", "fake", "It has died."))
+    assert (first.engines.state.phase, late.engines.state.phase) == ("ready", "failed")
+
+
 def prompt(text: str) -> frames.GenerateFrame:
     return frames.GenerateFrame(0, ({"role": "user", "content": text},), 10)
 
@@ -192,6 +209,7 @@ def test_two_workers_share_one_engine_that_is_replaced_when_it_dies(smallest: Pa
         server.announced()
         with ThreadPoolExecutor(6) as threads:
             assert list(threads.map(lambda _: server.post(body), range(6))) == [200] * 6
+        until(lambda: json.loads(server.get("/v1/status"))["local_model"]["state"] == "ready")
         [engine] = engines(server)
         os.kill(engine, signal.SIGKILL)
         until(lambda: not is_alive(engine))

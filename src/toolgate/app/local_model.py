@@ -52,7 +52,14 @@ def share_engine(config: Config, log: Logger) -> "EngineLeases | None":
     from toolgate.upstreams.local.engine_pool import OwnEnginePool
     from toolgate.workers.engine_leases import EngineLeases
 
-    return EngineLeases(OwnEnginePool(_options(config), _ProgressLog(log).write))
+    progress = _ProgressLog(log)
+
+    def changed(state: "LocalModelState") -> None:
+        progress.write(state)
+        leases.state_changed(state)
+
+    leases = EngineLeases(OwnEnginePool(_options(config), changed))
+    return leases
 
 
 def _is_used(config: Config) -> bool:

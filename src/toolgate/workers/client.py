@@ -16,6 +16,7 @@ import msgspec
 from toolgate.conversation.errors import Overloaded
 from toolgate.limits import KeyLimits, RateLimitResult, Reservation
 from toolgate.pubsub.pubsub import LocalPubSub
+from toolgate.upstreams.local.state import LocalModelState
 from toolgate.wire.length_prefix import OverlongMessage, read_prefixed_async
 from toolgate.workers import messages
 
@@ -49,6 +50,7 @@ class SupervisorClient:
         self.bridge = WorkerBridgeBus(self)
         self._ids = count(1)
         self._pending: dict[int, asyncio.Future[messages.ToWorker]] = {}
+        self.engine_state: LocalModelState | None = None  # as the supervisor sent it last
         self._engine_leases: dict[int, EngineReceiver] = {}
         self._handler: SupervisorCommandHandler | None = None
         self._writer: asyncio.StreamWriter | None = None
@@ -138,6 +140,8 @@ class SupervisorClient:
                 self.bridge.lose(member)
             case messages.MetricsRequest(id):
                 self.send(messages.WorkerMetrics(id, handler.metrics().decode()))
+            case messages.EngineStateChanged(state):
+                self.engine_state = state
             case (
                 messages.EngineGranted()
                 | messages.EngineDeclined()

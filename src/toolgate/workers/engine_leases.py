@@ -10,6 +10,7 @@ from toolgate.conversation.errors import Overloaded, ToolgateError
 from toolgate.upstreams.local import frames
 from toolgate.upstreams.local.engine_pool import EngineLease, EnginePool, TextGeneration
 from toolgate.upstreams.local.process import EngineFault
+from toolgate.upstreams.local.state import LocalModelState
 from toolgate.workers import messages
 
 
@@ -48,6 +49,7 @@ class EngineLeases:
 
     def __init__(self, engines: EnginePool) -> None:
         self._engines = engines
+        self._workers: set[EngineClient] = set()
         self._leases: dict[tuple[EngineClient, int], _WorkerLease] = {}
 
     def receive(
@@ -67,8 +69,19 @@ class EngineLeases:
             case messages.EngineRelease() if lease is not None:
                 self._leases.pop(at).end()
 
+    def worker_started(self, worker: EngineClient) -> None:
+        """Send the state of the engine to a worker, now and at every change."""
+        self._workers.add(worker)
+        worker.send(messages.EngineStateChanged(self._engines.state))
+
+    def state_changed(self, state: LocalModelState) -> None:
+        """Send the engine's state to all workers."""
+        for worker in self._workers:
+            worker.send(messages.EngineStateChanged(state))
+
     def worker_ended(self, worker: EngineClient) -> None:
         """End all leases of a worker that is gone."""
+        self._workers.discard(worker)
         for at in [at for at in self._leases if at[0] is worker]:
             self._leases.pop(at).end()
 

@@ -31,6 +31,9 @@ class SharedEngine(Protocol):
     ) -> None:
         """Handle a worker's message about the engine."""
 
+    def worker_started(self, worker: ServerWorkerProcess) -> None:
+        """Send the state of the engine to a worker, now and at every change."""
+
     def worker_ended(self, worker: ServerWorkerProcess) -> None:
         """End all leases of a worker that is gone."""
 
@@ -57,6 +60,8 @@ class SupervisorHub:
         """Add a worker."""
         self._workers.add(worker)
         self._reservations[worker] = {}
+        if self._engine is not None:
+            self._engine.worker_started(worker)
 
     def worker_ended(self, worker: ServerWorkerProcess) -> None:
         """Remove a worker and settle its reservations; its counters stay in the sum of metrics."""

@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from toolgate.limits import KeyLimits, RateLimitResult
+from toolgate.upstreams.local.state import LocalModelState
 from toolgate.wire.length_prefix import encode_prefixed
 
 LONGEST = 80 * 1024 * 1024
@@ -171,7 +172,13 @@ class EngineEnded(Struct, frozen=True, tag="broken"):
     reason: str
 
 
-EngineMessage: TypeAlias = EngineGranted | EngineDeclined | LeasedEngineOutput | EngineEnded
+class EngineStateChanged(Struct, frozen=True, tag="engine_state"):
+    """How far the local model is; sent at every change, and to each worker that starts."""
+
+    state: LocalModelState
+
+
+EngineMessage: TypeAlias = EngineGranted | EngineDeclined | LeasedEngineOutput | EngineEnded | EngineStateChanged
 FromWorker: TypeAlias = (
     WorkerReady
     | ConfigAccepted

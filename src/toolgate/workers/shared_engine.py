@@ -88,8 +88,8 @@ class BorrowedEnginePool:
 
     @property
     def state(self) -> LocalModelState:
-        """A state that says nothing: only the supervisor knows the model's."""
-        return LocalModelState("asleep", self._model, "The supervisor has it.")
+        """The state that the supervisor sent last."""
+        return self._supervisor.engine_state or LocalModelState("asleep", self._model, "It has not been started.")
 
     def start(self) -> None:
         """Do nothing: the supervisor starts the engine."""
