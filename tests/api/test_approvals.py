@@ -268,3 +268,21 @@ async def test_edited_arguments_are_no_longer_than_a_tool_may_get() -> None:
         id = await server.ask()
         received = await answer(server, id, arguments={"path": "x" * 300_000})
         assert (received.status, received.json["error"]["param"]) == (400, "arguments")
+
+
+async def test_a_request_waits_until_something_else_waits_for_a_person() -> None:
+    """spec: A2"""
+    async with open_approval_server() as server:
+        empty = (await get(server, "/v1/approvals?state=pending")).json
+        path = f"/v1/approvals?state=pending&wait=30&version={empty['version']}"
+        waiting = asyncio.ensure_future(get(server, path))
+        others = asyncio.ensure_future(get(server, path, "bob"))
+        await server.ask(caller="ann")
+        listed = (await waiting).json
+        assert [one["caller"] for one in listed["data"]] == ["ann"]
+        assert not others.done()
+        waiting = asyncio.ensure_future(get(server, path.replace(empty["version"], listed["version"])))
+        assert (await answer(server, listed["data"][0]["id"], decision="deny")).status == 200
+        assert (await waiting).json == empty
+        assert (await get(server, "/v1/approvals?wait=31")).status == 400
+        others.cancel()

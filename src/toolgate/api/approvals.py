@@ -4,14 +4,16 @@ A caller sees and answers the approvals of its own calls, with the scope `admin`
 approval does not exist. The policy cannot be changed here, only in the configuration.
 """
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
 from typing import Any, cast, get_args
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from toolgate.api.paging import list_page, read_limit, read_query, unknown_cursor
+from toolgate.api.paging import list_page, read_limit, read_number, read_query, unknown_cursor
 from toolgate.approvals.record import Approval, Level, Order, State
 from toolgate.approvals.serialize import approval_json, grant_json
 from toolgate.approvals.service import ApprovalService
@@ -19,6 +21,7 @@ from toolgate.conversation.errors import ClientFault, InvalidRequest
 from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
 from toolgate.engine.json_thread import run_in_thread
 from toolgate.http.application import Endpoint, Request
+from toolgate.pubsub.pubsub import wait_for
 from toolgate.tools.argument_check import MAX_ARGUMENTS
 from toolgate.wire.fields import Fields
 from toolgate.wire.jsontext import encode
@@ -27,14 +30,19 @@ LONGEST_REASON = 2000
 LARGEST_PAGE = 2 * 1024 * 1024
 """Characters of arguments on one page of a list; what does not fit is on the next."""
 
+LONGEST_WAIT = 30
+"""Seconds for which a request may wait for a list to change."""
+
+_LOOK_SECONDS = 1.0  # between two looks for what no message has announced: a question that expired, an answer elsewhere
 _MAX_ON_LOOP = 16 * 1024  # characters of arguments; longer ones are encoded in a thread
 
 
 class ApprovalEndpoints:
     """The endpoints over one approval service."""
 
-    def __init__(self, approvals: ApprovalService) -> None:
+    def __init__(self, approvals: ApprovalService, is_draining: Callable[[], bool] = lambda: False) -> None:
         self._approvals = approvals
+        self._is_draining = is_draining
 
     def endpoints(self) -> list[Endpoint]:
         """Return the endpoints."""
@@ -49,17 +57,45 @@ class ApprovalEndpoints:
         ]
 
     async def list(self, call: Request) -> None:
-        """List approvals, newest first; `?state=pending` lists those that wait, `order=fair` lets callers take turns."""
+        """List approvals, newest first; `?state=pending` lists those that wait, `order=fair` lets callers take turns.
+
+        With `wait` the answer comes when the list is another one than that of `version`, or after so many seconds.
+        """
         query = read_query(call.exchange.query)
         filters = _filters(call, query, "tool", "run", "state")
         if filters.get("state") not in (None, *get_args(State)):
             raise InvalidRequest(f"state must be one of {', '.join(get_args(State))}.", param="state")
-        page = _read_page(query)
-        found = await self._approvals.page(filters, page.order, page.after, page.before, page.limit + 1)
-        if found is not None:
-            page = replace(page, limit=_fitting(found, page))
-            found = found[: page.limit + 1] if page.before is None else found[-page.limit - 1 :]
-        await _respond(call, None if found is None else [await _encoded(one) for one in found], page)
+        page, seconds = _read_page(query), read_number(query, "wait", 0)
+        if seconds > LONGEST_WAIT:
+            raise InvalidRequest(f"wait may be at most {LONGEST_WAIT} seconds.", param="wait", code="invalid_value")
+        if seconds:
+            call.exchange.cancel_when_client_leaves()
+        found = await self._changed(call, filters, page, query.get("version", ""), seconds)
+        if found is None:
+            raise unknown_cursor(page.after or page.before or "")
+        page = replace(page, limit=_fitting(found, page))
+        shown = found[: page.limit + 1] if page.before is None else found[-page.limit - 1 :]
+        await _respond(call, [await _encoded(one) for one in shown], page, version=_version(found))
+
+    async def _changed(
+        self, call: Request, filters: Mapping[str, str], page: "_Page", version: str, seconds: float
+    ) -> Sequence[Approval] | None:
+        """Load the page; wait for so many seconds, or until the server ends, while it is still that of the version."""
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + seconds
+        async with self._approvals.subscribe() as changed:
+            while True:
+                changed.clear()
+                found = await self._approvals.page(filters, page.order, page.after, page.before, page.limit + 1)
+                left = deadline - clock()
+                if left <= 0 or found is None or _version(found) != version or self._is_draining():
+                    return found
+                try:
+                    await wait_for(changed, min(left, _LOOK_SECONDS))
+                except asyncio.CancelledError:
+                    if call.exchange.client_left or call.record.cancelled_with is not None:
+                        raise
+                    return found
 
     async def show(self, call: Request) -> None:
         """Return one approval."""
@@ -95,7 +131,9 @@ class ApprovalEndpoints:
         query = read_query(call.exchange.query)
         filters, page = _filters(call, query, "tool"), _read_page(query)
         found = await self._approvals.grants_page(filters, page.order, page.after, page.before, page.limit + 1)
-        await _respond(call, None if found is None else [grant_json(one) for one in found], page)
+        if found is None:
+            raise unknown_cursor(page.after or page.before or "")
+        await _respond(call, [grant_json(one) for one in found], page)
 
     async def reset(self, call: Request) -> None:
         """Delete grants, so that calls need an approval again."""
@@ -158,11 +196,16 @@ def _fitting(found: Sequence[Approval], page: _Page) -> int:
     return page.limit
 
 
-async def _respond(call: Request, found: "list[dict[str, Any]] | None", page: _Page) -> None:
+def _version(found: Sequence[Approval]) -> str:
+    """Return a text that changes when approvals are added to a page, leave it or change their state."""
+    return sha256("\n".join(f"{one.id} {one.state}" for one in found).encode()).hexdigest()[:16]
+
+
+async def _respond(call: Request, found: "list[dict[str, Any]]", page: _Page, **more: str) -> None:
     """Send a page; before a cursor, the item beyond the limit comes first."""
-    if found is None:
-        raise unknown_cursor(page.after or page.before or "")
-    body = await run_in_thread(lambda: encode(list_page(found, page.limit, backwards=page.before is not None)))
+    body = await run_in_thread(
+        lambda: encode({**list_page(found, page.limit, backwards=page.before is not None), **more})
+    )
     await call.exchange.respond(200, body)
 
 

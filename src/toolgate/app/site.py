@@ -77,7 +77,7 @@ class Site:
                 lambda: services.draining,
             ).endpoints(),
             *StatusEndpoint(config, router, services.keys.authenticator, services.local_state).endpoints(),
-            *(tools.endpoints() if tools else []),
+            *(tools.endpoints(lambda: services.draining) if tools else []),
         ]
         # Key endpoints stay outside: idempotency would store the response that holds a new secret.
         endpoints = services.quotas.wrap(limited, self.limits)

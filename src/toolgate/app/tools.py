@@ -129,12 +129,12 @@ class ToolService:
         self.catalog = RegistryToolCatalog(self.registry, self._runner, self.tool_runs)
         self.mcp = make_mcp_endpoint(config, self.catalog, telemetry)
 
-    def endpoints(self) -> list[Endpoint]:
+    def endpoints(self, is_draining: Callable[[], bool] = lambda: False) -> list[Endpoint]:
         """Return the endpoints of tools, approvals and the MCP server."""
         tools = ToolEndpoints(self.registry, self._registered, self._publish_change, self._schemas)
         return [
             *tools.endpoints(),
-            *ApprovalEndpoints(self.approvals).endpoints(),
+            *ApprovalEndpoints(self.approvals, is_draining).endpoints(),
             Endpoint("POST", "/mcp", self.mcp.post, http_errors, scope="tools"),
             Endpoint("GET", "/mcp", self.mcp.get, http_errors, scope="tools"),
             Endpoint("DELETE", "/mcp", self.mcp.delete, http_errors, scope="tools"),

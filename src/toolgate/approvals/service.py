@@ -8,6 +8,7 @@ given to another process, or before a restart, counts just as much.
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import ParamSpec, TypeVar
 
 from msgspec import Struct
@@ -129,8 +130,9 @@ class ApprovalService:
             ):
                 return ApprovalVerdict("allow")
         claimed = await self._store.claim(new, options.max_pending_per_run, self._now())
-        if claimed is not None and claimed.id == new.id and self._on_new is not None:
-            self._on_new(claimed)
+        if claimed is not None and claimed.id == new.id:
+            if self._on_new is not None:
+                self._on_new(claimed)
             self._pubsub.publish(CHANGED)
         return verdict_of(claimed)
 
@@ -161,6 +163,10 @@ class ApprovalService:
                     return False
                 await wait_for(event, min(left, pause))
                 pause = min(pause * _POLL_GROWTH, self._poll_seconds * _MAX_POLL)
+
+    def subscribe(self) -> AbstractAsyncContextManager[asyncio.Event]:
+        """Open an event that is set whenever approvals are asked for or answered."""
+        return self._pubsub.subscribe(CHANGED)
 
     async def answer(
         self,
