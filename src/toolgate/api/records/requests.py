@@ -23,7 +23,7 @@ from toolgate.http.application import Endpoint, Request
 from toolgate.limits.prices import cost_of
 from toolgate.storage.request_records import FAILED, RequestFilter, RequestStore, StatusRange, StoredRequest
 from toolgate.storage.responses import Write
-from toolgate.telemetry.request_log import RequestRecord
+from toolgate.telemetry.request_log import CLIENT_LEFT, RequestRecord
 from toolgate.wire.jsontext import encode
 
 _SILENT = frozenset(("/", "/healthz", "/readyz", "/metrics", "/openapi.json"))
@@ -211,10 +211,13 @@ def request_object(one: StoredRequest) -> dict[str, Any]:
 
 
 def _is_recorded(record: RequestRecord) -> bool:
-    """Return whether the request is recorded; reads that succeed are not, because pages and clients repeat them."""
+    """Return whether the request is recorded; reads are not, because pages and clients repeat them, unless they fail.
+
+    A reader that leaves before the end of what it follows is no failure.
+    """
     if record.endpoint in _SILENT or record.path.startswith(_CONSOLE) or record.method == "OPTIONS":
         return False
-    return record.method not in ("GET", "HEAD") or record.status >= 400
+    return record.method not in ("GET", "HEAD") or (record.status >= 400 and record.status != CLIENT_LEFT)
 
 
 def _names(names: Iterable[str]) -> str | None:
