@@ -33,7 +33,7 @@ async function send(method, path, { body, signal, headers = {} } = {}) {
   if (key.value) init.headers.authorization = `Bearer ${key.value}`;
   if (body !== undefined) {
     init.headers["content-type"] = "application/json";
-    init.body = JSON.stringify(body);
+    init.body = typeof body === "string" ? body : JSON.stringify(body);
   }
   let response;
   try {
@@ -57,6 +57,14 @@ export async function call(method, path, options) {
 export const get = (path, params, options) => call("GET", path + query(params), options);
 export const post = (path, body = {}, options) => call("POST", path, { ...options, body });
 export const del = (path, options) => call("DELETE", path, options);
+
+/** Wait for a while, or until the signal aborts. */
+export function pause(milliseconds, aborted) {
+  return new Promise((resolve) => {
+    const timer = setTimeout(resolve, milliseconds);
+    aborted.addEventListener("abort", () => (clearTimeout(timer), resolve()), { once: true });
+  });
+}
 
 /** Encode query parameters; those that are empty are left out. */
 export function query(params = {}) {

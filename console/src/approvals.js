@@ -1,9 +1,13 @@
 // Approvals that wait for a person: watching them, and answering.
 import { signal } from "@preact/signals";
-import { ApiError, get, post } from "./api.js";
+import { ApiError, get, pause, post } from "./api.js";
+import { pretty } from "./json.js";
 import { pendingApprovals } from "./state.js";
 
-const WATCH_EVERY = 2500;
+/** How long the server holds its answer while nothing changes, in seconds. */
+const WAIT_SECONDS = 25;
+const HIDDEN_EVERY = 15_000;
+const LONGEST_PAUSE = 8000;
 
 export const LEVELS = [
   ["once", "this call only"],
@@ -17,27 +21,49 @@ export const pending = signal(null);
 /** Why the last look failed. */
 export const watchError = signal(null);
 
-/** Look at what waits now. */
-export async function refreshPending() {
-  try {
-    const page = await get("/v1/approvals", { state: "pending", order: "fair", limit: 100 });
-    pending.value = page.data;
-    pendingApprovals.value = page.data.length;
-    watchError.value = null;
-  } catch (error) {
-    watchError.value = error;
-  }
+/** The list that `pending` was read from. */
+let version = "";
+
+async function look(options, wait) {
+  const page = await get("/v1/approvals", { state: "pending", order: "fair", limit: 100, ...(wait ? { wait, version } : {}) }, options);
+  const isNew = page.version !== version || pending.value === null;
+  version = page.version;
+  if (isNew) pending.value = page.data;
+  pendingApprovals.value = page.data.length;
+  watchError.value = null;
 }
 
-/** Keep the list up to date while the page is visible; returns what ends it. */
+/** Look at what waits now. */
+export const refreshPending = () => look().catch((error) => (watchError.value = error));
+
+/** Keep the list up to date: the server answers when it changes; while the page is hidden it is asked now and then. Returns what ends it. */
 export function watchApprovals() {
-  const look = () => document.hidden || refreshPending();
-  look();
-  const timer = setInterval(look, WATCH_EVERY);
-  document.addEventListener("visibilitychange", look);
+  const ended = new AbortController();
+  let current = new AbortController();
+  const turn = () => current.abort();
+  const follow = async () => {
+    for (let failures = 0; !ended.signal.aborted; ) {
+      current = new AbortController();
+      const { signal } = current;
+      try {
+        await look({ signal }, document.hidden ? 0 : WAIT_SECONDS);
+        failures = 0;
+        if (document.hidden) await pause(HIDDEN_EVERY, signal);
+      } catch (error) {
+        if (signal.aborted) continue;
+        watchError.value = error;
+        await pause(Math.min(LONGEST_PAUSE, 500 * 2 ** failures++), signal);
+      }
+    }
+  };
+  document.addEventListener("visibilitychange", turn);
+  follow();
   return () => {
-    clearInterval(timer);
-    document.removeEventListener("visibilitychange", look);
+    document.removeEventListener("visibilitychange", turn);
+    ended.abort();
+    current.abort();
+    pending.value = pendingApprovals.value = null;
+    version = "";
   };
 }
 
@@ -46,22 +72,22 @@ export function watchApprovals() {
  * Returns the approval as it is now, also if another person was faster.
  */
 export async function answerApproval(approval, { decision, level = "once", edited = null, reason = "" }) {
-  const body = { decision };
-  if (decision === "approve") {
-    body.level = level;
-    const given = edited === null ? null : parseArguments(edited);
-    if (given !== null && JSON.stringify(given) !== JSON.stringify(parseArguments(approval.arguments))) body.arguments = given;
+  const body = { decision, ...(decision === "approve" ? { level } : {}), ...(reason ? { reason } : {}) };
+  let text = JSON.stringify(body);
+  if (decision === "approve" && edited !== null) {
+    checkArguments(edited);
+    // The text itself is sent: decoding it would round long numbers.
+    if (pretty(edited) !== pretty(approval.arguments)) text = `${text.slice(0, -1)},"arguments":${edited}}`;
   }
-  if (reason) body.reason = reason;
   try {
-    return await post(`/v1/approvals/${approval.id}`, body);
+    return await post(`/v1/approvals/${approval.id}`, text);
   } finally {
     refreshPending();
   }
 }
 
-/** Decode arguments; an error that a person can act on if they are no JSON object. */
-export function parseArguments(text) {
+/** Raise an error that a person can act on if the arguments are no JSON object. */
+function checkArguments(text) {
   let value;
   try {
     value = JSON.parse(text);
@@ -69,5 +95,4 @@ export function parseArguments(text) {
     throw new ApiError(400, `The arguments are not valid JSON: ${error.message}`, { param: "arguments" });
   }
   if (value === null || typeof value !== "object" || Array.isArray(value)) throw new ApiError(400, "The arguments must be a JSON object.", { param: "arguments" });
-  return value;
 }

@@ -2,7 +2,7 @@
 // It must not know components; they read its signals.
 import { signal } from "@preact/signals";
 import { applyEvent, continueAnswer, finish, isRunning, newAnswer } from "./answer.js";
-import { ApiError, events, get, post } from "./api.js";
+import { ApiError, events, get, pause, post } from "./api.js";
 import { deleteConversation, deleteTurn, listConversations, loadTurns, saveConversation, saveTurn } from "./chats.js";
 import { caller, may, status } from "./state.js";
 
@@ -268,13 +268,6 @@ export class Conversation {
 
 /** Whether it helps to try again later. */
 const isPassing = (error) => [0, 429, 500, 502, 503, 504].includes(error.status);
-
-function pause(milliseconds, aborted) {
-  return new Promise((resolve) => {
-    const timer = setTimeout(resolve, milliseconds);
-    aborted.addEventListener("abort", () => (clearTimeout(timer), resolve()), { once: true });
-  });
-}
 
 function userMessage(turn) {
   const images = turn.images.map((url) => ({ type: "input_image", image_url: url }));

@@ -4,6 +4,7 @@ import { render } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { get } from "./api.js";
 import { watchApprovals } from "./approvals.js";
+import { showDeceivingCharacters } from "./characters.js";
 import { Approvals } from "./pages/approvals.js";
 import { Chat, Conversations } from "./pages/chat.js";
 import { closeConversations } from "./conversation.js";
@@ -61,8 +62,11 @@ function Shell() {
   const { page } = route.value;
   const found = PAGES[page];
   const shown = useRef(false);
+  const waiting = pendingApprovals.value;
   useEffect(() => {
-    document.title = `${found?.title ?? "Not found"} · Toolgate`;
+    document.title = `${waiting ? `(${waiting}) ` : ""}${found?.title ?? "Not found"} · Toolgate`;
+  }, [page, waiting]);
+  useEffect(() => {
     // A screen reader goes on at the new page; the chat puts the focus into its composer.
     if (shown.current && page !== "chat") document.getElementById("main").focus({ preventScroll: true });
     shown.current = true;
@@ -124,7 +128,7 @@ function SignIn() {
   };
   return html`<main class="gate"><form class="card sign-in" onSubmit=${submit}>
     <${Logo} /><h1>Toolgate</h1>
-    <p>This server asks for a key. Make one with <code>toolgate keys create</code>, or ask the person who runs the server.</p>
+    <p>This server asks for a key. Ask the person who runs the server for one; they make it with <code>toolgate keys create NAME</code>.</p>
     <${Field} label="Key" error=${keyProblem.value || null}>
       <input type="password" autocomplete="off" spellcheck="false" value=${value} onInput=${(event) => setValue(event.currentTarget.value)} autofocus />
     <//>
@@ -134,5 +138,6 @@ function SignIn() {
   </form></main>`;
 }
 
+showDeceivingCharacters();
 if (!location.hash) go("chat", null, {}, { replace: true });
 render(html`<${App} />`, document.getElementById("app"));

@@ -234,6 +234,7 @@ export function money(value) {
 
 export function duration(milliseconds) {
   if (milliseconds === null || milliseconds === undefined) return "–";
+  if (milliseconds < 10) return `${Number(milliseconds.toFixed(1))} ms`;
   if (milliseconds < 1000) return `${Math.round(milliseconds)} ms`;
   if (milliseconds < 60_000) return `${(milliseconds / 1000).toFixed(1)} s`;
   const minutes = Math.floor(milliseconds / 60_000);
@@ -254,23 +255,4 @@ export function relative(at, now = Date.now() / 1000) {
   if (size < 3000) return RELATIVE.format(Math.round(seconds / 60), "minute");
   if (size < 80_000) return RELATIVE.format(Math.round(seconds / 3600), "hour");
   return RELATIVE.format(Math.round(seconds / 86_400), "day");
-}
-
-/** JSON with indentation; a text that is none stays as it is. */
-export function pretty(text) {
-  try {
-    return JSON.stringify(typeof text === "string" ? JSON.parse(text) : text, null, 2);
-  } catch {
-    return String(text);
-  }
-}
-
-/** Whether two JSON texts mean the same; the order of keys does not matter. */
-export function sameJson(one, other) {
-  const sorted = (_, value) => (value && typeof value === "object" && !Array.isArray(value) ? Object.fromEntries(Object.entries(value).sort(([a], [b]) => (a < b ? -1 : 1))) : value);
-  try {
-    return JSON.stringify(JSON.parse(one), sorted) === JSON.stringify(JSON.parse(other), sorted);
-  } catch {
-    return one === other;
-  }
 }

@@ -89,6 +89,7 @@ def test_the_chat_works_over_all_upstream_dialects_and_the_model_changes_in_its_
             part.text for message in model.requests[-1].messages for part in message.parts if isinstance(part, Text)
         ]
         assert len(asked) == 2 * len(UPSTREAMS) - 1  # the model gets what the others were asked and answered
+        page.close()
 
 
 def test_a_tool_call_is_a_card_with_its_arguments_and_its_result(visit: WatchedPages, server: ScriptedServer) -> None:
@@ -110,6 +111,7 @@ def test_a_failed_call_an_image_and_the_progress_of_a_call_are_shown(
     ask(page, f"{call('broken')}\n{call('draw')}", "echo")
     expect(log(page).get_by_role("group", name="broken")).to_contain_text("failed")
     expect(log(page).get_by_role("img", name="Image from draw")).to_be_visible()
+    expect(answers(page)).to_have_count(1)
     steps = server.tools["steps"]
     assert isinstance(steps, ReportingTool)
     steps.gate = gate
@@ -250,6 +252,7 @@ def test_the_cost_of_an_answer_is_shown_where_models_have_prices(visit: WatchedP
         expect(log(page).get_by_text(re.compile(r" · \$0\.000\d+$"))).to_be_visible()
         log(page).get_by_role("link", name="Timeline").click()
         expect(page.get_by_role("main")).to_contain_text("completed")
+        page.close()
 
 
 def test_an_upstream_that_fails_is_reported_and_can_be_asked_again(visit: WatchedPages, server: ScriptedServer) -> None:
@@ -298,6 +301,14 @@ def test_a_hostile_answer_stays_text(visit: WatchedPages, server: ScriptedServer
     expect(log(page)).to_contain_text("U+202E")
     assert "\u202e" not in log(page).inner_text()
     assert "owned" not in page.title()
+
+
+def test_an_ordered_list_begins_with_its_number(visit: WatchedPages, server: ScriptedServer) -> None:
+    page = visit(server.page)
+    server.play("1. one\n2. two\n\nThen\n\n7. seven")
+    ask(page, "Count.", "played")
+    expect(answers(page)).to_have_count(1)
+    assert log(page).locator("ol").evaluate_all("lists => lists.map((one) => one.start)") == [1, 7]
 
 
 def test_a_megabyte_is_shown_and_the_page_still_works(visit: WatchedPages, server: ScriptedServer) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.console.pages import WatchedPages, accessibility_violations, overflows, take_screenshot
+from tests.console.pages import WatchedPages, accessibility_violations, overflows, tab_to, take_screenshot
 from tests.console.scripted_server import ScriptedServer, scripted_server
 from tests.console.test_chat import answers, ask, call, log
 
@@ -80,6 +80,20 @@ def test_a_chat_with_a_tool_and_an_approval_needs_no_mouse(visit: WatchedPages, 
     head.focus()
     keyboard.press("Enter")
     expect(head).to_have_attribute("aria-expanded", "true")
+
+
+def test_the_examples_of_the_start_page_are_reached_by_keyboard(visit: WatchedPages, server: ScriptedServer) -> None:
+    """spec: E4"""
+    page = visit(f"{server.page}#/start")
+    tab_to(page, page.get_by_role("tab", name="curl"))
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    expect(page.get_by_role("tab", name="Anthropic")).to_be_focused()
+    expect(page.get_by_role("tabpanel")).to_contain_text("from anthropic import Anthropic")
+    tab_to(page, page.get_by_role("tabpanel").get_by_role("button", name="Copy code"))
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("ArrowLeft")
+    expect(page.get_by_role("tabpanel")).to_contain_text("from openai import OpenAI")
 
 
 def test_escape_stops_an_answer(visit: WatchedPages, server: ScriptedServer) -> None:

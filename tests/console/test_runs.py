@@ -1,6 +1,7 @@
 """The page Runs: the list, the timeline as it grows, cancelling, and forks with another model, result or message."""
 
 import asyncio
+import re
 import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -9,7 +10,7 @@ import httpx
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.console.pages import LOOKS, WatchedPages, accessibility_violations, overflows, take_screenshot
+from tests.console.pages import LOOKS, WatchedPages, accessibility_violations, overflows, tab_to, take_screenshot
 from tests.stage import Stage, on_stage
 from tests.tools.execution.toolwork import AUTO, call
 from toolgate.config import KeySettings, Secret
@@ -203,9 +204,39 @@ def test_a_run_whose_content_is_not_stored_cannot_be_forked(
     page = open_run(visit, server, made.headers["x-request-id"])
     expect_state(page, "completed")
     expect(page.get_by_role("main")).to_contain_text("cannot be forked")
-    expect(page.get_by_role("button", name="Fork")).to_have_count(0)
+    expect(page.get_by_role("button", name="Fork")).to_be_disabled()
+    expect(page.get_by_role("button", name="Fork")).to_have_accessible_description(re.compile("store no contents"))
     row(page, "Call 1.1 weather").click()
     expect(page.get_by_role("region", name="Timeline")).to_contain_text("are not stored")
+
+
+def test_a_run_is_found_read_and_forked_by_keyboard(visit: WatchedPages, server: Stage, weather: Weather) -> None:
+    """spec: E4"""
+    server.play(two_calls(), "It rains.", "It rains again.")
+    made = start(server)
+    page = visit(f"{server.url}/console/#/runs", key=ADA)
+    tab_to(page, page.locator(f'a[href="#/runs/{made}"]'))
+    page.keyboard.press("Enter")
+    expect_state(page, "completed")
+    tab_to(page, row(page, "Call 1.2 weather"))
+    page.keyboard.press("Space")
+    expect(page.get_by_role("region", name="Timeline")).to_contain_text("Rain in Rome.")
+    fork = page.get_by_role("button", name="Fork")
+    for _ in range(30):
+        if fork.evaluate("element => element === document.activeElement"):
+            break
+        page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Enter")
+    dialog = page.get_by_role("dialog", name="Fork this run")
+    expect(dialog).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(dialog).to_have_count(0)
+    expect(fork).to_be_focused()
+    page.keyboard.press("Enter")
+    tab_to(page, dialog.get_by_role("button", name="Start the fork"))
+    page.keyboard.press("Enter")
+    expect(page.locator(".facts")).to_contain_text("after step 1")
+    expect_state(page, "completed")
 
 
 @pytest.mark.parametrize(("width", "dark"), LOOKS)

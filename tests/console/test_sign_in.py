@@ -41,6 +41,14 @@ def test_a_wrong_key_is_refused_and_a_good_one_opens_the_page(visit: WatchedPage
     assert ADA not in page.content()
 
 
+def test_the_key_is_entered_by_keyboard(visit: WatchedPages, server: ScriptedServer) -> None:
+    page = visit(server.page, failures=[401])
+    expect(page.get_by_label("Key", exact=True)).to_be_focused()
+    page.keyboard.type(GUEST)
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("textbox", name="Message")).to_be_focused()
+
+
 def test_a_key_is_forgotten_with_the_page_unless_its_user_keeps_it(visit: WatchedPages, server: ScriptedServer) -> None:
     page = visit(server.page, failures=[401])
     enter(page, ADA)

@@ -1,18 +1,20 @@
 """The page Tools: finding a tool, reading what it takes, and running it through /mcp with the caller's rights."""
 
+import base64
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.console.pages import LOOKS, WatchedPages, accessibility_violations, overflows, take_screenshot
+from tests.console.pages import LOOKS, WatchedPages, accessibility_violations, overflows, tab_to, take_screenshot
 from tests.stage import Stage, on_stage
 from tests.tools.execution.toolserver import WaryMcp
 from toolgate.config import KeySettings, Secret
 from toolgate.config.settings import ApprovalSettings, ToolSettings
+from toolgate.conversation.message import Media, Text
 from toolgate.testing import FakeSource, FakeTool
-from toolgate.tools.tool import Annotations
+from toolgate.tools.tool import Annotations, ToolOutput
 
 ADA, BOB = "tg-" + "a" * 43, "tg-" + "b" * 43
 KEYS = (
@@ -58,10 +60,16 @@ def server(sent: Sent) -> Iterator[Stage]:
         "send_mail", sent.give, description="Send a mail.", input_schema=MAIL, tags=("mail",), annotations=CHANGING
     )
     weather = FakeTool("weather", lambda _: "<b>Rain</b>", description="Tell the weather.", input_schema=CITY)
+    svg = Media("image", "image/svg+xml", base64.b64encode(b"<svg onload='alert(1)'/>").decode())
+    trick = FakeTool(
+        "trick",
+        lambda _: ToolOutput((Text("\x1b[31mred \u202egnp.exe"), svg)),
+        description="<img src=x onerror=alert(1)> \u202egnp.exe",
+    )
     broken = FakeSource(name="mcp/wiki")
     broken.trouble = "It does not answer."
     tools = ToolSettings(approvals=ApprovalSettings(self_approval=True))
-    with on_stage(FakeSource(mail, weather), broken, WaryMcp("shop"), keys=KEYS, tools=tools) as stage:
+    with on_stage(FakeSource(mail, weather, trick), broken, WaryMcp("shop"), keys=KEYS, tools=tools) as stage:
         yield stage
 
 
@@ -77,7 +85,7 @@ def expect_names(page: Page, *names: str) -> None:
 
 def test_tools_are_found_by_words_tags_and_sources_which_the_address_keeps(visit: WatchedPages, server: Stage) -> None:
     page = open_tools(visit, server)
-    expect_names(page, "calculator", "clock", "fetch", "send_mail", "weather", "shop_ask")
+    expect_names(page, "calculator", "clock", "fetch", "send_mail", "trick", "weather", "shop_ask")
     page.get_by_role("searchbox", name="Search tools").fill("MAIL send")
     expect_names(page, "send_mail")
     page.reload()
@@ -87,7 +95,7 @@ def test_tools_are_found_by_words_tags_and_sources_which_the_address_keeps(visit
     expect_names(page, "calculator")
     page.get_by_label("Tag").select_option("")
     page.get_by_role("button", name="python").click()
-    expect_names(page, "send_mail", "weather")
+    expect_names(page, "send_mail", "trick", "weather")
 
 
 def test_a_source_that_fails_is_shown_with_its_reason(visit: WatchedPages, server: Stage) -> None:
@@ -175,6 +183,37 @@ def test_a_changed_definition_is_compared_and_accepted(visit: WatchedPages, serv
     changed.get_by_role("button", name="Accept the new definition").click()
     expect(changed).to_have_count(0)
     expect(page.get_by_role("link", name="shop_odd")).to_be_visible()
+
+
+def test_a_tool_is_found_and_run_by_keyboard(visit: WatchedPages, server: Stage) -> None:
+    """spec: E4"""
+    page = open_tools(visit, server)
+    tab_to(page, page.get_by_role("searchbox", name="Search tools"))
+    page.keyboard.type("weather")
+    expect_names(page, "weather")
+    tab_to(page, page.get_by_role("list", name="Tools").get_by_role("link"))
+    page.keyboard.press("Enter")
+    pane = page.get_by_role("region", name="Tool weather")
+    expect(pane).to_be_focused()
+    tab_to(page, pane.get_by_role("textbox", name="city"))
+    page.keyboard.type("Oslo")
+    page.keyboard.press("Enter")
+    expect(pane).to_contain_text("<b>Rain</b>")
+    page.keyboard.press("Escape")
+    expect(pane).to_have_count(0)
+    expect(page.get_by_role("list", name="Tools").get_by_role("link")).to_be_focused()
+
+
+def test_what_a_tool_says_of_itself_and_returns_cannot_deceive(visit: WatchedPages, server: Stage) -> None:
+    """spec: E5"""
+    page = open_tools(visit, server, "/trick")
+    pane = page.get_by_role("region", name="Tool trick")
+    expect(pane).to_contain_text("<img src=x onerror=alert(1)> U+202Egnp.exe")
+    page.get_by_role("button", name="Run tool").click()
+    expect(pane).to_contain_text("U+001B[31mred")
+    expect(pane).to_contain_text("image/svg+xml")
+    expect(pane.locator("img")).to_have_count(0)
+    assert "\u202e" not in page.locator("body").inner_text()
 
 
 @pytest.mark.parametrize(("width", "dark"), LOOKS)

@@ -1,9 +1,11 @@
 // Cards: a tool call with its state, and an approval that a person answers in place.
-import { useId, useState } from "preact/hooks";
+import { useId, useMemo, useState } from "preact/hooks";
 import { answerApproval, LEVELS } from "../approvals.js";
-import { Code, isEmbeddedImage, visible } from "../markdown.js";
+import { Code } from "../code.js";
+import { pretty } from "../json.js";
+import { isEmbeddedImage } from "../markdown.js";
 import { may } from "../state.js";
-import { Badge, Button, ErrorNote, html, Icon, pretty, Spinner, Time } from "../ui.js";
+import { Badge, Button, ErrorNote, html, Icon, Spinner, Time } from "../ui.js";
 
 /** The states of a call: how the badge looks and reads. */
 const STATES = {
@@ -47,19 +49,19 @@ function Card({ name, state, summary, outcome, children, open: opened = false })
     <div class="tool-head">
       <button type="button" class="unfold" aria-label="Details" aria-expanded=${String(open)} aria-controls=${id} onClick=${() => setOpen(!open)}><${Icon} name="chevron" /></button><span class="tool-name">${name}</span>
       <${Badge} kind=${kind}>${state === "running" ? html`<span class="pulse"></span>` : null}${label}<//>
-      ${open ? null : html`<span class="tool-line mono">${visible(summary)}</span>${outcome ? html`<span class="tool-line mono tool-outcome">${visible(outcome)}</span>` : null}`}
+      ${open ? null : html`<span class="tool-line mono">${summary}</span>${outcome ? html`<span class="tool-line mono tool-outcome">${outcome}</span>` : null}`}
     </div>
     <div id=${id} hidden=${!open} class="tool-body">${open ? children : null}</div>
   </div>`;
 }
 
 function Section({ title, text }) {
-  return html`<section><div class="section-title">${title}</div><${Code} text=${pretty(text)} label=${`Copy ${title.toLowerCase()}`} /></section>`;
+  return html`<section><div class="section-title">${title}</div><${Code} text=${useMemo(() => pretty(text ?? ""), [text])} language=${/^\s*[[{]/.test(text ?? "") ? "json" : ""} label=${`Copy ${title.toLowerCase()}`} /></section>`;
 }
 
 function Progress({ progress: { message, done, total } }) {
   return html`<div class="tool-progress">${total ? html`<progress max=${total} value=${done ?? 0} aria-label="Progress"></progress>` : html`<${Spinner} label="Running" />`}
-    <span>${visible(message || (total ? `${done} of ${total}` : "Working"))}</span></div>`;
+    <span>${message || (total ? `${done} of ${total}` : "Working")}</span></div>`;
 }
 
 function errorText(error) {
@@ -95,7 +97,7 @@ export function ApprovalCard({ approval, onAnswer, withRequester = false }) {
     <div class="tool-head"><${Icon} name="approvals" /><span class="tool-name">${approval.tool}</span><${Badge} kind="warn">waiting for approval<//>
       ${withRequester ? html`<span class="soft">for ${approval.caller}, <${Time} at=${approval.created_at} /></span>` : null}</div>
     <div class="tool-body">
-      <p>${visible(approval.question ?? approval.message ?? approval.title ?? `May ${approval.tool} run?`)}</p>
+      <p>${approval.question ?? approval.message ?? approval.title ?? `May ${approval.tool} run?`}</p>
       <p class="hint">${[approval.why && `Asked because ${approval.why}.`, `From ${approval.source}${approval.origin ? ` (${approval.origin})` : ""}.`].filter(Boolean).join(" ")} Expires <${Time} at=${approval.expires_at} />.</p>
       ${approval.tainted ? html`<p class="note warn"><${Icon} name="warning" /><span>This conversation holds text from outside, which may have led the model to this call.</span></p>` : null}
       <label class="field" for=${id}><span class="label">Arguments</span></label>

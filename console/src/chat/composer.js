@@ -2,7 +2,6 @@
 import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import { signal } from "@preact/signals";
 import { get } from "../api.js";
-import { visible } from "../markdown.js";
 import { may, models, status, store, stored } from "../state.js";
 import { Button, Dialog, ErrorNote, Field, html, Icon, notify, Spinner, Switch, useLoad } from "../ui.js";
 
@@ -161,7 +160,7 @@ function ToolPicker({ chosen }) {
   return html`<fieldset class="picker"><legend class="hint">${chosen ? `${picked.size} of ${all.length} tools` : `All ${all.length} tools, and those that are added later`}</legend>
     <div class="row"><input type="search" class="grow" aria-label="Search tools" placeholder="Search tools" value=${search} onInput=${(event) => setSearch(event.currentTarget.value)} />
       <${Button} onClick=${() => change({ chosen: null })}>All<//><${Button} onClick=${() => change({ chosen: [] })}>None<//></div>
-    <ul>${found.slice(0, 200).map((tool) => html`<li key=${tool.name}><label class="check"><input type="checkbox" checked=${picked.has(tool.name)} onChange=${() => toggle(tool.name)} /><span class="grow"><b>${tool.displayName ?? tool.name}</b> <span class="hint">${visible((tool.userDescription ?? tool.description).slice(0, 140))}</span></span></label></li>`)}</ul>
+    <ul>${found.slice(0, 200).map((tool) => html`<li key=${tool.name}><label class="check"><input type="checkbox" checked=${picked.has(tool.name)} onChange=${() => toggle(tool.name)} /><span class="grow"><b>${tool.displayName ?? tool.name}</b> <span class="hint">${(tool.userDescription ?? tool.description).slice(0, 140)}</span></span></label></li>`)}</ul>
     ${found.length > 200 ? html`<p class="hint">${found.length - 200} more: search for them.</p>` : null}
   </fieldset>`;
 }

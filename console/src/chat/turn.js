@@ -2,12 +2,15 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { answerText, blocks, isRunning, reasoningOf, textOf } from "../answer.js";
 import { get } from "../api.js";
-import { isEmbeddedImage, renderBlocks, visible } from "../markdown.js";
+import { pending } from "../approvals.js";
+import { sameJson } from "../json.js";
+import { isEmbeddedImage } from "../markdown.js";
 import { href, may } from "../state.js";
-import { Button, Copy, duration, ErrorNote, html, Icon, money, number, sameJson, Spinner, useInterval } from "../ui.js";
+import { Button, Copy, duration, ErrorNote, html, Icon, money, number, Spinner, useInterval } from "../ui.js";
 import { ApprovalCard, DecidedCard, RequestCard, ToolCard } from "./cards.js";
 
-const LOOK_EVERY = 800;
+/** The list of what waits is live, but has the first hundred only, and not those that another run asked about. */
+const LOOK_EVERY = 4000;
 
 export function TurnView({ turn, conversation, onAskAgain }) {
   return html`<div class="turn"><${Question} turn=${turn} onAskAgain=${onAskAgain} /><${Answer} turn=${turn} conversation=${conversation} onAskAgain=${onAskAgain} /></div>`;
@@ -18,7 +21,7 @@ function Question({ turn, onAskAgain }) {
   if (editing) return html`<${EditQuestion} turn=${turn} onCancel=${() => setEditing(false)} onAskAgain=${onAskAgain} />`;
   return html`<article class="message user" aria-label="You">
     ${turn.images.length ? html`<div class="images">${turn.images.map((url, at) => html`<img src=${url} alt=${`Attached image ${at + 1}`} />`)}</div>` : null}
-    ${turn.text ? html`<div class="bubble" dir="auto">${visible(turn.text)}</div>` : null}
+    ${turn.text ? html`<div class="bubble" dir="auto">${turn.text}</div>` : null}
     <div class="message-foot"><${Button} kind="ghost" icon="edit" label="Edit message" onClick=${() => setEditing(true)} /><${Copy} text=${turn.text} label="Copy message" /></div>
   </article>`;
 }
@@ -53,7 +56,7 @@ function Answer({ turn, conversation, onAskAgain }) {
     <${Waiting} turn=${turn} changes=${changes} running=${running} />
     ${answer.status === "cancelled" ? html`<p class="soft stopped">Stopped.</p>` : null}
     ${answer.error ? html`<${ErrorNote} error=${answer.error} onRetry=${answer.status === "failed" ? () => onAskAgain(turn, turn.text) : null} />` : null}
-    ${answer.warnings?.map((warning) => html`<p class="note warn"><${Icon} name="warning" /><span>${visible(warning)}</span></p>`)}
+    ${answer.warnings?.map((warning) => html`<p class="note warn"><${Icon} name="warning" /><span>${warning}</span></p>`)}
     ${running ? null : html`<${AnswerFoot} turn=${turn} changes=${changes} onAskAgain=${onAskAgain} />`}
   </article>`;
 }
@@ -64,10 +67,10 @@ function Item({ item, changes, running, turn, conversation }) {
       const text = textOf(item);
       const read = blocks(item.id, text);
       if (read.text.length < text.length) turn.touch();
-      return text ? html`<div class="markdown">${renderBlocks(read)}</div>` : null;
+      return text ? html`<div class="markdown">${read.render()}</div>` : null;
     }
     case "reasoning":
-      return html`<${Reasoning} item=${item} changes=${changes} running=${running && item === turn.answer.items.at(-1)} />`;
+      return html`<${Reasoning} item=${item} changes=${changes} running=${running && item === turn.answer.items.at(-1)} turn=${turn} />`;
     case "mcp_call":
       return item.status === "incomplete" && !item.arguments ? null : html`<${ToolCard} item=${item} changes=${changes} running=${running} />`;
     case "mcp_approval_request":
@@ -85,12 +88,14 @@ function Item({ item, changes, running, turn, conversation }) {
   }
 }
 
-function Reasoning({ item, running }) {
+function Reasoning({ item, running, turn }) {
   const [open, setOpen] = useState(false);
   const text = reasoningOf(item);
   if (!text && !running) return null;
+  const read = open ? blocks(`${item.id}/reasoning`, text) : null;
+  if (read && read.text.length < text.length) turn.touch();
   return html`<div class="reasoning"><button type="button" class="fold" aria-expanded=${String(open)} onClick=${() => setOpen(!open)}><${Icon} name="chevron" />${running ? "Thinking" : "Thought"}${running ? html`<${Spinner} label="Thinking" />` : null}</button>
-    ${open ? html`<div class="markdown">${renderBlocks(blocks(`${item.id}/reasoning`, text))}</div>` : null}</div>`;
+    ${open ? html`<div class="markdown">${read.render()}</div>` : null}</div>`;
 }
 
 /** What the answer waits for, while nothing of it moves. */
@@ -116,7 +121,7 @@ function RunApprovals({ turn }) {
   useInterval(look, LOOK_EVERY);
   useEffect(() => {
     look();
-  }, []);
+  }, [pending.value, turn.answer.id]);
   const onAnswer = (approval) => (decision) => {
     const known = new Set(turn.answer.items.map((item) => item.id));
     setAsked((before) => before.filter((one) => one !== approval));

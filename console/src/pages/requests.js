@@ -138,7 +138,7 @@ function RequestFacts({ request: one }) {
     ["Time", html`<${Time} at=${one.created} /> <span class="soft">${new Date(one.created * 1000).toLocaleString()}</span>`],
     ["Id", html`<span class="mono">${one.id}</span>`],
     ["Key", one.key],
-    ["Model", html`<span class="mono">${one.model}</span>`],
+    ["Model", one.model && html`<span class="mono">${one.model}</span>`],
     ["Upstream", one.upstream && `${one.upstream}${one.upstream_dialect ? ` · ${NAMES[one.upstream_dialect] ?? one.upstream_dialect}` : ""}`],
     ["Client API", NAMES[one.dialect] ?? one.dialect],
     ["Streamed", one.stream ? "yes" : "no"],

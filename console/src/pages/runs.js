@@ -1,7 +1,7 @@
 // Runs: what models did with the server's tools, step by step; a drawing of the time, forking and cancelling.
 import { useEffect, useState } from "preact/hooks";
 import { events, get, post } from "../api.js";
-import { go, href, may, models } from "../state.js";
+import { caller, go, href, may, models } from "../state.js";
 import { Badge, Button, Copy, Dialog, Empty, ErrorNote, Field, Icon, PageHead, Spinner, Time, compact, duration, html, money, notify, number, useInterval, useLoad } from "../ui.js";
 import { changeQuery, clearQuery, Facts, Filter, KeyFilter, RANGE_CHOICES, shortId, sinceOf, State, usePages } from "./parts.js";
 import { Timeline, numbered } from "./timeline.js";
@@ -64,6 +64,13 @@ function summary(run) {
   return said.join(" · ");
 }
 
+/** Why a run cannot be forked. */
+function noFork(run) {
+  if (run.state === "queued") return "It can be forked as soon as it has started.";
+  if (run.key !== caller.value.name) return `Only its own key, ${run.key}, can fork it.`;
+  return "It cannot be forked: what it was asked and what it wrote is not stored. Chat Completions, Messages and Ollama store no contents, and neither does a response with store: false. To fork runs of a program, let it use the Responses API.";
+}
+
 // ---- one run
 
 /** Follow a run: each event has the whole of it, until it has ended. */
@@ -110,10 +117,11 @@ function Run({ id }) {
   };
   const actions = html`
     ${run.can_cancel ? html`<${Button} kind="danger" icon="stop" busy=${busy} onClick=${cancel}>Cancel<//>` : null}
-    ${run.can_fork ? html`<${Button} icon="runs" onClick=${() => setForking(true)}>Fork<//>` : null}
+    <${Button} icon="runs" disabled=${!run.can_fork} aria-describedby=${run.can_fork ? null : "no-fork"} onClick=${() => setForking(true)}>Fork<//>
     <${Copy} text=${() => location.href} label="Copy link">Link<//>`;
   return html`${back}
     <${PageHead} title=${run.model} actions=${actions}><${State} state=${run.state} /> ${summary(run)}<//>
+    ${run.can_fork ? null : html`<p class="hint no-fork" id="no-fork">${noFork(run)}</p>`}
     <${ErrorNote} error=${error} onRetry=${reload} />
     ${run.error ? html`<div class="note danger" role="note"><${Icon} name="warning" /><p>${run.error}</p></div>` : null}
     ${run.state === "waiting" ? html`<div class="note warn" role="note"><${Icon} name="clock" /><p>It waits for a person. <a href=${href("approvals")}>Answer in Approvals</a></p></div>` : null}
@@ -129,7 +137,6 @@ function Run({ id }) {
       ["Response", run.response && html`<span class="mono">${run.response}</span>`],
       ["Forked from", run.forked_from && html`<a href=${href("runs", run.forked_from.run)}>${shortId(run.forked_from.run)}</a>${run.forked_from.step ? ` after step ${run.forked_from.step}` : " from the start"}`],
     ]} />
-    ${!run.can_fork && !live ? html`<p class="hint">This run cannot be forked: its contents were not stored.</p>` : null}
     ${forking ? html`<${Fork} run=${run} onClose=${() => setForking(false)} />` : null}`;
 }
 

@@ -1,7 +1,7 @@
 // How a program connects to this server, and how far the local model is.
 import { get, root } from "../api.js";
 import { usesTools } from "../chat/composer.js";
-import { Code } from "../markdown.js";
+import { Code } from "../code.js";
 import { href, may, models, status } from "../state.js";
 import { Badge, Button, Copy, html, Icon, Logo, PageHead, Tabs, useInterval } from "../ui.js";
 

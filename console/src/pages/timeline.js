@@ -1,8 +1,9 @@
 // The drawing of a run: a row for each step and each call, a bar from its start to its end, so that what ran side by side
 // stands side by side. Each row opens to what was asked and answered.
 import { useState } from "preact/hooks";
+import { pretty } from "../json.js";
 import { href } from "../state.js";
-import { Badge, Copy, Icon, duration, html, number, pretty } from "../ui.js";
+import { Badge, Copy, Icon, duration, html, number } from "../ui.js";
 import { State } from "./parts.js";
 
 const TICKS = 5;

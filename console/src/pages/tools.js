@@ -1,9 +1,13 @@
 // Tools: what the server offers to models, where it comes from, what it takes, and a form that runs it through /mcp.
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { ApiError, events, get, post } from "../api.js";
+import { answerApproval, pending } from "../approvals.js";
+import { Code } from "../code.js";
+import { pretty } from "../json.js";
+import { isEmbeddedImage } from "../markdown.js";
 import { go, href, may } from "../state.js";
 import { SchemaFields, SchemaTable, decodeForm, encodeForm } from "../schema.js";
-import { Badge, Button, Copy, Empty, ErrorNote, Icon, PageHead, Spinner, duration, html, notify, pretty, useInterval, useLoad } from "../ui.js";
+import { Badge, Button, Copy, Empty, ErrorNote, Icon, PageHead, Spinner, duration, html, notify, useInterval, useLoad } from "../ui.js";
 import { changeQuery, Facts, Filter, Pane, SearchField } from "./parts.js";
 
 const SHOWN = 300;
@@ -106,7 +110,7 @@ function ToolDetail({ tool, onClose }) {
     <h3>Parameters</h3>
     <${SchemaTable} schema=${tool.inputSchema ?? {}} label=${`Parameters of ${tool.name}`} />
     ${tool.outputSchema ? html`<h3>Output</h3><${SchemaTable} schema=${tool.outputSchema} label=${`Output of ${tool.name}`} />` : null}
-    <details><summary>JSON Schema</summary><pre class="block" tabindex="0">${pretty(tool.inputSchema)}</pre></details>
+    <details><summary>JSON Schema</summary><${Code} text=${pretty(tool.inputSchema)} language="json" label="Copy schema" /></details>
     <${TryIt} tool=${tool} />
   <//>`;
 }
@@ -204,25 +208,24 @@ function Outcome({ tool, outcome }) {
       ${progress ? html`<span>${progress.message ?? ""} ${progress.total ? html`<progress value=${progress.progress} max=${progress.total} aria-label="Progress"></progress>` : null}</span>` : null}</p>
     ${state === "running" ? html`<${WaitingApproval} tool=${tool} />` : null}
     ${result?.content?.map((part, index) => html`<${ResultPart} key=${index} part=${part} />`)}
-    ${result?.structuredContent ? html`<details><summary>Structured output</summary><pre class="block" tabindex="0">${pretty(result.structuredContent)}</pre></details>` : null}
+    ${result?.structuredContent ? html`<details><summary>Structured output</summary><${Code} text=${pretty(result.structuredContent)} language="json" label="Copy structured output" /></details>` : null}
   </div>`;
 }
 
 /** Text, a picture, a sound or a file of a result. */
 export function ResultPart({ part }) {
-  if (part.type === "text") return html`<div class="result"><${Copy} text=${part.text} label="Copy result" /><pre class="block" tabindex="0">${part.text}</pre></div>`;
-  if (part.type === "image" && /^image\/[\w.+-]+$/.test(part.mimeType)) return html`<img class="result-image" alt="Result of the tool" src=${`data:${part.mimeType};base64,${part.data}`} />`;
-  return html`<pre class="block" tabindex="0">${pretty(part)}</pre>`;
+  if (part.type === "text") return html`<${Code} text=${pretty(part.text)} language=${/^\s*[[{]/.test(part.text) ? "json" : ""} label="Copy result" />`;
+  const url = part.type === "image" ? `data:${part.mimeType};base64,${part.data}` : "";
+  if (isEmbeddedImage(url)) return html`<img class="result-image" alt="Result of the tool" src=${url} />`;
+  return html`<${Code} text=${pretty(part)} language="json" label="Copy result" />`;
 }
 
 /** The question that the running call waits for, with buttons that answer it. */
 function WaitingApproval({ tool }) {
-  const { data, reload } = useLoad((signal) => get("/v1/approvals", { state: "pending", tool, limit: 1 }, { signal }), [tool]);
-  useInterval(reload, 1000);
   const [error, setError] = useState(null);
-  const waiting = data?.data[0];
+  const waiting = pending.value?.find((one) => one.tool === tool);
   if (!waiting) return null;
-  const answer = (decision) => post(`/v1/approvals/${waiting.id}`, { decision }).then(reload, setError);
+  const answer = (decision) => answerApproval(waiting, { decision }).catch(setError);
   return html`<div class="note" role="group" aria-label="Approval">
     <div class="grow"><p>${waiting.question ?? waiting.title ?? "A person must approve this call."} <a href=${href("approvals")}>All approvals</a></p><${ErrorNote} error=${error} /></div>
     <${Button} kind="primary" onClick=${() => answer("approve")}>Approve<//><${Button} onClick=${() => answer("deny")}>Deny<//>

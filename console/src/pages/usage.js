@@ -1,6 +1,6 @@
 // Usage: requests, tokens, cost, errors and latency over time, by model or key, as charts and as a table.
 import { get } from "../api.js";
-import { may, models } from "../state.js";
+import { href, may, models } from "../state.js";
 import { Empty, ErrorNote, PageHead, Spinner, compact, duration, html, money, number, useInterval, useLoad } from "../ui.js";
 import { Chart } from "../chart.js";
 import { changeQuery, Filter, KeyFilter } from "./parts.js";
@@ -62,7 +62,7 @@ function Report({ data }) {
   const { by, rows, starts, size, hourly, each } = data;
   const names = ranked(rows, by);
   const totals = sum(rows);
-  if (!totals.requests && !totals.errors) return html`<${Empty} icon="usage" title="Nothing was asked in this time">Choose a longer time, or clear the filters.<//>`;
+  if (!totals.requests && !totals.errors) return html`<${Empty} icon="usage" title="Nothing was asked in this time">Choose a longer time or other filters, or <a href=${href("start")}>connect a client</a>.<//>`;
   const stack = (value) => stacked(rows, by, names, starts, value);
   const hours = Array.from({ length: Math.ceil((Date.now() / 1000 - starts[0]) / HOUR) }, (_, index) => starts[0] + index * HOUR);
   const latency = new Map(hourly.map((row) => [startOf(row), row]));
