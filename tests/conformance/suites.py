@@ -62,7 +62,8 @@ def _by_revision(case: Case) -> tuple[str, str]:
     return side, found.group(1) if found else "any revision"
 
 
-def _by_file(case: Case) -> tuple[str, str]:
+def by_file(case: Case) -> tuple[str, str]:
+    """The row that is named after the test's file."""
     return FILES.get(case.place.rpartition(".test_")[2].partition(".")[0], "other"), ""
 
 
@@ -88,7 +89,6 @@ FILES = {
     "openai_chat_quirks": "Chat streams, understood and relayed",
     "openai_chat_results": "whole Chat answers",
     "openai_responses_stream": "Responses streams",
-    "openai_responses_upstream": "Responses requests and answers",
     "openai_responses_relay": "Responses relayed",
     "anthropic_stream": "Anthropic streams",
     "anthropic_relay": "Anthropic relayed",
@@ -98,10 +98,14 @@ FILES = {
     "parser": "reading every form, whole and in pieces",
     "field_cases": "cases found in the field",
     "laws": "laws: what is written is read, however it is cut",
-    "repair": "repair of broken calls",
-    "inject": "prompts that offer the tools",
-    "prompts": "templates",
-    "docs": "the documented forms",
+    "argument_repair": "repair of broken calls",
+    "schema_types": "values by the tool's schema",
+    "documented_syntaxes": "the documented forms",
+    "rendering": "prompts from templates",
+    "system_messages": "system messages in the user's text",
+    "model": "answers that are corrected and asked for again",
+    "promoted_calls": "calls that models with tools of their own write as text",
+    "over_http": "through the HTTP edge to every client API",
     "misbehaving_models": "models that misbehave",
     "nothing_silent": "every field of the SDKs' requests arrives or is named in a warning",
     "replay": "answers sent back reach their upstream identical",
@@ -118,7 +122,7 @@ SUITES: dict[str, Suite] = {
         title="scenes of the official clients",
         about="Tool loops, streams, errors, stored responses, WebSockets, background and approvals, as agents use them.",
         paths=("tests/clients", "--ignore=tests/clients/test_langchain_standard.py"),
-        place=_by_file,
+        place=by_file,
     ),
     "openresponses": Suite(
         title="Open Responses",
@@ -172,13 +176,13 @@ SUITES: dict[str, Suite] = {
             "tests/dialects/test_ollama_relay.py",
             "tests/laws/test_one_outcome.py",
         ),
-        place=_by_file,
+        place=by_file,
     ),
     "text": Suite(
         title="text syntaxes",
         about="The forms in which models that only write text call tools.",
         paths=("tests/text_tools",),
-        place=_by_file,
+        place=by_file,
     ),
     "laws": Suite(
         title="laws of translation",
@@ -188,6 +192,6 @@ SUITES: dict[str, Suite] = {
             "tests/laws/test_misbehaving_models.py",
             "tests/laws/test_nothing_silent.py",
         ),
-        place=_by_file,
+        place=by_file,
     ),
 }

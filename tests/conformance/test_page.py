@@ -6,7 +6,7 @@ from tests.conformance import mcp_suite
 from tests.conformance.features import FEATURES
 from tests.conformance.node import ROOT
 from tests.conformance.report import PAGE, README, TITLES
-from tests.conformance.suites import SUITES
+from tests.conformance.suites import FILES, SUITES, by_file
 
 TEXT = PAGE.read_text("utf-8")
 
@@ -23,6 +23,20 @@ def test_every_suite_is_where_the_command_looks_for_it() -> None:
     assert [
         path for path in [*paths, *[mcp_suite.FOLDER / name for *_, name in mcp_suite.RUNS]] if not path.exists()
     ] == []
+
+
+def test_every_file_of_a_suite_that_is_listed_by_files_has_a_name() -> None:
+    listed = [suite for suite in SUITES.values() if suite.place is by_file]
+    ignored = {path.removeprefix("--ignore=") for suite in listed for path in suite.paths if path.startswith("-")}
+    files = {
+        file.stem.removeprefix("test_")
+        for suite in listed
+        for path in suite.paths
+        if not path.startswith("-")
+        for file in ([ROOT / path] if path.endswith(".py") else (ROOT / path).rglob("test_*.py"))
+        if str(file.relative_to(ROOT)) not in ignored
+    }
+    assert files == FILES.keys()
 
 
 def test_page_and_readme_have_the_totals_of_every_suite() -> None:
