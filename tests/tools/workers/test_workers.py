@@ -109,12 +109,13 @@ def give(what: str) -> object:
         return "quiet"
 
 @tool
-def forge(size: int) -> None:
+def forge(size: int, filler: str = "x", most: int = 1000) -> None:
     """Write into the pipe behind the protocol's back."""
+    body = (filler * most).encode()[:min(size, most)]
     for fd in range(3, 64):
         try:
             if os.fstat(fd).st_mode & 0o170000 == 0o010000:
-                os.write(fd, size.to_bytes(4, "big") + b"x" * min(size, 1000))
+                os.write(fd, size.to_bytes(4, "big") + body)
         except OSError:
             pass
     time.sleep(1000)
@@ -376,7 +377,7 @@ async def test_long_output_is_cut_and_odd_output_fails_with_a_message(workers: W
     (long,) = (await workers.call("give", what="long")).content
     assert isinstance(long, Text)
     assert long.text.endswith("x\n[cut here: the tool returned 67,108,864 characters]")
-    assert len(long.text) < 9 << 20
+    assert len(long.text) < 5 << 20
     for what in ("cycle", "deep"):
         with pytest.raises(ToolFailure, match="nested too deeply"):
             await workers.call("give", what=what)
@@ -385,6 +386,12 @@ async def test_long_output_is_cut_and_odd_output_fails_with_a_message(workers: W
     (picture,) = (await workers.call("give", what="picture")).content
     assert not isinstance(picture, Text)
     assert (picture.kind, picture.mime) == ("image", "image/png")
+
+
+async def test_a_response_of_very_many_values_is_not_decoded(workers: Workers) -> None:
+    with pytest.raises(ToolFailure, match="more than 150,000 values"):
+        await workers.call("forge", size=1_000_000, filler="[],", most=1_000_000)
+    assert (await workers.call("add", a=1)).structured == 2
 
 
 async def test_what_a_tool_prints_goes_to_the_log_and_never_into_its_answer(workers: Workers) -> None:

@@ -13,6 +13,8 @@ from toolgate.tools.authoring.result_parts import LanguageModelDataPart, Languag
 from toolgate.tools.tool import ToolFailure, ToolOutput
 
 MAX_OUTPUT = 8 * 1024 * 1024
+MAX_TEXT = 4 * 1024 * 1024
+"""Bytes of all texts of an output: the server decodes them in one call, which takes 20 ms if all are escaped."""
 NO_OUTPUT = "Done; the tool has no output."
 _MAX_STRUCTURED = 1024 * 1024
 _MAX_MESSAGE = 2000
@@ -64,13 +66,13 @@ def _of_parts(parts: Any, limit: int) -> ToolOutput:
         raise ToolFailure("The tool returned a result whose content is not a list of parts.")
     content: list[Text | Media] = []
     structured: Any = None
-    room = limit
+    room, text_room = limit, MAX_TEXT
     for part in parts:
         match part:
             case LanguageModelTextPart(value=str() as text):
-                content.append(_text(text, room))
+                content.append(_text(text, min(room, text_room)))
             case LanguageModelDataPart(data=bytes() as data, mime_type=str() as mime):
-                content.append(_data(data, mime, room))
+                content.append(_data(data, mime, room, text_room))
                 if structured is None and mime == "application/json" and len(data) <= _MAX_STRUCTURED:
                     with suppress(msgspec.DecodeError, RecursionError):
                         structured = msgspec.json.decode(data)
@@ -79,12 +81,15 @@ def _of_parts(parts: Any, limit: int) -> ToolOutput:
                     f"The tool returned a part of type {type(part).__name__}; text and data parts are known."
                 )
         last = content[-1]
+        if isinstance(last, Text):
+            text_room = max(text_room - len(last.text.encode()), 0)
         room = max(room - len(last.text if isinstance(last, Text) else last.data or ""), 0)
     return ToolOutput(tuple(content) or (Text(NO_OUTPUT),), structured=structured)
 
 
 def _text(text: str, limit: int) -> Text:
     """Cut a text that is too long, with a note at its end."""
+    limit = min(limit, MAX_TEXT)
     kept = whole_characters(text[:limit])
     size = len(kept.encode())
     if size <= limit and len(text) <= limit:
@@ -93,9 +98,9 @@ def _text(text: str, limit: int) -> Text:
     return Text(f"{kept}\n[cut here: the tool returned {len(text):,} characters]")
 
 
-def _data(data: bytes, mime: str, limit: int) -> Text | Media:
+def _data(data: bytes, mime: str, limit: int, text_limit: int = MAX_TEXT) -> Text | Media:
     if mime.startswith("text/") or mime == "application/json":
-        return _text(data.decode("utf-8", "replace"), limit)
+        return _text(data.decode("utf-8", "replace"), min(limit, text_limit))
     if len(data) * 4 // 3 > limit:
         raise ToolFailure(f"The tool returned {len(data):,} bytes of {mime}, which is too much.")
     kind: MediaKind = "file"

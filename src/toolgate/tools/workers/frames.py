@@ -13,6 +13,7 @@ from toolgate.conversation.message import Media, MediaKind, Text
 from toolgate.tools.authoring.loading import CodeLocation
 from toolgate.tools.authoring.result_parts import ToolInvocationToken
 from toolgate.tools.tool import CallPreview, ToolOutput, ToolSpec
+from toolgate.wire.jsontext import check_structure
 from toolgate.wire.length_prefix import encode_prefixed
 
 
@@ -139,6 +140,12 @@ def decode_request(body: bytes) -> ToolWorkerSetupFrame | WorkerRequest | ToolWo
 def decode_response(body: bytes) -> WorkerResponse | ToolWorkerProgressFrame:
     """Decode a message of a worker; DecodeError or RecursionError if it is malformed."""
     return _RESPONSES.decode(body)
+
+
+def decode_large_response(body: bytes) -> WorkerResponse | ToolWorkerProgressFrame:
+    """Decode a message of a worker in a thread; InvalidRequest if it holds too many values to be decoded in one call."""
+    check_structure(body)
+    return decode_response(body)
 
 
 def encode_output(output: ToolOutput) -> ToolWorkerResultFrame:

@@ -16,9 +16,12 @@ from typing import cast
 import msgspec
 from msgspec import Struct
 
+from toolgate.conversation.errors import InvalidRequest
+from toolgate.engine.json_thread import LARGE_BODY, run_in_thread
 from toolgate.processes.child import ChildProcess
 from toolgate.tools.tool import CallProgress, ReportProgress, ToolFailure, ignore_progress
 from toolgate.tools.workers import frames
+from toolgate.wire.jsontext import MAX_VALUES
 from toolgate.wire.length_prefix import OverlongMessage, read_prefixed_async
 
 _ALWAYS_ALLOWED = ("PATH", "HOME", "LANG", "TZ")
@@ -135,11 +138,16 @@ class ToolWorker:
         while True:
             try:
                 body = await read_prefixed_async(self._responses.readexactly, frames.max_length(limit))
-                message = frames.decode_response(body)
+                if len(body) <= LARGE_BODY:
+                    message = frames.decode_response(body)
+                else:
+                    message = await run_in_thread(frames.decode_large_response, body)
             except OverlongMessage:
                 raise ToolFailure(f"The tool gave more than {limit:,} bytes of output and was ended.") from None
             except asyncio.IncompleteReadError:
                 raise ToolFailure(_exit_text(await self._process.wait(_EXIT_SECONDS))) from None
+            except InvalidRequest:
+                raise ToolFailure(f"The tool returned more than {MAX_VALUES:,} values.") from None
             except (msgspec.DecodeError, RecursionError):
                 raise ToolFailure("The tool's process wrote a malformed response and was stopped.") from None
             if not isinstance(message, frames.ToolWorkerProgressFrame):

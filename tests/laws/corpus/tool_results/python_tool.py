@@ -9,7 +9,7 @@ TEXTS = {"text": "word ", "tokens": "eyJ-", "mixed": "password=sk-abc Bearer eyJ
 async def play(gateway: Gateway, kind: str) -> None:
     if kind in TEXTS:
         text = TEXTS[kind]
-        response = await gateway.run_tool("repeat", text=text, count=6_000_000 // len(text))
+        response = await gateway.run_tool("repeat", text=text, count=8_000_000 // len(text))
     else:
         response = await gateway.run_tool("structure", kind=kind, count=500 if kind == "nested" else 200_000)
     assert response.status == 200
