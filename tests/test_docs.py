@@ -2,12 +2,23 @@
 
 import ast
 import builtins
+import inspect
+import io
 import re
 from pathlib import Path
 
 import pytest
 
 from toolgate.app.asgi_app import Toolgate
+from toolgate.cli import requests, runs
+from toolgate.cli.chat.approval_dialog import ApprovalDialog
+from toolgate.cli.chat.command import chat
+from toolgate.cli.chat.conversation import ConversationClient
+from toolgate.cli.chat.slash_commands import SlashCommands
+from toolgate.cli.chat.state import ChatState
+from toolgate.cli.chat.transcript import Transcript
+from toolgate.cli.chat.turn import ChatSession
+from toolgate.cli.chat.view import AnswerView
 from toolgate.cli.keys import SCOPES
 from toolgate.config import Config, Secret, load
 from toolgate.config.reference import QUIRKS, SettingReference, renewed, settings
@@ -106,6 +117,40 @@ def test_the_index_names_every_page() -> None:
     assert [
         page.name for page in PAGE.parent.glob("*.md") if f"({page.name}" not in index and page.name != "README.md"
     ] == []
+
+
+def test_the_page_on_the_terminal_has_every_option_and_command_of_the_chat() -> None:
+    text = (PAGE.parent / "terminal.md").read_text("utf-8")
+    shared = {"--url", "--key"}  # of all commands, in the text above the table
+    options = {name for parameter in inspect.signature(chat).parameters.values() for name in option_names(parameter)}
+    assert {name for row in re.findall(r"^\| (`-.+?`) \|", text, re.M) for name in re.findall(r"--?[a-z-]+", row)} == (
+        options - shared
+    )
+    view = AnswerView(io.StringIO(), io.StringIO())
+    client = ConversationClient("", None, model=None, tools=True, instructions=None, session="")
+    dialog = ApprovalDialog(client, view, None)
+    commands = SlashCommands(ChatSession(client, view, dialog, Transcript(), ChatState(Path())), [], []).commands
+    shown = dict(re.findall(r"^\| `(/\w+)(?: (.+?))?` \|", text, re.M))
+    assert {name: argument.replace("\\|", "|") for name, argument in shown.items()} == {
+        name: command.argument for name, command in commands.items()
+    }
+
+
+def option_names(parameter: inspect.Parameter) -> list[str]:
+    return [
+        name
+        for note in getattr(parameter.annotation, "__metadata__", ())
+        for name in (note.default, *(note.param_decls or ()))  # Typer keeps the first name as the default until it runs
+        if isinstance(name, str) and name.startswith("-")
+    ]
+
+
+@pytest.mark.parametrize(("command", "fields"), [("runs", runs.FIELDS), ("requests", requests.FIELDS)])
+def test_the_index_has_every_column_that_a_pipe_gets(command: str, fields: tuple[str, ...]) -> None:
+    index = (PAGE.parent / "README.md").read_text("utf-8")
+    (columns,) = re.findall(rf"^\| `toolgate {command}` \| (.+) \|$", index, re.M)
+    written = [column.replace(" in ms", "").split(" ")[0] for column in columns.split(", ")]
+    assert written == [field.split("_")[0] for field in fields]
 
 
 def test_retention_is_reported_as_it_is() -> None:

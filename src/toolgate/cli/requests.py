@@ -15,7 +15,7 @@ from toolgate.cli.times import format_milliseconds, format_moment, parse_moment
 SHORT_ID = 8
 """Characters of an id that a table shows; they are enough for `show`."""
 
-_FIELDS = (
+FIELDS = (
     *("created", "id", "key", "model", "status", "dialect", "upstream", "input_tokens", "output_tokens", "cost"),
     *("first_token_ms", "total_ms", "tools", "code", "error"),
 )
@@ -53,7 +53,7 @@ def listed(
     query = {"model": model, "status": status, "dialect": dialect, "key": owner, "q": search}
     moments = {"since": parse_moment(since), "until": parse_moment(until)}
     rows, more = list_pages(url, key, "/v1/requests", query | moments, limit)
-    print_records(rows, more, _FIELDS, _requests_table, noun="requests", as_json=as_json)
+    print_records(rows, more, FIELDS, _requests_table, noun="requests", as_json=as_json)
 
 
 @app.command()

@@ -20,7 +20,7 @@ SHORT_ID = 8
 """Characters of an id that a table shows; they are enough for the other commands."""
 
 _ENDED = ("completed", "incomplete", "failed", "cancelled", "parked")
-_FIELDS = (
+FIELDS = (
     *("created", "id", "key", "model", "state", "kind", "steps", "calls", "tools", "input_tokens", "output_tokens"),
     *("cost", "started", "ended", "error"),
 )
@@ -59,7 +59,7 @@ def listed(
         return
     moments = {"since": parse_moment(since), "until": parse_moment(until)}
     rows, more = list_pages(url, key, "/v1/runs", {"state": state, "model": model, "key": owner, **moments}, limit)
-    print_records(rows, more, _FIELDS, _runs_table, noun="runs", as_json=as_json)
+    print_records(rows, more, FIELDS, _runs_table, noun="runs", as_json=as_json)
 
 
 @app.command()

@@ -99,6 +99,62 @@ def test_words_are_shown_as_soon_as_they_are_complete() -> None:
     assert unstyled(renderer.feed("\n- it")) == " a\n• "
 
 
+@pytest.mark.parametrize(
+    ("language", "line", "styled"),
+    [
+        (
+            "python",
+            'def f(x): return \'a#b\' + "\\""  # why',
+            {"35": ["def", "return"], "32": ["'a#b'", '"\\""'], "2;3": ["# why"]},
+        ),
+        ("py", "x = url#1 if n >= 10", {"35": ["if"], "33": ["1", "10"]}),
+        ("ts", "const a = `b` // http://c /* d", {"35": ["const"], "32": ["`b`"], "2;3": ["// http://c /* d"]}),
+        ("go", 'x := a/b /* c */ + "d"', {"2;3": ["/* c */"], "32": ['"d"']}),
+        ("sql", "SELECT a FROM b -- all", {"35": ["SELECT", "FROM"], "2;3": ["-- all"]}),
+        ("rs", "fn f<'a>(x: &'a str)", {"35": ["fn"]}),
+        ("brainfuck", "+ if 1", {"36": ["+ if 1"]}),
+        ("sh", "if [ $# -gt 0 ]; then # some", {"35": ["if", "then"], "33": ["0"], "2;3": ["# some"]}),
+    ],
+)
+def test_code_is_coloured_in_the_languages_that_it_knows(
+    language: str, line: str, styled: dict[str, list[str]]
+) -> None:
+    shown = render(f"```{language}\n{line}\n```").split("\n")[1]
+    assert unstyled(shown) == line
+    found: dict[str, str] = {}
+    for code, text in re.findall(r"\x1b\[([0-9;]*)m(.*?)\x1b\[0m", shown):
+        found[code] = found.get(code, "") + text
+    assert found == {code: "".join(texts) for code, texts in styled.items()}
+
+
+def test_a_string_or_comment_of_several_lines_goes_on_and_a_quote_that_is_never_closed_ends_with_its_line() -> None:
+    lines = render('```python\n"""a\nif b"""\nx = "c\nif\n```').split("\n")
+    assert lines[2] == '\x1b[32mif b"""\x1b[0m'
+    assert lines[4] == "\x1b[35mif\x1b[0m"
+
+
+CODE = st.text(st.sampled_from(list("if \"'#/*-\\1a\n")), max_size=40)
+
+
+@given(CODE, st.sampled_from(["py", "js", "sql"]), st.lists(st.integers(0, 50), max_size=6))
+def test_where_code_is_cut_changes_neither_its_letters_nor_their_colours(code: str, name: str, cuts: list[int]) -> None:
+    source = f"```{name}\n{code}"
+    places = sorted({0, len(source), *[min(cut, len(source)) for cut in cuts]})
+    cut = render(*[source[a:b] for a, b in pairwise(places)])
+    assert letters(cut) == letters(render(source))
+
+
+def letters(text: str) -> list[tuple[str, str]]:
+    """Each character with the style in which it is shown."""
+    style, found = "", []
+    for part in re.split(r"(\x1b\[[0-9;]*m)", text):
+        if part.startswith("\x1b["):
+            style = part[2:-1].removeprefix("0")
+        else:
+            found += [(char, style) for char in part]
+    return found
+
+
 ALPHABET = st.text(st.sampled_from(list("ab *_`~[]()!|>#-+1.\\\n")), max_size=60)
 
 

@@ -8,6 +8,7 @@ meant literally. Single line ends are kept, as models mean them. The text must b
 import re
 from collections.abc import Callable
 
+from toolgate.cli.chat.code_highlight import CodeHighlighter, code_highlighter
 from toolgate.cli.chat.inline_markdown import scan_inline
 from toolgate.cli.chat.line_writer import LineWriter, StyledSpan
 from toolgate.cli.chat.markdown_table import lay_out_table
@@ -42,6 +43,8 @@ class MarkdownRenderer:
         self._in_line = False
         self._base: tuple[str, ...] = ()
         self._fence = ""
+        self._code: CodeHighlighter | None = None
+        """Styles the code of the open block, if its language is known."""
         self._table: list[str] = []
 
     def feed(self, text: str) -> str:
@@ -82,12 +85,16 @@ class MarkdownRenderer:
 
     def _continue_text(self, text: str) -> None:
         if self._fence:
-            self._lines.write(StyledSpan(text, (*self._all, "code")))
+            self._write_code(self._code.feed(text) if self._code else [StyledSpan(text, ("code",))])
         elif not self._style.colored:
             self._lines.write(StyledSpan(text, self._all))
         else:
             self._inline += text
             self._scan(final=False)
+
+    def _write_code(self, spans: list[StyledSpan]) -> None:
+        for span in spans:
+            self._lines.write(StyledSpan(span.text, (*self._all, *span.styles)))
 
     def _scan(self, *, final: bool) -> None:
         spans, self._inline = scan_inline(self._inline, final=final)
@@ -98,6 +105,8 @@ class MarkdownRenderer:
         if self._in_line:
             if self._inline:
                 self._scan(final=True)
+            if self._fence and self._code:
+                self._write_code(self._code.end_line())
             self._in_line, self._base = False, ()
             self._lines.end()
             return
@@ -113,7 +122,9 @@ class MarkdownRenderer:
             self._fence = ""
             self._lines.line([StyledSpan(line, ("dim",))], wrap=False)
         else:
-            self._lines.line([StyledSpan(line, ("code",))], wrap=False)
+            self._start_code()
+            self._continue_text(line)
+            self._end_line()
 
     def _whole_line(self, line: str) -> None:
         """Show a line that ended before its kind was known: blank, a rule, a fence, a row of a table, a lone mark."""
@@ -127,6 +138,7 @@ class MarkdownRenderer:
             self._lines.blank()
         elif fence := _FENCE.fullmatch(body.rstrip()):
             self._fence = fence[1]
+            self._code = code_highlighter(fence[2]) if self._style.colored else None
             self._lines.line([StyledSpan(line, ("dim",))], wrap=False)
         elif _RULE.fullmatch(body):
             self._lines.line([StyledSpan(self._style.symbols["rule"] * min(self._width(), 40), ("dim",))])
