@@ -75,10 +75,11 @@ async def test_a_caller_is_served_while_another_floods_all_workers(tmp_path: Pat
     async with at_work(tools=setup, keys=keys) as work:
         await soon(lambda: _listed(work, "quick", "few-key"), seconds=30)
         flood = [call("blocked", f'{{"number":{number}}}', number) for number in range(24)]
-        work.play(flood, [call("quick", "{}", 1)], "Few are done.", "Many are done.")
+        script = work.play(flood, [call("quick", "{}", 1)], "Few are done.", "Many are done.")
         flooding = asyncio.create_task(work.ask(key="many-key"))
         await soon(lambda: _began(tmp_path) == 2, seconds=30)
         assert output("openai_chat", await work.ask(key="few-key")) == "Few are done."
+        assert results(script.requests[2]) == ["quick"]
         assert _began(tmp_path) == 2  # none of the others has had its turn
         (tmp_path / "enough").touch()
         assert output("openai_chat", await flooding) == "Many are done."
