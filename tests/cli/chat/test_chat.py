@@ -54,7 +54,7 @@ def make_tools() -> FakeSource:
     return FakeSource(
         FakeTool("add", lambda given: str(given["a"] + given["b"])),
         FakeTool("log", lambda given: "\n".join([f"line {number}" for number in range(100)])),
-        FakeTool("wait", never),
+        FakeTool("wait", never, timeout=600.0),  # a busy machine may take longer than the usual ten seconds
         FakeTool("hostile", lambda given: HOSTILE),
         FakeTool("delete", lambda given: f"deleted {given['path']}", annotations=HARMFUL),
         FakeTool("send", lambda given: "sent", annotations=HARMFUL),
