@@ -398,3 +398,15 @@ async def test_content_of_an_answer_arrives_or_is_named_in_a_warning(
     if "url_citation" in json.dumps(answer) and client in ("openai_chat", "openai_responses"):
         assert content in found
         assert "annotations of" not in warned
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+async def test_calls_that_the_old_form_of_functions_has_no_place_for_are_named(place: Place, stream: bool) -> None:
+    place.answer = chunked(quirk_of("openai_chat", "no_index_two").stream)
+    functions = [{"name": name, "parameters": SCHEMA} for name in NAMES]
+    async with HttpConnection(place.url) as caller:
+        await caller.post(PATHS["openai_chat"], body("openai_chat", "openai_chat", stream, functions=functions))
+        received = await caller.response()
+    found = received.body.decode()
+    assert '"function_call":{"name":"get_weather"' in found
+    assert "several calls at once" in received.headers.get("x-toolgate-warning", "") + found

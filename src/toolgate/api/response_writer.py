@@ -10,6 +10,7 @@ from typing import Protocol, cast
 
 from msgspec import Struct
 
+from toolgate.api.untranslated_content import UntranslatedContent
 from toolgate.conversation.errors import GatewayFault, ToolgateError
 from toolgate.conversation.events import Delta, Finish, ModelResponse, PartEnd, PartStart, RunEvent
 from toolgate.conversation.fold import fold, is_empty
@@ -17,7 +18,6 @@ from toolgate.conversation.message import ToolCall, is_blank
 from toolgate.conversation.request import ModelRequest
 from toolgate.conversation.size import are_parts_larger
 from toolgate.dialects.dialect import AnswerMetadata, Dialect, ServerCodec, StreamEncoder
-from toolgate.dialects.untranslated_content import untranslated_content, untranslated_fields
 from toolgate.engine.json_thread import LARGE_BODY, run_in_thread
 from toolgate.engine.ports import Model, ModelStream, RelayableStream, RelayedStream, RelayStats
 from toolgate.engine.run_events import ArgumentDeltaMerger, run_events
@@ -233,9 +233,10 @@ async def _encoded(
     """Encode the events of a run, one chunk for each batch."""
     gather = ArgumentDeltaMerger().gather if prepared.whole_arguments else None
     empty, size = True, 0
+    lost = UntranslatedContent(prepared.request, prepared.dialect.name, late)
     async with aclosing(run_events(answer)) as batches:
         async for batch in batches:
-            added, blank = _record_batch(prepared, batch, late)
+            added, blank = _record_batch(prepared.record, batch, lost)
             size += added
             empty = empty and blank
             if empty and isinstance(end := batch[-1], Finish) and end.reason in ("stop", "tool_calls"):
@@ -253,17 +254,15 @@ def _joined(encoder: StreamEncoder, events: list[RunEvent]) -> bytes:
     return b"".join([encoder.encode(event) for event in events])
 
 
-def _record_batch(prepared: PreparedRequest, batch: list[RunEvent], late: list[str]) -> tuple[int, bool]:
+def _record_batch(record: RequestRecord, batch: list[RunEvent], lost: UntranslatedContent) -> tuple[int, bool]:
     """Add these events to the request's record; return how many characters they bring, and whether their parts are blank.
 
-    What the client's dialect cannot express of them is added to `late`. Types are compared, because `match` would ask of
+    What the client's dialect cannot express of them is added to `lost`. Types are compared, because `match` would ask of
     every delta whether it is something else first.
     """
-    record, dialect = prepared.record, prepared.dialect.name
     if record.first_event is None:
         record.note_first_event()
     size, blank = 0, True
-    lost: list[str] = []
     for event in batch:
         kind = type(event)
         if kind is Delta:
@@ -273,12 +272,10 @@ def _record_batch(prepared: PreparedRequest, batch: list[RunEvent], late: list[s
                 record.note_call(part.name)
         elif kind is PartEnd:
             blank = blank and is_blank(event.part)  # type: ignore[union-attr]  # a PartEnd
-            lost += untranslated_content((event.part,), dialect)  # type: ignore[union-attr]
+            lost.add_part(event.part)  # type: ignore[union-attr]
         elif kind is Finish:
             record.note_end(event.reason, event.usage)  # type: ignore[union-attr]  # a Finish
-            lost += untranslated_fields(event.extra, dialect)  # type: ignore[union-attr]
-    if lost:
-        late += [warning for warning in dict.fromkeys(lost) if warning not in late]
+            lost.add_end(event.extra)  # type: ignore[union-attr]
     return size, blank
 
 
@@ -310,8 +307,12 @@ async def _whole(prepared: PreparedRequest, answer: ModelStream) -> tuple[bytes,
     events: list[RunEvent] = []
     async for batch in run_events(answer):
         events += batch
-    response, dialect = fold(events), prepared.dialect.name
-    lost = untranslated_content(response.parts, dialect) + untranslated_fields(response.extra, dialect)
+    response = fold(events)
+    lost: list[str] = []
+    content = UntranslatedContent(request, prepared.dialect.name, lost)
+    for part in response.parts:
+        content.add_part(part)
+    content.add_end(response.extra)
     encode = prepared.codec.encode_response
     if are_parts_larger(response.parts, LARGE_BODY):
         return await run_in_thread(encode, response, request, metadata), response, lost

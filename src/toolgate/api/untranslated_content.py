@@ -6,7 +6,9 @@ Encoders leave out the parts and fields that only another dialect knows. Relayed
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from toolgate.conversation.message import Extra, Opaque, Part, Text
+from toolgate.conversation.message import Extra, Opaque, Part, Text, ToolCall
+from toolgate.conversation.request import ModelRequest
+from toolgate.dialects.openai_chat.requests import uses_legacy_functions
 
 _CITING = frozenset({"openai_chat", "openai_responses"})  # dialects whose clients can be given citations of web pages
 _NOT_SHOWN = frozenset({"message", "continues", "logprobs"})  # fields that belong to no text, or that are decoded
@@ -14,22 +16,36 @@ _OF_CONTENT = frozenset({"audio", "citations", "search_results", "container", "s
 """Fields of an answer as a whole that a person or a program may miss; others are the upstream's own measures."""
 
 
-def untranslated_content(parts: Iterable[Part], client: str) -> list[str]:
-    """Return warnings about content of these parts that clients of a dialect do not get."""
-    lost = [warning for part in parts for warning in _of_part(part, client)]
-    return list(dict.fromkeys(lost)) if lost else lost
+class UntranslatedContent:
+    """Adds warnings about one answer to a list: what clients of a dialect do not get of it."""
 
+    def __init__(self, request: ModelRequest, client: str, warnings: list[str]) -> None:
+        self._warnings = warnings
+        self._client = client
+        self._takes_one_call = uses_legacy_functions(request)
+        self._called = False
 
-def untranslated_fields(extra: Extra, client: str) -> list[str]:
-    """Return warnings about fields of the answer as a whole that clients of a dialect do not get."""
-    if not extra:
-        return []
-    return [
-        f"{name} of the answer has no place here"
-        for dialect, fields in extra.items()
-        for name in fields
-        if dialect != client and name in _OF_CONTENT
-    ]
+    def add_part(self, part: Part) -> None:
+        """Look at a complete part of the answer."""
+        self._add(_of_part(part, self._client))
+        if self._takes_one_call and isinstance(part, ToolCall) and part.executor == "client":
+            if self._called:
+                self._add(["the model made several calls at once: function_call has the first of them"])
+            self._called = True
+
+    def add_end(self, extra: Extra) -> None:
+        """Look at the fields of the answer as a whole."""
+        self._add(
+            [
+                f"{name} of the answer has no place here"
+                for dialect, fields in extra.items()
+                for name in fields
+                if dialect != self._client and name in _OF_CONTENT
+            ]
+        )
+
+    def _add(self, found: Iterable[str]) -> None:
+        self._warnings += [warning for warning in found if warning not in self._warnings]
 
 
 def _of_part(part: Part, client: str) -> Iterable[str]:
