@@ -72,6 +72,7 @@ def test_without_a_command_what_waits_is_listed(inbox: ApprovalServer) -> None:
 
 def test_a_terminal_of_80_columns_shows_the_question_first_ids_whole_and_how_to_answer(inbox: ApprovalServer) -> None:
     assert on_terminal(inbox) == ["Nothing waits for approval."]
+    assert on_terminal(inbox, "grants") == ["Grants: none."]
     asked = CallPreview(title="Delete a file?")
     arguments = {"path": "/a/very/long/path/that/does/not/fit/into/one/line/of/a/terminal/of/eighty/columns"}
     id = inbox.ask_from_outside(arguments=arguments, run="narrow", preparation=asked)

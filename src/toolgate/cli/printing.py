@@ -45,6 +45,9 @@ def print_table(table: TextTable) -> None:
         for row in table.cells:
             typer.echo("\t".join([" ".join(cell.split()) for cell in row]))
         return
+    if not table.cells:
+        typer.echo(f"{table.title}: none.", err=True)
+        return
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
