@@ -107,6 +107,16 @@ async def test_failures_reach_another_node_as_they_are(tmp_path: Path, code: str
         assert (there.status, there.raw) == (here.status, here.raw)
 
 
+async def test_a_frame_that_is_long_to_decode_is_not_passed_on_to_another_node(tmp_path: Path) -> None:
+    script = replies(delta({"type": "data", "mime": "x" * 9 * 2**20, "data": ""}), done())
+    async with two_nodes(tmp_path) as (near, far), editor(url(near), script=script) as window:
+        await lists(far, "gpt-4o")
+        answer = await ask(far, "openai_chat", "gpt-4o", False)
+        assert answer.status == 502
+        assert "sent a frame of more than 8 MiB" in answer.raw
+        await window.received("cancel", id=(await window.received("ask"))["id"])
+
+
 async def test_a_window_that_leaves_is_gone_on_every_node(tmp_path: Path) -> None:
     async def script(window: ScriptedEditor, asked: Frame) -> AsyncGenerator[Frame, None]:
         yield delta(*text("Once"))

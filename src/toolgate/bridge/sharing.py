@@ -27,7 +27,7 @@ from toolgate.bridge.bus_messages import (
     decode_bus_message,
     encode_bus_message,
 )
-from toolgate.bridge.exchange import EditorExchange, ExchangeTimeouts, Signal
+from toolgate.bridge.exchange import MAX_UNREAD, EditorExchange, ExchangeTimeouts, Signal
 from toolgate.bridge.frames import (
     REPLACED,
     ExchangeDoneFrame,
@@ -47,6 +47,9 @@ from toolgate.scheduling import FairSlots, QueueFull
 
 ALIVE_SECONDS = 2.0
 """How often a process says that it is alive, on a bus that does not notice by itself."""
+
+MAX_RELAYED = 2 * MAX_UNREAD
+"""Bytes of a frame that is passed on to another process, which decodes it on its loop; more could not wait there anyway."""
 
 GONE_SECONDS = 16.0
 """After how much silence a process is gone, if the bus has not noticed that it receives nothing."""
@@ -379,6 +382,10 @@ class _RelayedExchange:
         self._session.route(self._id, self)
 
     def receive_raw(self, frame: ExchangeFrame, raw: bytes) -> None:
+        if len(raw) > MAX_RELAYED:
+            self.cancel()
+            self._sharing.fail(self._member, self._id, f"sent a frame of more than {MAX_RELAYED >> 20} MiB")
+            return
         is_last = isinstance(frame, (ExchangeDoneFrame, ExchangeErrorFrame))
         self._sharing.relay(self._member, self._id, raw, is_last=is_last)
         if is_last:
