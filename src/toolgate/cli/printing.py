@@ -46,7 +46,7 @@ def print_table(table: TextTable) -> None:
             typer.echo("\t".join([" ".join(cell.split()) for cell in row]))
         return
     if not table.cells:
-        typer.echo(f"{table.title}: none.", err=True)
+        typer.echo(f"{table.title}: none.")
         return
     from rich.console import Console
     from rich.table import Table
