@@ -131,6 +131,17 @@ class RequestSettings(Struct, frozen=True):
 NO_SETTINGS = RequestSettings()
 
 
+HOSTED_SETTINGS: Mapping[str, str] = {
+    "user": "user",
+    "service_tier": "service_tier",
+    "prompt_cache_key": "cache_key",
+    "prompt_cache_retention": "cache_retention",
+    "safety_identifier": "safety_identifier",
+    "metadata": "metadata",
+}
+"""Settings for the account, the cache and the abuse checks of a hosted provider, by their fields in OpenAI's APIs."""
+
+
 class OptionalFieldGroup:
     """Two or more settings that few requests specify and an encoder treats alike, by their field in the dialect.
 

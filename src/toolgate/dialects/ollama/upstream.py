@@ -14,6 +14,7 @@ from toolgate.conversation.errors import InvalidRequest, MalformedResponse, Upst
 from toolgate.conversation.events import ModelResponse, Usage
 from toolgate.conversation.fold import fold
 from toolgate.conversation.request import (
+    HOSTED_SETTINGS,
     NO_SETTINGS,
     ModelRequest,
     OptionalFieldGroup,
@@ -52,15 +53,7 @@ _RARE_OPTIONS = OptionalFieldGroup(
     frequency_penalty="frequency_penalty",
     presence_penalty="presence_penalty",
 )
-_UNSUPPORTED = OptionalFieldGroup(
-    user="user",
-    verbosity="verbosity",
-    service_tier="service_tier",
-    prompt_cache_key="cache_key",
-    prompt_cache_retention="cache_retention",
-    safety_identifier="safety_identifier",
-    metadata="metadata",
-)
+_UNSUPPORTED = OptionalFieldGroup(**HOSTED_SETTINGS, verbosity="verbosity")
 _EFFORTS: Mapping[str, bool | str] = {
     "none": False,
     "minimal": "low",

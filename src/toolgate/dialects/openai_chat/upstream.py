@@ -15,6 +15,7 @@ from toolgate.conversation.message import (
     Text,
 )
 from toolgate.conversation.request import (
+    HOSTED_SETTINGS,
     NO_SETTINGS,
     ModelRequest,
     OptionalFieldGroup,
@@ -51,13 +52,8 @@ _RARE_SETTINGS = OptionalFieldGroup(
     seed="seed",
     frequency_penalty="frequency_penalty",
     presence_penalty="presence_penalty",
-    user="user",
+    **HOSTED_SETTINGS,
     verbosity="verbosity",
-    service_tier="service_tier",
-    prompt_cache_key="cache_key",
-    prompt_cache_retention="cache_retention",
-    safety_identifier="safety_identifier",
-    metadata="metadata",
     logprobs="logprobs",
     top_logprobs="top_logprobs",
 )

@@ -12,6 +12,7 @@ from toolgate.conversation.events import ModelResponse
 from toolgate.conversation.fold import fold
 from toolgate.conversation.message import Reasoning
 from toolgate.conversation.request import (
+    HOSTED_SETTINGS,
     NO_SETTINGS,
     ModelRequest,
     OptionalFieldGroup,
@@ -44,15 +45,7 @@ _ENCRYPTED_REASONING = "reasoning.encrypted_content"
 _NOT_COPIED = frozenset(  # fields of the client's request that are encoded separately, or that concern our own storage
     {"store", "previous_response_id", "conversation", "background", "include", "tool_choice", "text", "reasoning"}
 )
-_RARE = OptionalFieldGroup(
-    user="user",
-    service_tier="service_tier",
-    prompt_cache_key="cache_key",
-    prompt_cache_retention="cache_retention",
-    safety_identifier="safety_identifier",
-    metadata="metadata",
-    top_logprobs="top_logprobs",
-)
+_RARE = OptionalFieldGroup(**HOSTED_SETTINGS, top_logprobs="top_logprobs")
 _UNSUPPORTED = OptionalFieldGroup(top_k="top_k", stop="stop", seed="seed")
 _PENALTIES = OptionalFieldGroup(frequency_penalty="frequency_penalty", presence_penalty="presence_penalty")
 """Penalties are in the open specification but not in OpenAI's, so they are sent for clients of this dialect only."""

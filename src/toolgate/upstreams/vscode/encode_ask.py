@@ -36,7 +36,14 @@ from toolgate.conversation.message import (
     ToolCall,
     ToolResult,
 )
-from toolgate.conversation.request import ModelRequest, OptionalFieldGroup, RequestSettings, ToolChoice, ToolDef
+from toolgate.conversation.request import (
+    HOSTED_SETTINGS,
+    ModelRequest,
+    OptionalFieldGroup,
+    RequestSettings,
+    ToolChoice,
+    ToolDef,
+)
 
 _NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
 _OPTIONS = OptionalFieldGroup(
@@ -48,14 +55,9 @@ _OPTIONS = OptionalFieldGroup(
     seed="seed",
 )
 _UNSUPPORTED = OptionalFieldGroup(
+    **HOSTED_SETTINGS,
     top_k="top_k",
-    user="user",
     verbosity="verbosity",
-    service_tier="service_tier",
-    prompt_cache_key="cache_key",
-    prompt_cache_retention="cache_retention",
-    safety_identifier="safety_identifier",
-    metadata="metadata",
     logprobs="logprobs",
     top_logprobs="top_logprobs",
     thinking="thinking",
