@@ -61,15 +61,16 @@ def upstream_config() -> Config:
 
 
 def gateway_config(upstream_url: str, **changes: Any) -> Config:
-    """A gateway with one model for each dialect that its upstream may speak."""
+    """A gateway with one model for each dialect that its upstream may speak; `upstreams` and `models` add to these."""
     bases = dict.fromkeys(UPSTREAMS, f"{upstream_url}/v1") | {"ollama": upstream_url}
+    upstreams = {name: UpstreamConfig(name=name, dialect=name, base_url=base) for name, base in bases.items()}  # type: ignore[arg-type]
+    models = [
+        ModelConfig(name=name, targets=(TargetConfig(upstream=name, model="played"),), retries=0) for name in UPSTREAMS
+    ]
     return Config(
         server=ServerSettings(port=0),
-        upstreams={name: UpstreamConfig(name=name, dialect=name, base_url=base) for name, base in bases.items()},  # type: ignore[arg-type]
-        models=tuple(
-            ModelConfig(name=name, targets=(TargetConfig(upstream=name, model="played"),), retries=0)
-            for name in UPSTREAMS
-        ),
+        upstreams={**upstreams, **changes.pop("upstreams", {})},
+        models=(*models, *changes.pop("models", ())),
         **{"storage": MEMORY, "log": QUIET, **changes},
     )
 

@@ -10,14 +10,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from playwright.sync_api import Browser, expect, sync_playwright
 
 from tests import chromium
+from tests.editor.chat_peer import TOKEN, ScriptedPeer, listening_peer
 from tests.editor.editor import Editor, running_editor
 from tests.editor.gateways import Gateway, model_names
 from tests.editor.window import DEADLINE, Window, wait_until
 from tests.node import npm_ci, run_node
-from tests.stage import on_stage
+from tests.stage import in_a_thread, on_stage
+from toolgate.config import ModelConfig, Secret, TargetConfig, UpstreamConfig
 from toolgate.config.settings import ApprovalSettings, ToolSettings
 from toolgate.testing import FakeSource, FakeTool
 from toolgate.tools.tool import Annotations
@@ -62,11 +65,27 @@ def vsix(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def gateway() -> Iterator[Gateway]:
-    """A gateway in a thread of this process."""
+    """A gateway in a thread of this process, over four dialects, a model that only writes text, and a chat peer."""
     erase = FakeTool("erase", lambda given: f"erased {given.get('path')}", annotations=Annotations(destructive=True))
     add = FakeTool("add", lambda given: str(given["a"] + given["b"]))
-    with on_stage(FakeSource(erase, add), tools=ToolSettings(approvals=ApprovalSettings(hold_seconds=60))) as stage:
-        yield Gateway(stage, erase)
+    peer = ScriptedPeer()
+    text_only = ModelConfig(
+        name="text-only",
+        targets=(TargetConfig(upstream="openai_chat", model="played"),),
+        tools="emulated",
+        system="inject",
+        retries=0,
+    )
+    with in_a_thread(listening_peer(peer)) as url:
+        row = UpstreamConfig(name="peer", dialect="peer", base_url=url, api_key=Secret(TOKEN))
+        over_peer = replace(text_only, name="peer", targets=(TargetConfig(upstream="peer", model="bot"),))
+        with on_stage(
+            FakeSource(erase, add),
+            tools=ToolSettings(approvals=ApprovalSettings(hold_seconds=60)),
+            upstreams={"peer": row},
+            models=(text_only, over_peer),
+        ) as stage:
+            yield Gateway(stage, erase, peer)
 
 
 @pytest.fixture(scope="session")

@@ -68,7 +68,7 @@ def running_editor(home: Path, vsix: Path, browser: Browser, settings: str) -> I
     (data / "User" / "settings.json").write_text(settings)
     env = {
         **os.environ,
-        "PATH": f"{NODE.parent}{os.pathsep}{os.environ['PATH']}",
+        "PATH": os.pathsep.join([str(NODE.parent), *_folders_without("toolgate", "uvx")]),
         "HOME": str(home),
         "PROBE_FOLDER": str(home / "probes"),
     }
@@ -88,6 +88,12 @@ def running_editor(home: Path, vsix: Path, browser: Browser, settings: str) -> I
         os.killpg(server.pid, signal.SIGKILL)
         server.wait()
         log.close()
+
+
+def _folders_without(*programs: str) -> list[str]:
+    """The folders of the PATH without those that hold one of the programs: nothing is installed for a newcomer."""
+    folders = os.environ["PATH"].split(os.pathsep)
+    return [folder for folder in folders if not any((Path(folder) / program).exists() for program in programs)]
 
 
 def _address(log: Path) -> str:

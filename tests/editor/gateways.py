@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 
+from tests.editor.chat_peer import ScriptedPeer
 from tests.editor.window import wait_until
 from tests.stage import Stage
 from toolgate.testing import FakeTool
@@ -18,10 +19,11 @@ from toolgate.testing import FakeTool
 class Gateway:
     """The gateway that the window joins, its scripted upstreams, and a tool that needs approval."""
 
-    def __init__(self, stage: Stage, erase: FakeTool) -> None:
+    def __init__(self, stage: Stage, erase: FakeTool, peer: ScriptedPeer) -> None:
         self.stage = stage
         self.url = stage.url
         self.erase = erase
+        self.peer = peer
 
 
 def get(url: str) -> Any:

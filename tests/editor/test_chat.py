@@ -1,6 +1,7 @@
 """The editor's own chat in agent mode with Toolgate's models, over each kind of upstream, and with Toolgate's tools."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,27 @@ class Agent:
         return [Text("I do it."), self._call]
 
 
+class TextAgent:
+    """Plays a model that only writes text: writes one call, then says what came back."""
+
+    def __init__(self, file: Path, content: str) -> None:
+        self._made = re.compile(rf"Tool Call: create_file\(.*{re.escape(str(file))}")  # not those of earlier turns
+        parameters = {"filePath": str(file), "content": content}
+        written = [f'<parameter name="{name}">{value}</parameter>' for name, value in parameters.items()]
+        self._call = "\n".join(["I do it.", '<invoke name="create_file">', *written, "</invoke>"])
+
+    def __call__(self, request: ModelRequest) -> str:
+        assert not request.tools
+        texts = [part.text for message in request.messages for part in message.parts if isinstance(part, Text)]
+        return self.answer("\n".join(texts))
+
+    def answer(self, text: str) -> str:
+        """Answer a text that holds the tools or their results."""
+        if self._made.search(text):
+            return "It is done: as text."
+        return self._call if "create_file" in text else "A title"
+
+
 def chat(window: Window, query: str, model: str) -> Any:
     """Ask in the editor's chat and return the result of the turn."""
     window.run(_OPEN, [query, model])
@@ -71,6 +93,21 @@ def test_the_agent_edits_a_file_with_a_model_of_each_kind_of_upstream(
     assert [call["name"] for each in rounds for call in each["toolCalls"]] == ["create_file"]
     assert rounds[-1]["response"].startswith("It is done:")
     assert not any("probe" in name and name.startswith("mcp_") for name in agent.offered), agent.offered
+
+
+@pytest.mark.parametrize("model", ["text-only", "peer"])
+def test_the_agent_edits_a_file_with_a_model_that_only_writes_text(
+    window: Window, gateway: Gateway, project: Path, model: str
+) -> None:
+    file = project / f"{model}.txt"
+    agent = TextAgent(file, f"made over {model}")
+    gateway.stage.play(*[agent] * REQUESTS)
+    gateway.peer.answer = agent.answer
+    result = chat(window, f"Create {file.name}", model)
+    wait_until(lambda: file.exists() and file.read_text().strip() == f"made over {model}", window.page)
+    rounds = result["metadata"]["toolCallRounds"]
+    assert [call["name"] for each in rounds for call in each["toolCalls"]] == ["create_file"]
+    assert rounds[-1]["response"] == "It is done: as text."
 
 
 def test_the_agent_uses_the_gateways_own_tools(window: Window, gateway: Gateway) -> None:

@@ -1,8 +1,8 @@
 """A fresh editor, as a newcomer meets it: nothing is lent before the person says so, whatever a folder's settings say."""
 
 import json
-import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,11 +11,8 @@ from playwright.sync_api import Browser, expect
 
 from tests.editor.conftest import SETTINGS
 from tests.editor.editor import Editor, running_editor
-from tests.editor.gateways import Gateway, GatewayProcess, get, model_names
+from tests.editor.gateways import Gateway, GatewayProcess, answers, free_port, get, model_names
 from tests.editor.window import Window, wait_until
-
-PICTURES = "TOOLGATE_SCREENSHOTS"
-"""The environment variable with the folder into which pictures of the editor are written."""
 
 
 @pytest.fixture(scope="module")
@@ -35,13 +32,6 @@ def fresh(
     settings = json.dumps({**SETTINGS, "toolgate.url": process.url})
     with running_editor(tmp_path_factory.mktemp("fresh"), vsix, browser, settings) as editor:
         yield editor
-
-
-def take_picture(window: Window, name: str) -> None:
-    """Write a picture of the window, if the environment names a folder."""
-    if folder := os.environ.get(PICTURES):
-        window.page.wait_for_timeout(1500)  # animations
-        window.page.screenshot(path=Path(folder) / f"{name}.png")
 
 
 def lending(process: GatewayProcess) -> list[str]:
@@ -80,21 +70,22 @@ def window(fresh: Editor) -> Window:
     folder = fresh.home / "project"
     folder.mkdir()
     (folder / "notes.txt").write_text("A quiet harbour.\n")
-    return fresh.open(folder)
+    return fresh.open(folder, width=1600, height=900)
 
 
 def test_a_newcomer_follows_the_walkthrough_to_an_answer_from_curl(window: Window, process: GatewayProcess) -> None:
     window.until("return (await vscode.lm.selectChatModels({ vendor: 'scripted' })).length > 0")
-    window.command("workbench.action.closeAuxiliaryBar")
+    for part in ("AuxiliaryBar", "Sidebar"):
+        window.command(f"workbench.action.close{part}")
     window.command("toolgate.openWalkthrough")
     window.page.get_by_text("The First Five Minutes").first.wait_for()
     joined = window.page.locator(".getting-started-step", has_text="Start or join a gateway")
     expect(joined.locator(".codicon-getting-started-step-checked")).to_be_visible()
     window.page.get_by_role("button", name="Lend the editor's models", exact=False).first.click()
-    take_picture(window, "walkthrough")
+    window.take_picture("walkthrough")
     window.page.get_by_role("button", name="Lend the Editor's Models", exact=True).last.click()
     window.dialog().get_by_text("Lend the editor’s models to Toolgate?").wait_for()
-    take_picture(window, "lend")
+    window.take_picture("lend")
     assert lending(process) == []
     window.press("Lend Models")
     wait_until(lambda: "vscode/scripted/mini" in lending(process), window.page)
@@ -114,7 +105,43 @@ def test_a_newcomer_follows_the_walkthrough_to_an_answer_from_curl(window: Windo
     row = window.page.get_by_role("treeitem").filter(has_text="mini")
     expect(row.filter(has_text="1 round")).to_be_visible()
     expect(window.page.get_by_role("treeitem").filter(has_text="1 round this hour")).to_be_visible()
-    take_picture(window, "view")
+    window.take_picture("view", width=640)
+
+
+def test_a_lent_model_is_asked_in_a_terminal(window: Window) -> None:
+    window.play([{"text": "Hello from the editor."}])
+    window.command("toolgate.askInTerminal")
+    terminal = "vscode.window.terminals.find(({ name }) => name === 'Toolgate')"
+    window.until(f"return {terminal} !== undefined")
+    assert window.requests == []  # the person presses Enter
+    window.run(f"{terminal}.sendText('', true)")
+    [request] = window.until("return state.requests.length === 1 && state.requests")
+    assert request["messages"][-1]["parts"] == [{"text": "Hello"}]
+    window.take_picture("terminal")
+    window.run(f"{terminal}.dispose()")
+
+
+def test_the_server_is_started_by_uvx_after_a_question(window: Window, fresh: Editor, process: GatewayProcess) -> None:
+    """Instead of a download, this uvx runs the Toolgate of the tests."""
+    uvx, called = fresh.home / ".local" / "bin" / "uvx", fresh.home / "uvx.called"
+    uvx.parent.mkdir(parents=True)
+    program = f'{sys.executable} -c "from toolgate.cli import main; main()"'
+    uvx.write_text(f'#!/bin/sh\necho "$@" > {called}\nshift 3\nexec {program} "$@"\n')
+    uvx.chmod(0o755)
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    window.set("toolgate.url", url)
+    window.command("toolgate.startServer")
+    window.dialog().get_by_text("Start it with uvx?").wait_for()
+    window.take_picture("uvx")
+    assert not called.exists()
+    window.press("Download and Start")
+    wait_until(lambda: answers(url) and get(f"{url}/v1/bridge")["data"], window.page)
+    assert called.read_text().strip() == f"--from toolgate-server toolgate serve --host 127.0.0.1 --port {port}"
+    window.command("toolgate.stopServer")
+    wait_until(lambda: not answers(url), window.page)
+    window.set("toolgate.url", process.url)
+    wait_until(lambda: get(f"{process.url}/v1/bridge")["data"], window.page)
 
 
 def test_one_click_on_the_status_bar_stops_lending(window: Window, process: GatewayProcess) -> None:
@@ -125,7 +152,7 @@ def test_one_click_on_the_status_bar_stops_lending(window: Window, process: Gate
     curl = ["curl", "-sN", f"{process.url}/v1/chat/completions", "-H", "content-type: application/json", "-d", asked]
     with subprocess.Popen(curl, stdout=subprocess.PIPE) as running:
         expect(window.page.locator(".statusbar-item", has_text="anonymous → mini")).to_be_visible()
-        take_picture(window, "running")
+        window.take_picture("running")
         window.page.get_by_role("button", name="stop lending models and tools", exact=False).click()
         window.until("return state.requests[0].cancelled")
         assert running.stdout is not None

@@ -1,17 +1,21 @@
 """A window of the editor: a page of a browser, and the probe extension that runs code inside the editor for a test."""
 
 import json
+import os
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from playwright.sync_api import Error, Locator, Page
+from playwright.sync_api import Error, FloatRect, Locator, Page
 
 DEADLINE = 120.0
+PICTURES = "TOOLGATE_SCREENSHOTS"
+"""The environment variable with the folder into which pictures of the editor are written."""
+
 _POLL = 0.1
 
 
@@ -32,9 +36,9 @@ class Window:
         except urllib.error.HTTPError as error:
             raise AssertionError(json.load(error)["error"]) from None
 
-    def until(self, code: str, argument: object = None) -> Any:
+    def until(self, code: str, argument: object = None, *, seconds: float = DEADLINE) -> Any:
         """Run the code again and again until it returns something true."""
-        deadline = time.monotonic() + DEADLINE
+        deadline = time.monotonic() + seconds
         while True:
             if value := self.run(code, argument):
                 return value
@@ -65,6 +69,15 @@ class Window:
         """Change a setting of the person."""
         code = "await vscode.workspace.getConfiguration().update(argument[0], argument[1] ?? undefined, 1)"
         self.run(code, [name, value])
+
+    def take_picture(self, name: str, *, width: int | None = None) -> None:
+        """Write a picture of the window, or of its left part, if the environment names a folder for that."""
+        if folder := os.environ.get(PICTURES):
+            self.page.wait_for_timeout(1500)  # animations
+            size = self.page.viewport_size
+            assert size is not None
+            clip = {"x": 0, "y": 0, "width": width or size["width"], "height": size["height"]}
+            self.page.screenshot(path=Path(folder) / f"vscode-{name}.png", clip=cast(FloatRect, clip))
 
     def crash(self) -> None:
         """Kill the window's process; its extension host lives on for a while and does not know."""

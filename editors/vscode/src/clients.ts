@@ -94,6 +94,20 @@ models:
   }
 }
 
+/** A request of a lent model by curl, for a terminal whose environment has the key. */
+export function curl(baseUrl: string, model: string, key: string | undefined): ClientSetup {
+  const body = JSON.stringify({ model, messages: [{ role: 'user', content: 'Hello' }] })
+  const headers = ['content-type: application/json', ...(key === undefined ? [] : [`authorization: Bearer $${KEY_VARIABLE}`])]
+  const text = `curl ${baseUrl}/v1/chat/completions ${headers.map((header) => `-H "${header}"`).join(' ')} -d ${quote(body)}`
+  return {
+    name: 'Toolgate',
+    place: 'a terminal',
+    language: 'shellscript',
+    text: `${text}\n`,
+    terminal: { env: key === undefined ? {} : { [KEY_VARIABLE]: key }, command: text },
+  }
+}
+
 /** A stored key is not written into a text that is copied around. */
 function shownKey(key: string | undefined): string {
   return key === undefined ? UNUSED : 'YOUR_KEY'

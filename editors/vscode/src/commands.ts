@@ -6,7 +6,7 @@ import * as vscode from 'vscode'
 import type { Activity, Use } from './activity.ts'
 import type { ApprovalInbox, PendingApproval } from './approvals.ts'
 import type { Bridge } from './bridge.ts'
-import { claudeCode, type ClientSetup, codex, continueDev } from './clients.ts'
+import { claudeCode, type ClientSetup, codex, continueDev, curl } from './clients.ts'
 import type { GatewayClient } from './gateway/client.ts'
 import { delay } from './connection.ts'
 import { isLoopback, parseBaseUrl } from './gateway/address.ts'
@@ -156,6 +156,12 @@ function clientCommands({ settings, keys, client, bridge }: CommandParts): Handl
       await vscode.env.clipboard.writeText(choice.label)
       void vscode.window.setStatusBarMessage(`Copied ${choice.label}`, 3000)
     },
+    askInTerminal: async () => {
+      if (!bridge.connection.connected) throw new Error('Connect to a gateway first.')
+      const lent = bridge.models.items.find(({ access }) => access !== false)
+      if (lent === undefined) throw new Error('No model is lent yet. Run "Toolgate: Lend the Editor\'s Models".')
+      openTerminal(curl(settings.baseUrl, `vscode/${lent.vendor}/${lent.id}`, await keys.get(settings.baseUrl)))
+    },
     useInClaudeCode: async () => await useIn(claudeCode),
     useInCodex: async () => await useIn(codex),
     useInContinue: async () => await useIn(continueDev),
@@ -192,6 +198,7 @@ function menuItems(bridge: Bridge): (vscode.QuickPickItem & { command: string })
     ...(connected
       ? [
           { label: '$(link-external) Open the console', command: 'toolgate.openConsole' },
+          { label: '$(terminal) Ask a lent model in a terminal', command: 'toolgate.askInTerminal' },
           { label: '$(copy) Copy the base URL', command: 'toolgate.copyBaseUrl' },
           { label: '$(terminal) Use in Claude Code…', command: 'toolgate.useInClaudeCode' },
           { label: '$(terminal) Use in Codex…', command: 'toolgate.useInCodex' },
@@ -274,6 +281,14 @@ async function pickModel(client: GatewayClient, connected: boolean): Promise<str
   return (await vscode.window.showQuickPick(items, { title: 'Which model?' }))?.label
 }
 
+/** Open a terminal with the command of a client; the person presses Enter. */
+function openTerminal({ name, terminal }: ClientSetup): void {
+  if (terminal === undefined) return
+  const opened = vscode.window.createTerminal({ name, env: terminal.env })
+  opened.show()
+  opened.sendText(terminal.command, false)
+}
+
 async function offerSetup(setup: ClientSetup): Promise<void> {
   const run = `Open a terminal with ${setup.name}`
   const copy = 'Copy the settings'
@@ -281,11 +296,7 @@ async function offerSetup(setup: ClientSetup): Promise<void> {
   const choice = await vscode.window.showQuickPick([...(setup.terminal === undefined ? [] : [run]), copy, show], {
     title: `${setup.name}: the settings go to ${setup.place}`,
   })
-  if (choice === run && setup.terminal !== undefined) {
-    const terminal = vscode.window.createTerminal({ name: setup.name, env: setup.terminal.env })
-    terminal.show()
-    terminal.sendText(setup.terminal.command, false) // the person presses Enter
-  }
+  if (choice === run) openTerminal(setup)
   if (choice === copy) await vscode.env.clipboard.writeText(setup.text)
   if (choice === show)
     await vscode.window.showTextDocument(await vscode.workspace.openTextDocument({ language: setup.language, content: setup.text }))

@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict'
 import { readFile } from 'node:fs/promises'
 import { test } from 'node:test'
-import { claudeCode, codex, continueDev } from '../src/clients.ts'
+import { claudeCode, codex, continueDev, curl } from '../src/clients.ts'
 import { SETTING_DEFAULTS } from '../src/settings.ts'
 
 interface Manifest {
@@ -68,6 +68,8 @@ test('the settings for other clients are what these clients read', () => {
   assert.match(codex(base, model, undefined).terminal?.command ?? '', /-c 'model="vscode\/copilot\/gpt-4o"'/)
   assert.match(continueDev(base, model, undefined).text, /apiBase: http:\/\/127\.0\.0\.1:8080\/v1\n {4}apiKey: unused\n/)
   assert.match(continueDev(base, model, 'tg-secret').text, /apiKey: YOUR_KEY\n/)
+  assert.match(curl(base, model, undefined).text, /^curl http:\/\/127\.0\.0\.1:8080\/v1\/chat\/completions -H "content-type: application\/json" -d '\{/)
+  assert.match(curl(base, model, 'tg-secret').text, /Bearer \$TOOLGATE_KEY"/)
 })
 
 test('the settings for other clients name the gateway and the model, and no key', () => {
@@ -75,7 +77,7 @@ test('the settings for other clients name the gateway and the model, and no key'
   const claude = claudeCode('http://127.0.0.1:8080', model, 'tg-secret')
   assert.equal(claude.terminal?.env['ANTHROPIC_AUTH_TOKEN'], 'tg-secret')
   assert.match(codex('http://127.0.0.1:8080', model, 'tg-secret').terminal?.command ?? '', /-c 'model="it'\\''s odd"'/)
-  for (const setup of [claude, codex('http://127.0.0.1:8080', model, 'tg-secret'), continueDev('http://127.0.0.1:8080', model, 'tg-secret')]) {
+  for (const setup of [claude, codex('http://127.0.0.1:8080', model, 'tg-secret'), continueDev('http://127.0.0.1:8080', model, 'tg-secret'), curl('http://127.0.0.1:8080', model, 'tg-secret')]) {
     assert.ok(setup.text.includes('127.0.0.1:8080'), setup.name)
     assert.ok(!setup.text.includes('tg-secret'), setup.name)
     assert.ok(!(setup.terminal?.command ?? '').includes('tg-secret'), setup.name)

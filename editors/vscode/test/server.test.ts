@@ -1,11 +1,17 @@
 /** A gateway that the window starts as a child process. */
 
 import assert from 'node:assert/strict'
+import { once } from 'node:events'
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
 import { chmod, mkdtemp, realpath, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { test, type TestContext } from 'node:test'
+import { startServerSilently } from '../src/commands.ts'
 import { findProgram, LocalServer } from '../src/server.ts'
+import { Settings } from '../src/settings.ts'
+import { editor } from './fakes/vscode.ts'
 
 async function place(context: TestContext): Promise<string> {
   const folder = await realpath(await mkdtemp(join(tmpdir(), 'toolgate-')))
@@ -57,6 +63,26 @@ test('a program that does not exist is named', async (context) => {
   await assert.rejects(server.start(['/no/such/toolgate'], '1', ''), /\/no\/such\/toolgate cannot be started/)
   assert.ok(!server.running)
 })
+
+for (const [name, answers] of [['runs', true], ['does not run', false]] as const)
+  test(`a gateway that ${name} is ${answers ? 'not ' : ''}started with the editor`, async (context) => {
+    const running = createServer((_, response) => response.end())
+    running.listen(0, '127.0.0.1')
+    await once(running, 'listening')
+    const { port } = running.address() as AddressInfo
+    if (!answers) await new Promise((resolve) => running.close(resolve))
+    context.after(() => running.close())
+    editor.reset()
+    editor.userSettings = { 'toolgate.url': `http://127.0.0.1:${port}`, 'toolgate.server.command': ['toolgate'] }
+    const started: string[] = []
+    const parts = {
+      settings: new Settings(),
+      server: { start: async (_: readonly string[], at: string) => void started.push(at) },
+      bridge: { connection: { start: () => undefined } },
+    } as unknown as Parameters<typeof startServerSilently>[0]
+    await startServerSilently(parts)
+    assert.deepEqual(started, answers ? [] : [String(port)])
+  })
 
 test('programs are found on the PATH', async (context) => {
   const folder = await place(context)

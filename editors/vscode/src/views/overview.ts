@@ -117,7 +117,7 @@ export class OverviewTree implements vscode.TreeDataProvider<Row> {
 
   #lentModels(): Row {
     const { models } = this.#sources.bridge
-    return lendingRow('Models', models, (model) => ({
+    return lendingRow('Models', models, this.#sources.bridge.connection.connected, (model) => ({
       label: model.name || model.id,
       description: `vscode/${model.vendor}/${model.family}${model.access === false ? ' · denied by you' : ''}`,
       tooltip: `${model.vendor}/${model.id}: up to ${model.max_input_tokens.toLocaleString('en')} tokens of input`,
@@ -128,7 +128,7 @@ export class OverviewTree implements vscode.TreeDataProvider<Row> {
 
   #lentTools(): Row {
     const { tools } = this.#sources.bridge
-    return lendingRow('Tools', tools, (tool) => ({
+    return lendingRow('Tools', tools, this.#sources.bridge.connection.connected, (tool) => ({
       label: tool.name,
       description: tool.tags.join(', '),
       tooltip: tool.description,
@@ -167,7 +167,7 @@ interface Lender<Item> {
 }
 
 /** The row that says whether models or tools are lent, with one row below it for each. */
-function lendingRow<Item>(what: 'Models' | 'Tools', lender: Lender<Item>, rowOf: (item: Item) => Row): Row {
+function lendingRow<Item>(what: 'Models' | 'Tools', lender: Lender<Item>, connected: boolean, rowOf: (item: Item) => Row): Row {
   const kind = what.toLowerCase()
   if (!lender.enabled)
     return {
@@ -180,6 +180,7 @@ function lendingRow<Item>(what: 'Models' | 'Tools', lender: Lender<Item>, rowOf:
     }
   return {
     label: `Lending ${plural(lender.items.length, kind.slice(0, -1))}`,
+    ...(connected ? {} : { description: 'once a gateway is connected' }),
     icon: what === 'Models' ? 'broadcast' : 'tools',
     color: 'charts.green',
     context: `${kind}-on`,
