@@ -5,6 +5,7 @@ Knows headers, usage and prices; how things are counted is in `counters` and `bu
 """
 
 import math
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
@@ -19,6 +20,7 @@ from toolgate.limits import Budgets, Counters, KeyBudget, KeyLimits, RateLimitRe
 from toolgate.limits.cost_estimate import CostEstimate, estimate_cost
 from toolgate.limits.local_budgets import BudgetReservation
 from toolgate.limits.prices import cost_of
+from toolgate.limits.sliding_window import SlidingWindow
 from toolgate.telemetry.request_log import RequestRecord
 
 _NAMES = {
@@ -93,8 +95,7 @@ class RequestPermit:
         """Count what the ended request used, and release the rest; a second time does nothing."""
         if self._reservation.settled:
             return
-        tokens = usage.input + usage.output if usage else 0
-        self._counters.settle(self._reservation, max(0, tokens - self._counted_tokens))
+        self._counters.settle(self._reservation, max(0, _tokens(usage) - self._counted_tokens))
         if self._charged:
             self._budgets.note_cost(self._reservation.key, cost)
         left = max(0.0, cost - self._charged)
@@ -157,16 +158,26 @@ class AdmissionControl:
         permit = self._permits.get(request_id)
         return permit.keep_budget() if permit else None
 
-    def stop_run_at_budget(self, record: RequestRecord, charged: Callable[[], float] = lambda: 0.0) -> None:
-        """Let a run of tools that this request starts go on only while its key's budget lasts.
+    def stop_run_at_limits(self, record: RequestRecord, charged: Callable[[], float] = lambda: 0.0) -> None:
+        """Let a run of tools that this request starts go on only while its key's budget and its tokens per minute last.
 
-        `charged` returns the part of its cost that was spent already.
+        `charged` returns the part of its cost that was spent already. Of the tokens only its own are looked at.
         """
-        tally = record.tally
+        tally, window = record.tally, SlidingWindow()
+        counted = _tokens(tally.usage)
 
         def used_up() -> str | None:
+            nonlocal counted
             limits = self._limits.get(record.caller)
-            if limits is None or limits.budget is None:
+            if limits is None:
+                return None
+            now, tokens = time.monotonic_ns(), _tokens(tally.usage)
+            window.slide(now)
+            window.add(now, tokens - counted)
+            counted = tokens
+            if limits.tokens_per_minute and window.used >= limits.tokens_per_minute:
+                return "this run has used the tokens per minute of its key"
+            if limits.budget is None:
                 return None
             cost = sum([self._price_of(model or record.model).of(usage) for model, usage in tally.by_model.items()])
             spent = self._budgets.spent(record.caller, limits.budget.period) + cost - charged()
@@ -216,8 +227,7 @@ class AdmissionControl:
 
         if limits.tokens_per_minute or limits.budget:
             record.tally.listener = count
-        if limits.budget:
-            self.stop_run_at_budget(record, lambda: permit.charged)
+            self.stop_run_at_limits(record, lambda: permit.charged)
         try:
             await handler(call)
         finally:
@@ -244,6 +254,10 @@ class AdmissionControl:
             code="insufficient_quota",
             retry_after=None if renews is None else math.ceil(renews),
         )
+
+
+def _tokens(usage: Usage | None) -> int:
+    return usage.input + usage.output if usage else 0
 
 
 def _rate_limited(result: RateLimitResult, limits: KeyLimits) -> RateLimited:

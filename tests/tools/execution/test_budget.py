@@ -1,4 +1,4 @@
-"""A run of server tools ends when its key's budget is used up, however many rounds its client allows (spec: E5)."""
+"""A run of server tools ends when the budget or the tokens of its key are used up, whatever rounds are left (spec: E5)."""
 
 from pathlib import Path
 from typing import Any
@@ -56,6 +56,22 @@ async def test_a_background_response_does_so_too(tmp_path: Path) -> None:
         assert len(oracle.runs) == 4
         # Asked last: a run whose node was held up takes a step again, and has then made one request more.
         assert USED_UP in results(played.requests[-1])[-1]
+
+
+@pytest.mark.parametrize("background", [False, True], ids=["foreground", "background"])
+async def test_a_run_calls_no_more_tools_once_it_has_used_the_tokens_of_a_minute(
+    tmp_path: Path, background: bool
+) -> None:
+    """What one run used was counted for other requests, and did not end the run."""
+    oracle = Oracle(tmp_path / "runs")
+    ann = KeySettings(name="ann", key=Secret("ann-key"), scopes=("chat", "tools"), tokens_per_minute=5)
+    async with at_work(oracle, keys=(ann,)) as work:
+        played = work.play(*script())
+        more: dict[str, Any] = {"background": background, "store": True, "max_tool_rounds": 0}
+        made = await work.ask("openai_responses", stream=True, key="ann-key", **more)
+        assert b"response.completed" in made.body
+        assert len(oracle.runs) == 4
+        assert "this run has used the tokens per minute of its key" in results(played.requests[-1])[-1]
 
 
 async def test_a_run_within_its_budget_goes_on(tmp_path: Path) -> None:

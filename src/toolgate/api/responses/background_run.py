@@ -67,8 +67,8 @@ class BackgroundBudgets(Protocol):
     def keep_reservation(self, request_id: str) -> BudgetReservation | None:
         """Return what the request has reserved of its key's budget, which from now on is settled by `charge` alone."""
 
-    def stop_run_at_budget(self, record: RequestRecord) -> None:
-        """Let the run of this record call tools only while its key's budget lasts."""
+    def stop_run_at_limits(self, record: RequestRecord) -> None:
+        """Let the run of this record call tools only while its key's budget and its tokens per minute last."""
 
     def charge(self, record: RequestRecord, held: BudgetReservation | None = None, unknown: bool = False) -> None:
         """Charge what the record says was used; with `unknown` usage no less than was reserved."""
@@ -80,7 +80,7 @@ class UnlimitedBudgets:
     def keep_reservation(self, request_id: str) -> BudgetReservation | None:
         return None
 
-    def stop_run_at_budget(self, record: RequestRecord) -> None:
+    def stop_run_at_limits(self, record: RequestRecord) -> None:
         return None
 
     def charge(self, record: RequestRecord, held: BudgetReservation | None = None, unknown: bool = False) -> None:
@@ -168,11 +168,11 @@ class BackgroundRunHandler:
         release = accepted.release if accepted else await self._lock_conversation(request)
         record, recorder, flushing = request.new_record(), None, None
         CALLER.set(record.caller)
-        self._services().budgets.stop_run_at_budget(record)
         try:
             resumed = await self._resumption(attempt, request)
             timeline = await self._timeline(attempt, resumed)
             record.tally.add(resumed.history.usage)
+            self._services().budgets.stop_run_at_limits(record)
             recorder = self._live.recorders[id] = await self._recorder(attempt, request, resumed, release)
             if accepted is not None:
                 del self._live.accepted[id]
