@@ -235,7 +235,7 @@ class TestServe:
                 assert (
                     "I only repeat what you say: Hello" in json.loads(tried.stdout)["choices"][0]["message"]["content"]
                 )
-                assert f"chat --url http://127.0.0.1:{closed_port} --model echo" in server.stderr.readline()
+                assert f"chat --url http://127.0.0.1:{closed_port}\n" in server.stderr.readline()
                 assert _models(closed_port, "first-key") == ["echo"]
                 config.write_text("keys: [{name: b, key: second-key}]\nlog: {format: json}")
                 _read_until(server.stderr, '"reloaded"')
@@ -519,3 +519,4 @@ def test_the_banner_promises_the_local_model_only_if_it_can_run(
     shown = capsys.readouterr().err
     assert ("it is made ready meanwhile" in shown) is installed
     assert ("`local` cannot answer: its runtime is not installed" in shown) is not installed
+    assert ("chat --url http://127.0.0.1:8080 --model echo" in shown) is not installed

@@ -52,20 +52,23 @@ def print_banner(url: str, config: Config) -> None:
         f"  Anthropic  {url}           (v1/messages)",
         f"  Ollama     {url}           (api/chat)",
     ]
+    model = "echo" if "echo" in names else config.default_model or names[0]  # echo needs no upstream
+    choice = ""
     if config.embedded.enabled and any(config.is_local(model) for model in config.models):
+        runs_here = find_spec("xllamacpp") is not None
+        choice = "" if runs_here else f" --model {shlex.quote(model)}"
         lines.append(
             f"`local` is {config.embedded.model} on this machine, small and slow: it is made ready meanwhile."
-            if find_spec("xllamacpp")
+            if runs_here
             else "`local` cannot answer: its runtime is not installed (pip install '.[embedded]' in the clone)."
         )
-    model = "echo" if "echo" in names else config.default_model or names[0]  # echo needs no upstream
     key = ' -H "authorization: Bearer $TOOLGATE_KEY"' if config.keys else ""
     body = shlex.quote(json.dumps({"model": model, "messages": [{"role": "user", "content": "Hello"}]}))
     lines += [
         f"Open {url}/console/ in a browser.",
         "Try this next:",
         f"  curl -s {url}/v1/chat/completions{key} -H 'content-type: application/json' -d {body}",
-        f"  {'toolgate' if shutil.which('toolgate') else sys.argv[0]} chat --url {url} --model {shlex.quote(model)}",
+        f"  {'toolgate' if shutil.which('toolgate') else sys.argv[0]} chat --url {url}{choice}",
     ]
     sys.stderr.write("\n".join(lines) + "\n")
 
