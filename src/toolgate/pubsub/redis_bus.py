@@ -1,7 +1,7 @@
 """Carry messages between processes through Redis: to one member, or to all others.
 
 A message to a member is published on a channel of its own; none is stored, so that what is sent while Redis is away is lost,
-and those who wait for an answer get an error. Redis counts the receivers: a member whose channel nobody receives is gone.
+and those who wait for an answer get an error. Redis counts the receivers: a member that had one and has none is gone.
 It must not know what messages mean.
 """
 
@@ -32,6 +32,7 @@ class RedisBus:
         self._lost: Callable[[str | None], None] = lambda member: None
         self._unsent: deque[tuple[str | None, bytes]] = deque()
         self._unsent_bytes = 0
+        self._reached: set[str] = set()
         self._sender: asyncio.Task[None] | None = None
         self._receiver: asyncio.Task[None] | None = None
 
@@ -72,8 +73,19 @@ class RedisBus:
             except redis_errors():
                 self._drop()
             else:
-                if to is not None and not receivers:
-                    self._lost(to)
+                if to is not None:
+                    self._note_receivers(to, receivers)
+
+    def _note_receivers(self, member: str, receivers: int) -> None:
+        """Report a member that nobody receives for any more.
+
+        A count of none is no proof by itself: a Redis of several nodes counts those of one node.
+        """
+        if receivers:
+            self._reached.add(member)
+        elif member in self._reached:
+            self._reached.discard(member)
+            self._lost(member)
 
     def _drop(self) -> None:
         self._unsent.clear()
