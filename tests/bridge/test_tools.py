@@ -76,6 +76,7 @@ async def test_lent_tools_are_listed_with_their_tags(http: httpx.AsyncClient) ->
 @pytest.mark.parametrize("client", CLIENTS)
 @BOTH
 async def test_the_server_runs_lent_tools_for_every_client(http: httpx.AsyncClient, client: str, stream: bool) -> None:
+    """field: E40"""
     script = calls_then_answers("get_weather", {"city": "Oslo"})
     async with editor(url(http), tools=TOOLS, script=script) as window:
         answer = await ask(http, client, "gpt-4o", stream, **AUTO)

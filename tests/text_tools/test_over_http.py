@@ -95,10 +95,11 @@ def test_thinking_between_marks_is_reasoning_in_an_answer_without_tools(
     stage: tuple[str, Player], client: str, stream: bool, model: str, opened: str
 ) -> None:
     url, player = stage
-    player.scripted = ScriptedModel([f"{opened}Six times seven.</think>\n\nIt is <think>42</think>."])
+    written = f"It is <think>42</think>, <final_answer>so</final_answer>. {CALL}"
+    player.scripted = ScriptedModel([f"{opened}Six times seven.</think>\n\n{written}"])
     answer = httpx.post(f"{url}{PATHS[client]}", json=body(client, model, stream, "6*7?"), timeout=20)
     found = outcome(client, stream, HttpResponse(answer.status_code, dict(answer.headers), answer.content))
-    assert (found.reasoning, found.text) == ("Six times seven.", "It is <think>42</think>.")
+    assert (found.reasoning, found.text) == ("Six times seven.", written)
     assert player.scripted.requests[0].tools == ()
 
 

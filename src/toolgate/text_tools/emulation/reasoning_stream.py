@@ -49,7 +49,7 @@ class ReasoningStream:
         for event in batch:
             match event:
                 case PartStart(Text()):
-                    self._parser = self._options.parser((), first=self._first)
+                    self._parser = self._options.parser((), first=self._first, plain=True)
                     self._first = self._received_delta = False
                 case Delta(text) if self._parser is not None:
                     self._received_delta = True

@@ -42,12 +42,17 @@ class TextDecoderOptions:
         self._thinking = thinking
         self._calls_end_thinking = calls_end_thinking
 
-    def parser(self, tools: Sequence[ToolDef], first: bool = True, any_tool: bool = False) -> TextParser:
-        """Return a parser for an answer, or, if not `first`, for the text behind another part of it."""
+    def parser(
+        self, tools: Sequence[ToolDef], first: bool = True, any_tool: bool = False, plain: bool = False
+    ) -> TextParser:
+        """Return a parser for an answer, or, if not `first`, for the text behind another part of it.
+
+        A `plain` answer is to a request without tools: the model was not told how to mark its answer.
+        """
         return TextParser(
             self.syntax,
             tools,
-            answer=self._answer,
+            answer=None if plain else self._answer,
             thinking=self._thinking and first,
             calls_end_thinking=self._calls_end_thinking,
             any_tool=any_tool,
