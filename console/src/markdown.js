@@ -8,6 +8,8 @@ import { html } from "./ui.js";
 /** Characters of a block; one of twice that length goes on in another. A list, a table or a listing is cut between its lines. */
 const LONGEST_BLOCK = 4096;
 const LONGEST_OF_LINES = 1024;
+/** Characters of the head of a table that is repeated where the table is cut; with a longer one the rest is plain lines. */
+const LONGEST_HEAD = 300;
 const OF_LINES = new Set(["list", "table", "code"]);
 /** Closed blocks that are rendered as one: an unchanged group costs one comparison. */
 const GROUP = 32;
@@ -92,7 +94,8 @@ const longest = (blocks) => (OF_LINES.has(blocks[0]?.type) ? LONGEST_OF_LINES : 
 function reopening(block, piece) {
   const lines = (count) => `${piece.trimStart().split("\n", count).join("\n")}\n`;
   if (block?.type === "code" && block.isOpen) return lines(1);
-  return block?.type === "table" && piece.endsWith("\n") ? lines(2) : "";
+  const head = block?.type === "table" && piece.endsWith("\n") ? lines(2) : "";
+  return head.length > LONGEST_HEAD ? "" : head;
 }
 
 function renderBlock(block, links) {
@@ -101,7 +104,7 @@ function renderBlock(block, links) {
       return html`<hr />`;
     case "heading":
       // Below the page's own heading all are of one level: an answer need not begin with its highest.
-      return html`<h2 class=${`h${block.level}`} dir="auto">${inline(block.text, links)}</h2>`;
+      return html`<h2 class=${`h${block.level}`}>${inline(block.text, links)}</h2>`;
     case "code":
       return html`<${Code} text=${block.text} language=${block.language} />`;
     case "quote":
@@ -111,7 +114,7 @@ function renderBlock(block, links) {
     case "table":
       return renderTable(block, links);
     case "paragraph":
-      return html`<p dir="auto">${inline(block.text, links)}</p>`;
+      return html`<p>${inline(block.text, links)}</p>`;
     default:
       return null;
   }
@@ -119,12 +122,12 @@ function renderBlock(block, links) {
 
 function renderItem({ checked, blocks }, links) {
   const content = blocks.map((one) => renderBlock(one, links));
-  if (checked === null) return html`<li dir="auto">${content}</li>`;
-  return html`<li dir="auto" class="task"><input type="checkbox" checked=${checked} disabled aria-label=${checked ? "done" : "to do"} /> <div>${content}</div></li>`;
+  if (checked === null) return html`<li>${content}</li>`;
+  return html`<li class="task"><input type="checkbox" checked=${checked} disabled aria-label=${checked ? "done" : "to do"} /> <div>${content}</div></li>`;
 }
 
 function renderTable({ align, header, rows }, links) {
-  const cell = (text, at, tag) => html`<${tag} class=${align[at]} dir="auto">${inline(text, links)}<//>`;
+  const cell = (text, at, tag) => html`<${tag} class=${align[at]}>${inline(text, links)}<//>`;
   return html`<div class="table-scroll" role="region" aria-label="Table" tabindex="0"><table>
     <thead><tr>${header.map((text, at) => cell(text, at, "th"))}</tr></thead>
     <tbody>${rows.map((row) => html`<tr>${row.map((text, at) => cell(text, at, "td"))}</tr>`)}</tbody>
@@ -136,8 +139,14 @@ const inline = (text, links) => nodes(parseInline(text, links), 0);
 function nodes(first, depth) {
   if (depth > DEEPEST) return plainText(first);
   const found = [];
-  for (let node = first; node; node = node.next) if (node.type !== "text" || node.text) found.push(element(node, depth + 1));
-  return found;
+  let text = "";
+  for (let node = first; node; node = node.next) {
+    // Texts beside each other, such as delimiters that match nothing, are one: thousands of text nodes would be slow.
+    if (node.type === "text") text += node.text;
+    else found.push(entities(text), element(node, depth + 1)), (text = "");
+  }
+  found.push(entities(text));
+  return found.filter(Boolean);
 }
 
 function element(node, depth) {
@@ -157,7 +166,7 @@ function element(node, depth) {
     case "image":
       return image(node.href, plainText(node.first) || "image");
     default:
-      return entities(node.text);
+      return null;
   }
 }
 

@@ -47,6 +47,20 @@ def test_a_call_is_approved_with_edited_arguments(visit: WatchedPages, server: S
     assert sent(server)[-1] == "bob"
 
 
+def test_a_number_keeps_all_its_digits_and_a_hidden_character_is_seen(
+    visit: WatchedPages, server: ScriptedServer
+) -> None:
+    """spec: A2, E5"""
+    page = visit(server.page)
+    ask(page, 'call send_mail {"to": "ann\u200b\u202e", "number": 12345678901234567890}', "echo")
+    arguments = card(page).get_by_role("textbox", name="Arguments")
+    expect(arguments).to_have_value('{\n  "number": 12345678901234567890,\n  "to": "ann\\u200b\\u202e"\n}')
+    arguments.fill('{"number": 12345678901234567891, "to": "eva"}')
+    card(page).get_by_role("button", name="Approve").click()
+    expect(log(page)).to_contain_text("sent to eva")
+    assert server.tools["send_mail"].calls[-1].arguments["number"] == 12345678901234567891
+
+
 def test_a_call_is_denied_and_not_run(visit: WatchedPages, server: ScriptedServer) -> None:
     page = visit(server.page)
     ask(page, mail("eve"), "echo")
@@ -107,12 +121,16 @@ def test_the_inbox_answers_a_call_that_another_page_waits_for(visit: WatchedPage
     ask(asking, mail("fred"), "echo")
     expect(card(inbox)).to_contain_text("anonymous")
     expect(inbox.get_by_role("navigation").locator(".count")).to_have_text("1")
+    expect(inbox).to_have_title("(1) Approvals · Toolgate")
     assert accessibility_violations(inbox) == []
     card(inbox).get_by_role("button", name="Approve").click()
     expect(log(asking)).to_contain_text("sent to fred")
     expect(inbox.get_by_role("heading", name="Nothing waits for you")).to_be_visible()
     history = inbox.get_by_role("region", name="History").get_by_role("row", name="fred")
     expect(history).to_contain_text("approved")
+    id = httpx.get(f"{server.url}/v1/approvals?tool=send_mail&limit=1").json()["data"][0]["id"]
+    inbox.goto(f"{server.page}#/approvals/{id}")  # as the timeline of its run links to it
+    expect(inbox.get_by_role("region", name=f"Approval {id}")).to_contain_text('"to": "fred"')
 
 
 def test_an_approval_for_the_session_holds_for_its_conversation_until_it_is_reset(

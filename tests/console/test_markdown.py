@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from tests.node import run_node
+from tests.node import npm_ci, run_node
 
 SOURCES = Path(__file__).parents[2] / "console" / "src"
 
@@ -152,6 +152,29 @@ def test_no_text_takes_more_time_than_its_length_explains() -> None:
     """Eight times the text may take 24 times the processor time; what grows with the square takes 64 times."""
     units = [*((one, "") for one in HOSTILE), *HOSTILE_PAIRS]
     script = f"{_SHOW}\nconst UNITS = {json.dumps(units)};\n{_GROWTH}"
+    assert json.loads(run_node("--input-type=module", "-e", script, cwd=SOURCES)) == []
+
+
+_APPENDING = """
+import { MarkdownBlocks } from "./markdown.js";
+const time = (text) => { const start = process.cpuUsage(); const blocks = new MarkdownBlocks();
+  for (let at = 0; at < text.length; at += 200) { blocks.append(text.slice(at, at + 200)); blocks.render(); }
+  const { user, system } = process.cpuUsage(start); return user + system; };
+const slow = [];
+for (const unit of UNITS) {
+  const make = (size) => unit.repeat(Math.ceil(size / unit.length));
+  time(make(4000));
+  const small = Math.min(time(make(4000)), time(make(4000))), large = time(make(32_000));
+  if (large > 24 * small + 50_000) slow.push(`${unit}: ${small} and ${large} µs`);
+}
+console.log(JSON.stringify(slow));
+"""
+
+
+def test_a_piece_of_an_answer_costs_the_same_however_long_the_answer_has_become() -> None:
+    npm_ci(SOURCES.parent)
+    units = ["a\n\n", "- a\n", "word ", "|a|b|\n|-|-|\n", "```\ncode\n```\n", "> a\n", "*a* "]
+    script = f"const UNITS = {json.dumps(units)};\n{_APPENDING}"
     assert json.loads(run_node("--input-type=module", "-e", script, cwd=SOURCES)) == []
 
 

@@ -48,13 +48,22 @@ export function SearchField({ label, value, onChange }) {
   return html`<input class="search" type="search" aria-label=${label} placeholder=${label} value=${text} onInput=${type} />`;
 }
 
+let panes = 0;
+
 /** What is selected in a list: beside it on wide screens, instead of it on narrow ones. Escape closes it. */
 export function Pane({ title, label, onClose, actions, children }) {
   const element = useRef(null);
   useEffect(() => {
     const before = document.activeElement;
+    const { dataset } = document.getElementById("main");
+    panes += 1;
+    dataset.pane = "open"; // on narrow screens it hides the rest; asking for it by :has() slows every page down
     element.current.focus({ preventScroll: true });
-    return () => before?.isConnected && before.focus({ preventScroll: true });
+    return () => {
+      panes -= 1;
+      if (!panes) delete dataset.pane;
+      if (before?.isConnected) before.focus({ preventScroll: true });
+    };
   }, []);
   return html`<section class="pane" ref=${element} tabindex="-1" aria-label=${label ?? title} onKeyDown=${(event) => event.key === "Escape" && !event.defaultPrevented && onClose()}>
     <header><h2 class="grow mono">${title}</h2>${actions}<${Button} kind="ghost" icon="cross" label="Close" onClick=${onClose} /></header>
