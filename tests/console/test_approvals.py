@@ -76,6 +76,7 @@ def test_an_approved_call_is_one_card_while_the_answer_goes_on(visit: WatchedPag
     assert isinstance(steps, ReportingTool)
     steps.gate = gate
     ask(page, f"{mail('nina')}\nthen\n{call('steps')}", "echo")
+    card(page).get_by_role("textbox", name="Arguments").fill('{"to": "nora"}')
     card(page).get_by_role("button", name="Approve").click()
     expect(page.get_by_role("group", name="steps")).to_contain_text("running")
     expect(page.get_by_role("group", name="send_mail")).to_have_count(1)

@@ -72,7 +72,7 @@ function errorText(error) {
 
 const oneLine = (text) => (text ?? "").slice(0, 300).replace(/\s+/g, " ").trim();
 
-/** An approval; `onAnswer(decision)` is told after the server has taken the answer. */
+/** An approval; `onAnswer(decision, answered)` is called after the server has taken the answer. */
 export function ApprovalCard({ approval, onAnswer, withRequester = false }) {
   const [edited, setEdited] = useState(() => pretty(approval.arguments));
   const [level, setLevel] = useState("once");
@@ -83,8 +83,8 @@ export function ApprovalCard({ approval, onAnswer, withRequester = false }) {
     setBusy(decision);
     setError(null);
     try {
-      await answerApproval(approval, { decision, level, edited });
-      onAnswer?.(decision);
+      const answered = await answerApproval(approval, { decision, level, edited });
+      onAnswer?.(decision, answered);
     } catch (problem) {
       setError(problem);
       if ([404, 409, 410].includes(problem.status)) onAnswer?.(null);
@@ -117,7 +117,8 @@ export function ApprovalCard({ approval, onAnswer, withRequester = false }) {
 /** A call whose approval was answered, until the run shows it. */
 export function DecidedCard({ approval, decision }) {
   const state = decision === "deny" ? "denied" : "running";
-  return html`<${Card} name=${approval.tool} state=${state} summary=${oneLine(approval.arguments)} ><${Section} title="Arguments" text=${approval.arguments} /><//>`;
+  const text = approval.edited_arguments ?? approval.arguments;
+  return html`<${Card} name=${approval.tool} state=${state} summary=${oneLine(text)}><${Section} title="Arguments" text=${text} /><//>`;
 }
 
 /** An approval request that ended the response: this page continues the response with the answer. */

@@ -122,13 +122,13 @@ function RunApprovals({ turn }) {
   useEffect(() => {
     look();
   }, [pending.value, turn.answer.id]);
-  const onAnswer = (approval) => (decision) => {
+  const onAnswer = (approval) => (decision, answered) => {
     const known = new Set(turn.answer.items.map((item) => item.id));
     setAsked((before) => before.filter((one) => one !== approval));
-    if (decision) setDecided((before) => [...before, { approval, decision, known }]);
+    if (decision) setDecided((before) => [...before, { approval: answered ?? approval, decision, known }]);
   };
-  // The stream shows a call when its outcome is known, without the id of its approval: name and arguments tell.
-  const isShown = ({ approval, known }) => turn.answer.items.some((item) => item.type === "mcp_call" && !known.has(item.id) && item.name === approval.tool && sameJson(item.arguments, approval.arguments));
+  // The stream shows a call when it starts, without the id of its approval: name and arguments tell.
+  const isShown = ({ approval, known }) => turn.answer.items.some((item) => item.type === "mcp_call" && !known.has(item.id) && item.name === approval.tool && sameJson(item.arguments, approval.edited_arguments ?? approval.arguments));
   const done = new Set(decided.map(({ approval }) => approval.id));
   return html`${asked.filter((one) => !done.has(one.id)).map((one) => html`<${ApprovalCard} key=${one.id} approval=${one} onAnswer=${onAnswer(one)} />`)}
     ${decided.filter((one) => !isShown(one)).map(({ approval, decision }) => html`<${DecidedCard} key=${approval.id} approval=${approval} decision=${decision} />`)}`;
