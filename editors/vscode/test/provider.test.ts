@@ -88,13 +88,13 @@ async function answer(served: Served, source = new CancellationTokenSource(), re
 
 test('a list that arrives after the gateway has gone offers nothing', async (context) => {
   const { provider, access } = await serve(context, () => undefined)
-  let readKey: (key: string) => void = () => undefined
-  Object.defineProperty(access, 'key', { get: () => new Promise((resolve) => (readKey = resolve)) })
+  const readers: (() => void)[] = []
+  Object.defineProperty(access, 'key', { get: () => new Promise<void>((resolve) => readers.push(resolve)) })
   provider.available = true
+  const listed = provider.refresh()
   provider.available = false
-  readKey('late')
-  access.proven = false
-  await provider.provideLanguageModelChatInformation({ silent: false })
+  for (const read of readers) read()
+  await listed
   assert.deepEqual(provider.models, [])
 })
 
