@@ -11,7 +11,7 @@ import httpx
 import pytest
 from openai import APIStatusError
 
-from tests.clients.speakers import SPEAKERS, Messages, Responses, Speaker
+from tests.clients.api_clients import API_CLIENTS, ApiClient, Messages, Responses
 from tests.stage import UPSTREAMS, Stage, on_stage
 from toolgate.config.settings import ApprovalSettings, ToolSettings
 from toolgate.conversation.message import Text, ToolCall, ToolResult, plain_text
@@ -63,19 +63,19 @@ def bench(opened: Bench) -> Bench:
     return opened
 
 
-Speak = Callable[..., Speaker]
+Speak = Callable[..., ApiClient]
 
 
-@pytest.fixture(params=SPEAKERS)
+@pytest.fixture(params=API_CLIENTS)
 def dialect(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 @pytest.fixture(params=[False, True], ids=["whole", "streamed"])
 def speak(request: pytest.FixtureRequest, bench: Bench, dialect: str) -> Speak:
-    def speaker(own: tuple[str, ...] = (), model: str = "openai_chat", **wants: Any) -> Speaker:
+    def speaker(own: tuple[str, ...] = (), model: str = "openai_chat", **wants: Any) -> ApiClient:
         output = {"tool_execution": "auto", "use_server_tools": True, **wants}
-        return SPEAKERS[dialect](bench.stage, model, request.param, own, **output)  # type: ignore[no-any-return]
+        return API_CLIENTS[dialect](bench.stage, model, request.param, own, **output)  # type: ignore[no-any-return]
 
     return speaker
 
@@ -285,7 +285,9 @@ def test_a_turn_that_waits_too_long_settles_as_pending_and_the_same_request_goes
     """field: E21"""
     impatient.write.calls.clear()
     impatient.stage.play([Text("One moment."), WRITE], "It is written.")
-    talk = SPEAKERS[dialect](impatient.stage, "openai_chat", stream, (), tool_execution="auto", use_server_tools=True)
+    talk = API_CLIENTS[dialect](
+        impatient.stage, "openai_chat", stream, (), tool_execution="auto", use_server_tools=True
+    )
     inbox = Inbox(impatient.stage)
     turn = talk.ask("Write.")
     id = inbox.wait()["id"]
@@ -309,7 +311,9 @@ def test_a_turn_that_waits_too_long_settles_as_pending_and_the_same_request_goes
 def test_an_approval_that_expired_runs_nothing(impatient: Bench, dialect: str, stream: bool) -> None:
     impatient.write.calls.clear()
     script = impatient.stage.play([WRITE], "Then not.")
-    talk = SPEAKERS[dialect](impatient.stage, "openai_chat", stream, (), tool_execution="auto", use_server_tools=True)
+    talk = API_CLIENTS[dialect](
+        impatient.stage, "openai_chat", stream, (), tool_execution="auto", use_server_tools=True
+    )
     inbox = Inbox(impatient.stage)
     turn = talk.ask(f"Write now, {dialect} {stream}.")
     id = inbox.wait()["id"]

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from tests.api.http_client import CLIENTS, PATHS, body
-from tests.clients.speakers import SPEAKERS, Speaker
+from tests.clients.api_clients import API_CLIENTS, ApiClient
 from tests.editor.gateways import Gateway, get, model_names
 from tests.editor.window import Window, wait_until
 from toolgate.config.settings import TimeoutSettings
@@ -24,8 +24,8 @@ def said(request: pytest.FixtureRequest, gateway: Gateway) -> Any:
     """Opens a conversation with the lent model by one client, streamed or whole."""
     dialect, stream = request.param
 
-    def talk(*own: str, **wants: Any) -> Speaker:
-        speaker: Speaker = SPEAKERS[dialect](gateway.stage, MODEL, stream, own, **wants)
+    def talk(*own: str, **wants: Any) -> ApiClient:
+        speaker: ApiClient = API_CLIENTS[dialect](gateway.stage, MODEL, stream, own, **wants)
         return speaker
 
     return talk

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from tests.offspring import offspring
+from tests.child_processes import living_children
 from tests.upstreams.transport.faulty import on_both_loops
 from toolgate.processes.child import ChildProcess
 
@@ -49,7 +49,7 @@ async def test_writing_to_a_process_that_does_not_read_does_not_block() -> None:
     process.close()
     process.close()
     assert await process.wait() == -9
-    assert offspring() == []
+    assert living_children() == []
 
 
 @on_both_loops

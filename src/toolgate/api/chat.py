@@ -150,10 +150,7 @@ class ChatHandler:
         durable: DurableRunContext | None = None,
         decoded: ModelRequest | None = None,
     ) -> PreparedRequest:
-        """Decode, route and check a request body; with `durable`, for a run that survives its process.
-
-        `decoded` is what the body was decoded to when a background request was accepted, if that is still in memory.
-        """
+        """Decode, unless it is `decoded` already, route and check a body; with `durable`, for a run that outlives a crash."""
         defaults = self._tool_runs.defaults.options if self._tool_runs else None
         body, options = read_tool_options(body, call.headers, defaults)
         if type(body) is dict and body.get("model") in (None, ""):
@@ -189,8 +186,7 @@ class ChatHandler:
             )
         if request.decisions and model is route.model:
             request = replace(request, warnings=(*request.warnings, _UNUSED_DECISION))
-        events = options is not None and options.status == "events"
-        metadata = _answer_metadata(call, dialect, codec, request.model, events)
+        metadata = _answer_metadata(call, dialect, codec, request.model, options)
         return PreparedRequest(
             call.exchange,
             dialect,
@@ -241,14 +237,14 @@ class ChatHandler:
 
 
 def _answer_metadata(
-    call: ChatRequest, dialect: Dialect, codec: ServerCodec, model: str, tool_events: bool
+    call: ChatRequest, dialect: Dialect, codec: ServerCodec, model: str, options: RequestToolOptions | None
 ) -> AnswerMetadata:
     record, created = call.record, int(time.time())
     return AnswerMetadata(
         codec.reply_id(),
         created,
         model,
-        tool_events,
+        options is not None and options.status == "events",
         record.times,
         dialect.native_tools,
         record.request_id,

@@ -73,11 +73,9 @@ class ToolService:
     ) -> None:
         """`extra` are sources beside those of the configuration; `on_call_end` is called after every call.
 
-        `pubsub` notifies of approvals and tools that other processes have changed.
-        `windows` are those of editors that lend tools.
-        With an `authenticator`, the rights of callers are looked up at every call, and not only when their request arrives.
-        `timelines` show runs to people.
-        `over_stdio` means that no server takes the answers to approvals in this process.
+        `pubsub` notifies of approvals and tools that other processes have changed, `windows` lend tools of editors, and
+        `timelines` show runs. With an `authenticator`, the rights of callers are looked up at every call, and not only when
+        their request arrives. `over_stdio` means that no server takes the answers to approvals in this process.
         """
         self._telemetry = telemetry
         self._on_call_end = on_call_end
@@ -100,20 +98,9 @@ class ToolService:
             [*sources.configured(), *extra, self._registered, self._lent], self._schemas, prefixes=sources.prefixes()
         )
         self._webhook = make_webhook(config.tools, telemetry)
-        self.approvals = ApprovalService(
-            self._policies.approval_policy(0),
-            ApprovalStore(database, Approval, StandingApproval),
-            options=self._policies.approval_options,
-            on_new=self._announce,
-            definition=self._definition,
-            pubsub=self._pubsub,
-        )
+        self.approvals = self._make_approvals(ApprovalStore(database, Approval, StandingApproval))
         self._runner = ToolRunner(
-            self.approvals,
-            self._policies.result_limits,
-            lambda text: telemetry.log.redact(text),
-            self._record_call,
-            self._permits,
+            self.approvals, self._policies.result_limits, self._redact, self._record_call, self._permits
         )
         self.tool_runs = ToolRunPreparer(
             self.registry,
@@ -172,6 +159,19 @@ class ToolService:
         await self.registry.aclose()
         if self._webhook is not None:
             await self._webhook.aclose()
+
+    def _make_approvals(self, store: ApprovalStore[Approval, StandingApproval]) -> ApprovalService:
+        return ApprovalService(
+            self._policies.approval_policy(self._stored_keys),
+            store,
+            options=self._policies.approval_options,
+            on_new=self._announce,
+            definition=self._definition,
+            pubsub=self._pubsub,
+        )
+
+    def _redact(self, text: str) -> str:
+        return self._telemetry.log.redact(text)
 
     def _definition(self, name: str) -> ToolSpec | None:
         tool = self.registry.get(name)

@@ -169,7 +169,7 @@ class Listener:
     async def _cancel_requests(self) -> None:
         for task in tuple(self._state.tasks):
             task.cancel("The server is shutting down.")
-        await self._finish(self._end_seconds)
+        await self._finish(self._end_seconds)  # a cancelled request still sends its error
         for connection in self.connections():
             connection.shutdown()
         if not self._forced.is_set():

@@ -147,7 +147,7 @@ class AdmissionControl:
             exchange.extra_headers += _rate_limit_headers(result, exchange)
             if result.reservation is None:
                 raise _rate_limited(result, limits)
-        except BaseException:
+        except BaseException:  # also a cancellation: or the amount would stay reserved
             if budget is not None:
                 self._budgets.settle(budget, 0.0)
             raise
@@ -246,6 +246,7 @@ class AdmissionControl:
                 "What is left of this key's budget is reserved for running requests; try again when they are done.",
                 retry_after=1,
             )
+        # OpenAI's and Anthropic's SDKs retry a 429 unless this header forbids it.
         exchange.extra_headers.append((b"x-should-retry", b"false"))
         renews = self._budgets.renews_in(budget)
         span = {"day": "for today", "month": "for this month", "total": "altogether"}[budget.period]

@@ -109,7 +109,7 @@ class DbosExecutor:
         steps = DbosSteps(self._writers, *await _replay(id))
         work = self._work(id, steps)
 
-        async def done() -> None:
+        async def done() -> None:  # run_coroutine_threadsafe takes a coroutine, and `work` is any awaitable
             await work
 
         try:
@@ -123,7 +123,7 @@ class DbosExecutor:
             _current.remove(self)
         if self._loop is not None and self._thread is not None:
             if self._database is not None:
-                self._database.stop()
+                self._database.stop()  # first, or threads that wait for PostgreSQL would keep DBOS from ending
             await self._in_loop(_cancel_tasks)
             await asyncio.to_thread(DBOS.destroy)
             if self._database is not None:
@@ -156,7 +156,7 @@ class DbosExecutor:
             DBOS(config=config)
             DBOS.launch()
         except SQLAlchemyError as problem:
-            # Without the statement, which says nothing to a user.
+            # Without the SQL statement, which SQLAlchemy adds to the message and which does not help a user.
             why = str(problem.orig if isinstance(problem, DBAPIError) else problem).partition("\n")[0]
             raise unavailable(f"the tables of runs cannot be used: {why}") from problem
         self._database.mark_ready()

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.offspring import offspring
+from tests.child_processes import living_children
 from toolgate.mcp.client import McpSource, StdioServerConfig
 from toolgate.mcp.client.source import McpTool
 from toolgate.storage.accepted_definitions import AcceptedDefinitionStore
@@ -45,7 +45,7 @@ async def opened(source: McpSource) -> AsyncIterator[McpSource]:
         await source.aclose()
     await eventually(lambda: asyncio.all_tasks() <= tasks)
     await eventually(lambda: descriptors() <= files)  # servers in this process close their sides a little later
-    assert offspring() == []
+    assert living_children() == []
 
 
 def descriptors() -> int:

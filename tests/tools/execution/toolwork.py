@@ -17,7 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from tests.api.http_client import PATHS, HttpConnection, HttpResponse, ask, body
-from tests.offspring import offspring
+from tests.child_processes import living_children
 from tests.stage import Player, gateway_config, upstream_config
 from toolgate.api.responses.conversation_locks import ActiveConversations
 from toolgate.app.asgi_app import Toolgate
@@ -201,7 +201,7 @@ async def at_work(
             assert (await work.get("/healthz")).status == 200
             await work.rest()
     await soon(lambda: _open_files() <= files, "files are left open")
-    assert offspring() == []
+    assert living_children() == []
 
 
 def busy(before: set[asyncio.Task[Any]]) -> list[asyncio.Task[Any]]:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.offspring import offspring
+from tests.child_processes import living_children
 from toolgate.conversation.message import Media, Text
 from toolgate.tools.sources.python import PythonSource
 from toolgate.tools.tool import CallPreview, CallProgress, Invocation, Tool, ToolFailure, ToolSource
@@ -54,7 +54,7 @@ async def folder(tmp_path: Path) -> AsyncIterator[Folder]:
     yield folder
     for source in folder.opened:
         await source.aclose()
-    assert offspring() == []
+    assert living_children() == []
     assert sys.path == path
     assert not [name for name in set(sys.modules) - modules if name.startswith("_toolgate")]
 

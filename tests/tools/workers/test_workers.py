@@ -11,7 +11,7 @@ import msgspec
 import psutil
 import pytest
 
-from tests.offspring import offspring
+from tests.child_processes import living_children
 from tests.tools.execution.steps import measured_steps
 from toolgate.conversation.message import Text
 from toolgate.tools.authoring.loading import CodeLocation
@@ -196,7 +196,7 @@ async def workers(place: CodeLocation) -> AsyncIterator[Workers]:
     workers = Workers(place)
     yield workers
     await workers.pool.aclose()
-    assert offspring() == []
+    assert living_children() == []
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -255,7 +255,7 @@ async def test_a_forked_copy_of_a_worker_cannot_answer_for_it(workers: Workers) 
 async def test_a_call_that_hangs_is_killed_when_it_is_cancelled(workers: Workers, how: str) -> None:
     """fault: T1"""
     call = await workers.begin("hang", how=how)
-    pids = [child.pid for child in offspring()]
+    pids = [child.pid for child in living_children()]
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
@@ -302,7 +302,7 @@ async def test_closing_ends_running_calls_and_waiting_ones(place: CodeLocation) 
     for call in (running, waiting):
         with pytest.raises(ToolFailure):
             await call
-    assert offspring() == []
+    assert living_children() == []
 
 
 SERVER = """
@@ -338,7 +338,7 @@ async def test_no_more_processes_run_than_allowed_and_all_calls_are_answered(pla
     calls = [asyncio.create_task(workers.call("coroutine", seconds=0.02)) for _ in range(8)]
     most = 0
     while not all(call.done() for call in calls):
-        most = max(most, len(offspring()))
+        most = max(most, len(living_children()))
         await asyncio.sleep(0.005)
     assert [(await call).content for call in calls] == [(Text("slept"),)] * 8
     assert most == 2

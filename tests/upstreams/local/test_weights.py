@@ -14,10 +14,17 @@ from typer.testing import CliRunner
 
 from toolgate.cli.model_weights import app
 from toolgate.upstreams.local import hub_download, weights_from_wheels
-from toolgate.upstreams.local.download_errors import DownloadAbandoned, DownloadFailed
 from toolgate.upstreams.local.fetch import DownloadProgress, Source, WeightsUnavailable, fetch, from_hub, locate
 from toolgate.upstreams.local.weights_cache import InvalidWeights, WeightsCache, default_folder
-from toolgate.upstreams.local.weights_catalog import DEFAULT, KNOWN, HubWeights, Weights, WheelWeights
+from toolgate.upstreams.local.weights_catalog import (
+    DEFAULT,
+    KNOWN,
+    DownloadAbandoned,
+    DownloadFailed,
+    HubWeights,
+    Weights,
+    WheelWeights,
+)
 
 BYTES = b"GGUF" + bytes(range(256)) * 4000
 TINY = Weights(

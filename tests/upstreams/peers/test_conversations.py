@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from tests.text_tools.parsed import without_result_marks
-from tests.upstreams.peers.talking import emitted, history, request, staged, until, words
+from tests.upstreams.peers.peer_server import answer_text, emitted, history, request, staged, until
 from tests.upstreams.transport.faulty import on_both_loops
 from toolgate.conversation.errors import (
     InvalidRequest,
@@ -23,9 +23,9 @@ from toolgate.upstreams.peers import PeerModel
 @on_both_loops
 async def test_a_continued_history_sends_only_what_is_new() -> None:
     async with staged() as stage:
-        first = await stage.say("hello")
-        second = await stage.say("hello", first, "how are you")
-        await stage.say("hello", first, "how are you", second, "bye")
+        first = await stage.ask("hello")
+        second = await stage.ask("hello", first, "how are you")
+        await stage.ask("hello", first, "how are you", second, "bye")
         [conversation] = stage.conversations
         assert [text for speaker, text in conversation if speaker == "user"] == ["hello", "how are you", "bye"]
 
@@ -33,13 +33,13 @@ async def test_a_continued_history_sends_only_what_is_new() -> None:
 async def test_the_answer_streams_and_carries_the_usage_the_peer_reported() -> None:
     async with staged() as stage:
         events = await emitted(await stage.model.ask(request("one two")))
-        assert words(events) == "You said (1): one two"
+        assert answer_text(events) == "You said (1): one two"
         assert events[-1] == StepEnd("stop", Usage(7, 5))
 
 
 async def test_an_unknown_history_starts_a_conversation_with_the_transcript() -> None:
     async with staged() as stage:
-        await stage.say("hello", "I never said this", "what next")
+        await stage.ask("hello", "I never said this", "what next")
         [[(_, opening), _]] = stage.conversations
         assert '<turn speaker="assistant">\nI never said this\n</turn>' in opening
         assert opening.endswith("\n\nwhat next")
@@ -54,19 +54,19 @@ async def test_an_edited_history_starts_anew_and_leaves_the_old_conversation_alo
     edited: tuple[str, str | None, str],
 ) -> None:
     async with staged() as stage:
-        first = await stage.say("hello")
+        first = await stage.ask("hello")
         user, assistant, new = edited
-        await stage.say(user, first if assistant is None else assistant, new)
+        await stage.ask(user, first if assistant is None else assistant, new)
         assert len(stage.conversations) == 2
         assert stage.conversations[0] == [("user", "hello"), ("assistant", first)]
-        assert await stage.say("hello", first, "again") == "You said (2): again"
+        assert await stage.ask("hello", first, "again") == "You said (2): again"
 
 
 async def test_a_forked_history_gets_a_conversation_of_its_own() -> None:
     async with staged() as stage:
-        first = await stage.say("hello")
-        await stage.say("hello", first, "left")
-        right = await stage.say("hello", first, "right")
+        first = await stage.ask("hello")
+        await stage.ask("hello", first, "left")
+        right = await stage.ask("hello", first, "right")
         assert right.endswith("right")
         assert [len(one) for one in stage.conversations] == [4, 2]
 
@@ -75,8 +75,8 @@ async def test_a_forked_history_gets_a_conversation_of_its_own() -> None:
 async def test_two_requests_that_continue_one_prefix_at_once_never_share_a_conversation() -> None:
     """fault: M5"""
     async with staged() as stage:
-        first = await stage.say("hello")
-        await asyncio.gather(*[stage.say("hello", first, f"branch {number}") for number in range(8)])
+        first = await stage.ask("hello")
+        await asyncio.gather(*[stage.ask("hello", first, f"branch {number}") for number in range(8)])
         assert len(stage.conversations) == 8
         for conversation in stage.conversations:
             branches = [text for speaker, text in conversation if speaker == "user" and "branch" in text]
@@ -85,30 +85,30 @@ async def test_two_requests_that_continue_one_prefix_at_once_never_share_a_conve
 
 async def test_a_peer_that_has_forgotten_is_sent_everything_once_more() -> None:
     async with staged() as stage:
-        first = await stage.say("hello")
+        first = await stage.ask("hello")
         stage.echo.conversations.clear()
-        second = await stage.say("hello", first, "still there")
+        second = await stage.ask("hello", first, "still there")
         [[(_, opening), _]] = stage.conversations
         assert "<conversation_so_far>" in opening
-        assert await stage.say("hello", first, "still there", second, "good") == "You said (2): good"
+        assert await stage.ask("hello", first, "still there", second, "good") == "You said (2): good"
 
 
 async def test_a_peer_that_forgets_what_it_just_created_is_not_asked_for_ever() -> None:
     async with staged() as stage:
         with pytest.raises(MalformedResponse, match="just created"):
-            await stage.say("/error unknown_conversation")
+            await stage.ask("/error unknown_conversation")
 
 
 @on_both_loops
 async def test_a_client_that_leaves_cancels_the_answer_and_the_conversation_is_not_used_again() -> None:
     """fault: C1, U11"""
     async with staged() as stage:
-        first = await stage.say("hello")
+        first = await stage.ask("hello")
         answer = await stage.model.ask(request("hello", first, "/endless"))
         await answer.aclose()
         await until(lambda: stage.echo.open == 0)
         assert len(stage.echo.cancelled) == 1
-        await stage.say("hello", first, "again")
+        await stage.ask("hello", first, "again")
         assert len(stage.conversations) == 2
 
 
@@ -135,32 +135,32 @@ async def test_an_answer_left_in_the_middle_of_reading_is_cancelled() -> None:
 
 async def test_an_empty_answer_is_an_answer_and_the_conversation_goes_on() -> None:
     async with staged() as stage:
-        assert await stage.say("/empty") == ""
+        assert await stage.ask("/empty") == ""
         assert len(stage.conversations) == 1
-        await stage.say("/empty", "", "and now")
+        await stage.ask("/empty", "", "and now")
         assert len(stage.conversations) == 1
 
 
 async def test_a_conversation_is_continued_by_its_owner_alone() -> None:
     async with staged() as stage:
-        first = await stage.say("hello", user="ann")
-        await stage.say("hello", first, "me too", user="bob")
+        first = await stage.ask("hello", user="ann")
+        await stage.ask("hello", first, "me too", user="bob")
         assert len(stage.conversations) == 2
-        await stage.say("hello", first, "me first", user="ann")
+        await stage.ask("hello", first, "me first", user="ann")
         assert len(stage.conversations) == 2
 
 
 async def test_the_owner_may_be_anything_the_server_knows_of_a_request() -> None:
     async with staged(owner=lambda request: "one key") as stage:
-        first = await stage.say("hello", user="ann")
-        await stage.say("hello", first, "same key", user="bob")
+        first = await stage.ask("hello", user="ann")
+        await stage.ask("hello", first, "same key", user="bob")
         assert len(stage.conversations) == 1
 
 
 async def test_two_models_of_one_peer_share_the_connection_and_no_conversation() -> None:
     async with staged() as stage:
         other = PeerModel(stage.peer, "other", stage.store)
-        first = await stage.say("hello")
+        first = await stage.ask("hello")
         await emitted(await other.ask(request("hello", first, "you there")))
         assert len(stage.conversations) == 2
 
@@ -168,7 +168,7 @@ async def test_two_models_of_one_peer_share_the_connection_and_no_conversation()
 async def test_many_conversations_share_one_connection() -> None:
     async with staged() as stage:
         connection = await stage.peer.connection()
-        answers = await asyncio.gather(*[stage.say(f"number {number}") for number in range(50)])
+        answers = await asyncio.gather(*[stage.ask(f"number {number}") for number in range(50)])
         assert sorted(answers) == sorted([f"You said (1): number {number}" for number in range(50)])
         assert await stage.peer.connection() is connection
 
@@ -178,7 +178,7 @@ async def test_a_system_message_stands_in_the_first_message_and_changing_it_star
         return ModelRequest("bot", (Message("system", (Text(system),)), *history(*texts)))
 
     async with staged() as stage:
-        first = words(await emitted(await stage.model.ask(asked("Be kind.", "hello"))))
+        first = answer_text(await emitted(await stage.model.ask(asked("Be kind.", "hello"))))
         await emitted(await stage.model.ask(asked("Be kind.", "hello", first, "on")))
         await emitted(await stage.model.ask(asked("Be rude.", "hello", first, "on")))
         kind, rude = stage.conversations
@@ -207,7 +207,7 @@ async def test_a_conversation_with_results_goes_on_whatever_their_marks_were() -
     result = Message("tool", (ToolResult("c1", (Text("found"),)),))
     asked = (*history("go"), call, result)
     async with staged() as stage:
-        output = words(await emitted(await stage.model.ask(ModelRequest("bot", asked))))
+        output = answer_text(await emitted(await stage.model.ask(ModelRequest("bot", asked))))
         restarted = PeerModel(stage.peer, "bot", stage.store)
         again = (*asked, Message("assistant", (Text(output),)), *history("on"))
         await emitted(await restarted.ask(ModelRequest("bot", again)))
@@ -218,8 +218,8 @@ async def test_a_conversation_with_results_goes_on_whatever_their_marks_were() -
 async def test_an_answer_is_recognised_as_a_wrapper_replays_it() -> None:
     """A wrapper that reads calls in the text writes them in its own way; `retell` says how."""
     async with staged(replay=lambda text: text.replace("<<", "").replace(">>", "")) as stage:
-        first = await stage.say("<<hello>>")
-        await stage.say("<<hello>>", first.replace("<<", "").replace(">>", ""), "on")
+        first = await stage.ask("<<hello>>")
+        await stage.ask("<<hello>>", first.replace("<<", "").replace(">>", ""), "on")
         assert len(stage.conversations) == 1
 
 
@@ -262,8 +262,8 @@ async def test_a_storage_that_fails_costs_the_memory_and_not_the_answer() -> Non
 
     async with staged() as stage:
         model = PeerModel(stage.peer, "bot", Full())
-        first = words(await emitted(await model.ask(request("hello"))))
-        assert words(await emitted(await model.ask(request("hello", first, "on")))).endswith("on")
+        first = answer_text(await emitted(await model.ask(request("hello"))))
+        assert answer_text(await emitted(await model.ask(request("hello", first, "on")))).endswith("on")
 
 
 @pytest.mark.parametrize(
@@ -280,6 +280,6 @@ async def test_a_storage_that_fails_costs_the_memory_and_not_the_answer() -> Non
 async def test_the_peers_refusals_are_faults_of_their_kind(code: str, fault: type[Exception], status: int) -> None:
     async with staged() as stage:
         with pytest.raises(fault, match="As you wish") as raised:
-            await stage.say(f"/error {code}")
+            await stage.ask(f"/error {code}")
         assert raised.value.status == status  # type: ignore[attr-defined]  # all of ours have one
         assert stage.notes == [("box", raised.value.code)]  # type: ignore[attr-defined]

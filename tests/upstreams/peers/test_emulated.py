@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.upstreams.peers.talking import answering, emitted
+from tests.upstreams.peers.peer_server import answering, emitted
 from toolgate.conversation.events import PartEnd
 from toolgate.conversation.message import Message, Part, Text, ToolCall, ToolResult
 from toolgate.conversation.request import ModelRequest, ToolDef

@@ -11,7 +11,7 @@ import trustme
 from msgspec.structs import replace
 from websockets.asyncio.server import serve
 
-from tests.upstreams.peers.talking import QUICK, answering, emitted, request, staged, until
+from tests.upstreams.peers.peer_server import QUICK, answering, emitted, request, scripted_peer, staged, until
 from tests.upstreams.transport.faulty import client_tls, on_both_loops, server_tls
 from toolgate.conversation.errors import (
     GatewayFault,
@@ -57,7 +57,7 @@ async def test_a_peer_that_crashes_in_mid_answer_fails_every_open_answer_and_ser
         for answer in (crashing, other):
             with pytest.raises(MalformedResponse, match="broke off the connection in mid-answer"):
                 await emitted(answer)
-        assert await stage.say("hello") == "You said (1): hello"
+        assert await stage.ask("hello") == "You said (1): hello"
 
 
 async def test_a_peer_that_crashes_before_the_first_word_is_unavailable_and_not_asked_again_in_silence() -> None:
@@ -75,10 +75,10 @@ async def test_a_peer_that_crashes_before_the_first_word_is_unavailable_and_not_
 async def test_the_conversation_of_a_broken_answer_is_not_used_again() -> None:
     """fault: U5"""
     async with staged() as stage:
-        first = await stage.say("hello")
+        first = await stage.ask("hello")
         with pytest.raises(MalformedResponse):
-            await stage.say("hello", first, "/crash")
-        await stage.say("hello", first, "again")
+            await stage.ask("hello", first, "/crash")
+        await stage.ask("hello", first, "again")
         assert len(stage.conversations) == 2
 
 
@@ -91,31 +91,31 @@ async def test_a_peer_that_stalls_is_timed_out_and_the_others_do_not_notice() ->
         with pytest.raises(UpstreamTimeout, match="limit: idle"):
             await emitted(stalled)
         with pytest.raises(UpstreamTimeout, match="limit: first_byte"):
-            await stage.say("/silent")
+            await stage.ask("/silent")
         await until(lambda: stage.echo.open == 0)
-        assert await stage.say("hello") == "You said (1): hello"
+        assert await stage.ask("hello") == "You said (1): hello"
 
 
 async def test_an_answer_has_a_total_limit() -> None:
     limits = replace(QUICK, timeouts=UpstreamTimeouts(2.0, 5.0, 5.0, 0.2))
     async with staged(limits) as stage:
         with pytest.raises(UpstreamTimeout, match="limit: total"):
-            await stage.say("/stall")
+            await stage.ask("/stall")
 
 
 async def test_a_frame_that_is_too_large_ends_the_connection_with_an_error_about_its_size() -> None:
     """fault: U9"""
     async with staged(replace(QUICK, frame=64 * KIB)) as stage:
         with pytest.raises(UpstreamUnavailable, match="sent a frame larger than 64 KiB"):
-            await stage.say(f"/huge {65 * KIB}")
-        assert await stage.say("hello") == "You said (1): hello"
+            await stage.ask(f"/huge {65 * KIB}")
+        assert await stage.ask("hello") == "You said (1): hello"
 
 
 async def test_an_endless_answer_is_cut_at_the_cap_and_cancelled() -> None:
     """fault: U9"""
     async with staged(replace(QUICK, answer=10 * KIB)) as stage:
         with pytest.raises(MalformedResponse, match="more than 10 KiB in one answer"):
-            await stage.say("/endless")
+            await stage.ask("/endless")
         await until(lambda: stage.echo.open == 0)
 
 
@@ -124,7 +124,7 @@ async def test_a_client_that_does_not_read_loses_its_answer_and_delays_no_other(
     async with staged(replace(QUICK, unread=64 * KIB)) as stage:
         unread = await stage.model.ask(request("/endless"))
         await until(lambda: stage.echo.open == 0)
-        assert await stage.say("hello") == "You said (1): hello"
+        assert await stage.ask("hello") == "You said (1): hello"
         with pytest.raises(MalformedResponse, match="the client did not read 64 KiB of it"):
             await emitted(unread)
 
@@ -133,8 +133,8 @@ async def test_an_invalid_frame_ends_the_connection() -> None:
     """fault: U8"""
     async with staged() as stage:
         with pytest.raises(UpstreamUnavailable, match="does not keep to the protocol"):
-            await stage.say("/garble")
-        assert await stage.say("hello") == "You said (1): hello"
+            await stage.ask("/garble")
+        assert await stage.ask("hello") == "You said (1): hello"
 
 
 @pytest.mark.parametrize(
@@ -212,9 +212,9 @@ async def test_a_peer_that_gives_no_sign_of_life_is_lost_after_two_heartbeats() 
     async with staged(replace(QUICK, heartbeat=0.4)) as stage:
         stage.echo.deaf = False
         with pytest.raises(UpstreamUnavailable, match="no sign of life"):
-            await stage.say("/deaf")
+            await stage.ask("/deaf")
         stage.echo.deaf = False
-        assert await stage.say("hello") == "You said (1): hello"
+        assert await stage.ask("hello") == "You said (1): hello"
 
 
 async def test_heartbeats_keep_a_silent_connection_open() -> None:
@@ -230,19 +230,19 @@ async def test_heartbeats_keep_a_silent_connection_open() -> None:
                     pings += 1
                     await tell(connection, {"type": "pong"})
 
-    async with answering(handler, replace(QUICK, heartbeat=0.25)) as model:
-        connection = await model._peer.connection()
+    async with scripted_peer(handler, replace(QUICK, heartbeat=0.25)) as peer:
+        connection = await peer.connection()
         await until(lambda: pings >= 2)
         assert connection.open
 
 
 async def test_a_message_longer_than_the_peer_takes_is_refused_before_it_is_sent() -> None:
     async with staged(max_frame=16 * KIB) as stage:
-        first = await stage.say("hello")
+        first = await stage.ask("hello")
         with pytest.raises(UpstreamRejected, match="takes 16 KiB at most") as raised:
-            await stage.say("hello", first, "x" * 20 * KIB)
+            await stage.ask("hello", first, "x" * 20 * KIB)
         assert raised.value.code == "context_length_exceeded"
-        assert await stage.say("hello", first, "shorter") == "You said (2): shorter"
+        assert await stage.ask("hello", first, "shorter") == "You said (2): shorter"
 
 
 async def test_a_peer_that_does_not_read_is_timed_out() -> None:
@@ -254,11 +254,11 @@ async def test_a_peer_that_does_not_read_is_timed_out() -> None:
 
     over = asyncio.Event()
     limits = replace(QUICK, timeouts=UpstreamTimeouts(2.0, 0.3, 5.0, 20.0))
-    async with answering(handler, limits) as model:
-        connection = await model._peer.connection()
+    async with scripted_peer(handler, limits) as peer:
+        connection = await peer.connection()
         with pytest.raises(UpstreamTimeout, match="read nothing for"):
             await connection.ask(lambda own: UserMessageFrame(own, "c", "x" * 32 * KIB * KIB))
-        await model._peer.aclose()
+        await peer.aclose()
         over.set()
 
 
@@ -305,25 +305,25 @@ async def test_tls_is_verified_or_nothing_is_sent(trusted: bool) -> None:
 async def test_a_refused_credential_is_reported_as_ours() -> None:
     async with staged(token="another") as stage:
         with pytest.raises(UpstreamUnavailable, match="refused our credentials") as raised:
-            await stage.say("hello")
+            await stage.ask("hello")
         assert raised.value.code == "upstream_auth"
         assert "secret" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
-    ("close", "words", "code"),
+    ("close", "message", "code"),
     [
         (4401, "refused our credentials", "upstream_auth"),
         (4426, "speaks another version of the protocol", "upstream_unavailable"),
         (1013, r"closed the connection \(code 1013\)", "upstream_unavailable"),
     ],
 )
-async def test_a_close_instead_of_a_welcome_is_reported_with_its_reason(close: int, words: str, code: str) -> None:
+async def test_a_close_instead_of_a_welcome_is_reported_with_its_reason(close: int, message: str, code: str) -> None:
     async def handler(connection: Any) -> None:
         await connection.close(close, "a secret reason")
 
     async with answering(handler) as model:
-        with pytest.raises(UpstreamUnavailable, match=words) as raised:
+        with pytest.raises(UpstreamUnavailable, match=message) as raised:
             await model.ask(request("hi"))
         assert raised.value.code == code
         assert "secret reason" not in str(raised.value)
@@ -352,7 +352,7 @@ async def test_a_peer_that_does_not_welcome_us_is_given_up_at_the_connect_limit(
 
 
 @pytest.mark.parametrize(
-    ("answer", "words"),
+    ("answer", "message"),
     [
         (b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi", "status 200 instead of a WebSocket"),
         (b"HTTP/1.1 302 Found\r\nlocation: ws://127.0.0.1:1/\r\n\r\n", "status 302 instead of a WebSocket"),
@@ -361,7 +361,7 @@ async def test_a_peer_that_does_not_welcome_us_is_given_up_at_the_connect_limit(
     ],
     ids=["page", "redirect", "other protocol", "hang up"],
 )
-async def test_a_server_that_is_no_peer_is_unavailable(answer: bytes, words: str) -> None:
+async def test_a_server_that_is_no_peer_is_unavailable(answer: bytes, message: str) -> None:
     """fault: U8"""
 
     async def hand_out(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -373,7 +373,7 @@ async def test_a_server_that_is_no_peer_is_unavailable(answer: bytes, words: str
     async with await asyncio.start_server(hand_out, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         peer = ReconnectingPeer("box", f"ws://127.0.0.1:{port}", limits=QUICK, environment={})
-        with pytest.raises(UpstreamUnavailable, match=words):
+        with pytest.raises(UpstreamUnavailable, match=message):
             await peer.connection()
 
 
@@ -404,9 +404,9 @@ async def test_concurrent_requests_share_one_attempt_to_connect() -> None:
         await tell(connection, WELCOME)
         await connection.wait_closed()
 
-    async with answering(handler) as model:
-        lines = await asyncio.gather(*[model._peer.connection() for _ in range(20)])
-        assert len({id(connection) for connection in lines}) == opened == 1
+    async with scripted_peer(handler) as peer:
+        connections = await asyncio.gather(*[peer.connection() for _ in range(20)])
+        assert len({id(connection) for connection in connections}) == opened == 1
 
 
 async def test_closing_fails_what_is_open_and_leaves_no_task_behind() -> None:
@@ -418,7 +418,7 @@ async def test_closing_fails_what_is_open_and_leaves_no_task_behind() -> None:
         with pytest.raises(MalformedResponse, match="was left in mid-answer"):
             await emitted(answer)
         with pytest.raises(UpstreamUnavailable, match="closed here"):
-            await stage.say("hello")
+            await stage.ask("hello")
     gc.collect()
     await until(lambda: asyncio.all_tasks() == before)
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.upstreams.peers.talking import history
+from tests.upstreams.peers.peer_server import history
 from toolgate.conversation.message import Message, Reasoning, Text, ToolCall, ToolResult
 from toolgate.conversation.request import ModelRequest
 from toolgate.upstreams.peers.history_turns import PeerHistory, read_history

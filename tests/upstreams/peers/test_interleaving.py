@@ -12,7 +12,7 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from tests.upstreams.peers.talking import Stage, request, staged, until
+from tests.upstreams.peers.peer_server import Stage, request, staged, until
 from tests.upstreams.peers.test_history_turns import expanded
 
 TOPICS = st.sampled_from(["one", "two\n  indented", "<turn>", "", "You said (1): one"])
@@ -82,7 +82,7 @@ class Talks(RuleBasedStateMachine):
     async def go_on(self, history: list[str], topic: str) -> None:
         self.asked += 1
         new = f"{topic} #{self.asked}"
-        answer = await self.stage.say(*history, new)
+        answer = await self.stage.ask(*history, new)
         answered = [one for one in self.stage.conversations if one and one[-1][0] == "assistant"]
         [held] = [one for one in answered if one[-2][1].endswith(new)]
         (_, opening), *later = held
@@ -95,7 +95,7 @@ class Talks(RuleBasedStateMachine):
 
 
 def output(turns: Any) -> list[tuple[str, str]]:
-    """Turns as they are compared: the user's words up to the blanks at their ends, the model's without blanks."""
+    """Turns as they are compared: the user's text up to the blanks at their ends, the model's without blanks."""
     return [(who[0], text.strip() if who[0] == "u" else "".join(text.split())) for who, text in turns]
 
 

@@ -167,7 +167,7 @@ class BackgroundRunHandler:
         request = accepted.request if accepted else await run_in_thread(decode_request, attempt.run.request)
         release = accepted.release if accepted else await self._lock_conversation(request)
         record, recorder, flushing = request.new_record(), None, None
-        CALLER.set(record.caller)
+        CALLER.set(record.caller)  # queues for threads and connections let callers take turns by it
         try:
             resumed = await self._resumption(attempt, request)
             timeline = await self._timeline(attempt, resumed)

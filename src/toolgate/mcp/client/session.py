@@ -104,6 +104,7 @@ class ClientSession:
         """Call a tool with exactly this JSON as arguments; the call is sent at most once."""
         id = next(self._ids)
         self._on_progress[id] = on_progress
+        # Encoded as the model wrote them: decoding would round large numbers.
         exact = msgspec.Raw(arguments.encode("utf-8", "replace") or b"{}")
         params = {"name": name, "arguments": exact, "_meta": {"progressToken": id}}
         try:
@@ -116,7 +117,7 @@ class ClientSession:
         if self.revision != STATELESS:  # with a handshake, many servers notify without having announced it
             await self._transport.listen()
         if not self._notifies_changes:
-            await asyncio.Future()
+            await asyncio.Future()  # until cancelled
         backoff = Backoff(asyncio.get_running_loop().time, first=1.0)
         while True:
             backoff.start()
@@ -214,7 +215,7 @@ class ClientSession:
                 pass  # log messages, and notifications that we did not subscribe to
 
     def _reply(self, message: Reply) -> None:
-        if len(self._replies) >= _MAX_REPLIES:
+        if len(self._replies) >= _MAX_REPLIES:  # a server that sends requests and reads no replies
             return
         reply = asyncio.get_running_loop().create_task(self._transport.send(message))
         self._replies.add(reply)

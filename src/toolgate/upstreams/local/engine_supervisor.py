@@ -15,12 +15,11 @@ from msgspec.structs import replace
 
 from toolgate.conversation.errors import Overloaded, UpstreamUnavailable
 from toolgate.upstreams.local import frames
-from toolgate.upstreams.local.download_errors import DownloadAbandoned
 from toolgate.upstreams.local.fetch import DownloadProgress, WeightsUnavailable, fetch, locate
 from toolgate.upstreams.local.process import EngineFault, EngineProcess
 from toolgate.upstreams.local.state import LocalModelState, OnState, Phase
 from toolgate.upstreams.local.weights_cache import WeightsCache, default_folder
-from toolgate.upstreams.local.weights_catalog import DEFAULT, Weights
+from toolgate.upstreams.local.weights_catalog import DEFAULT, DownloadAbandoned, Weights
 
 _FIRST_PAUSE, _LONGEST_PAUSE, _STEADY = 0.5, 30.0, 60.0
 _EVERY_PERCENT = 5

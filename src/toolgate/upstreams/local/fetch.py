@@ -9,9 +9,8 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from toolgate.upstreams.local import hub_download, weights_from_wheels
-from toolgate.upstreams.local.download_errors import DownloadAbandoned, DownloadFailed
 from toolgate.upstreams.local.weights_cache import InvalidWeights, WeightsCache, check_magic
-from toolgate.upstreams.local.weights_catalog import KNOWN, Weights
+from toolgate.upstreams.local.weights_catalog import KNOWN, DownloadAbandoned, DownloadFailed, Weights
 
 
 class DownloadProgress(Struct, frozen=True):

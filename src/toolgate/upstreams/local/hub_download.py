@@ -13,8 +13,7 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import quote
 from urllib.request import Request, urlopen
 
-from toolgate.upstreams.local.download_errors import DownloadAbandoned, DownloadFailed
-from toolgate.upstreams.local.weights_catalog import HubWeights
+from toolgate.upstreams.local.weights_catalog import DownloadAbandoned, DownloadFailed, HubWeights
 
 HUB = "https://huggingface.co"
 _CHUNK = 256 * 1024

@@ -17,8 +17,7 @@ from typing import TextIO
 import msgspec
 from msgspec import Struct
 
-from toolgate.upstreams.local.download_errors import DownloadAbandoned
-from toolgate.upstreams.local.weights_catalog import KNOWN, Weights
+from toolgate.upstreams.local.weights_catalog import KNOWN, DownloadAbandoned, Weights
 
 MAGIC = b"GGUF"
 _POLL = 0.2

@@ -1,4 +1,4 @@
-"""The weights that are known by name: size, digest and sources.
+"""The weights that are known by name: size, digest and sources, and the errors of getting them.
 
 Whatever its source, a file is used only if its size and SHA-256 are those of the publisher. Does no I/O.
 """
@@ -6,6 +6,14 @@ Whatever its source, a file is used only if its size and SHA-256 are those of th
 from collections.abc import Mapping
 
 from msgspec import Struct
+
+
+class DownloadFailed(Exception):
+    """A source did not deliver the weights; the text is the reason."""
+
+
+class DownloadAbandoned(Exception):
+    """The download was cancelled."""
 
 
 class HubWeights(Struct, frozen=True):

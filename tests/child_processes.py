@@ -6,8 +6,8 @@ _KEPT = ("postgres", "redis-server")
 """The databases that a session of tests shares."""
 
 
-def offspring() -> list[psutil.Process]:
-    """Those that live."""
+def living_children() -> list[psutil.Process]:
+    """Return those that still run."""
     return [child for child in psutil.Process().children(recursive=True) if _counts(child)]
 
 

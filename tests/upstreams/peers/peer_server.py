@@ -1,4 +1,4 @@
-"""A stage for peers: the reference peer on a real socket, a model that asks it, and histories in one line each."""
+"""The reference peer on a real socket, a model that asks it, and histories in one line each."""
 
 import asyncio
 import importlib.util
@@ -27,7 +27,7 @@ QUICK = PeerLimits(UpstreamTimeouts(2.0, 5.0, 5.0, 20.0))
 
 
 def history(*texts: str) -> tuple[Message, ...]:
-    """User and assistant in turns, the user first."""
+    """Return messages of user and assistant in turns, the user first."""
     return tuple([Message("assistant" if turn % 2 else "user", (Text(text),)) for turn, text in enumerate(texts)])
 
 
@@ -36,15 +36,15 @@ def request(*texts: str, user: str | None = None) -> ModelRequest:
 
 
 async def emitted(answer: ModelStream) -> list[StepEvent]:
-    """All events of an answer."""
+    """Return all events of an answer."""
     async with aclosing(answer.events()) as batches:
         events = [event async for batch in batches for event in batch]
     await answer.aclose()
     return events
 
 
-def words(events: list[StepEvent]) -> str:
-    """What an answer says, which must be the same piecewise and whole, and complete."""
+def answer_text(events: list[StepEvent]) -> str:
+    """Return the text of a complete answer; its deltas must add up to its parts."""
     output = "".join([event.text for event in events if isinstance(event, Delta)])
     parts = [event.part for event in events if isinstance(event, PartEnd)]
     assert parts == ([Text(output)] if output else [])
@@ -65,19 +65,19 @@ class Stage:
         self.notes: list[tuple[str, str]] = []
         self.model = PeerModel(peer, "bot", store, note=lambda *note: self.notes.append(note), **options)
 
-    async def say(self, *texts: str, user: str | None = None) -> str:
-        """What the model answers to a history."""
-        return words(await emitted(await self.model.ask(request(*texts, user=user))))
+    async def ask(self, *texts: str, user: str | None = None) -> str:
+        """Return the answer of the model to a history."""
+        return answer_text(await emitted(await self.model.ask(request(*texts, user=user))))
 
     @property
     def conversations(self) -> list[list[tuple[str, str]]]:
-        """What the peer holds, oldest conversation first."""
+        """The conversations that the peer stores, oldest first."""
         return list(self.echo.conversations.values())
 
 
 @asynccontextmanager
 async def staged(limits: PeerLimits = QUICK, max_frame: int = 1 << 20, token: str | None = "secret", **options: Any):  # type: ignore[no-untyped-def]  # an async generator, as its decorator says
-    """A stage that is cleared away afterwards."""
+    """Serve the reference peer, and close everything afterwards."""
     echo = reference.EchoPeer(token, max_frame)
     server = await echo.listen("127.0.0.1", 0)
     url = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}/chat"
@@ -93,23 +93,32 @@ async def staged(limits: PeerLimits = QUICK, max_frame: int = 1 << 20, token: st
 
 
 @asynccontextmanager
-async def answering(handler: Callable[[Any], Any], limits: PeerLimits = QUICK) -> AsyncIterator[PeerModel]:
-    """A model whose peer does whatever the handler does with a connection."""
+async def scripted_peer(handler: Callable[[Any], Any], limits: PeerLimits = QUICK) -> AsyncIterator[ReconnectingPeer]:
+    """Yield a peer that handles connections by `handler`."""
     from websockets.asyncio.server import serve
 
     async with serve(handler, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
-        database = Database(None)
         peer = ReconnectingPeer("box", f"ws://127.0.0.1:{port}", limits=limits, environment={})
+        try:
+            yield peer
+        finally:
+            await peer.aclose()
+
+
+@asynccontextmanager
+async def answering(handler: Callable[[Any], Any], limits: PeerLimits = QUICK) -> AsyncIterator[PeerModel]:
+    """Yield a model whose peer handles connections by `handler`."""
+    database = Database(None)
+    async with scripted_peer(handler, limits) as peer:
         try:
             yield PeerModel(peer, "bot", PeerConversationStore(database))
         finally:
-            await peer.aclose()
             await database.aclose()
 
 
 async def until(condition: Callable[[], bool], patience: float = 30.0) -> None:
-    """Let the other tasks run until something is so."""
+    """Let the other tasks run until the condition holds."""
     async with asyncio.timeout(patience):
         while not condition():  # noqa: ASYNC110  # what the peer has seen has no event of its own
             await asyncio.sleep(0.001)

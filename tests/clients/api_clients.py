@@ -1,6 +1,6 @@
-"""The four client APIs behind one small face, each spoken through its official client, streamed or whole.
+"""The four client APIs behind one Protocol, each used through its official client, streamed or whole.
 
-A speaker holds a conversation as a user of that client would: it keeps what it was told and sends it back.
+A client holds a conversation as an application would: it keeps what it received and sends it back.
 """
 
 import json
@@ -18,7 +18,7 @@ SCHEMA: Any = {"type": "object", "properties": {"path": {"type": "string"}}, "re
 
 
 class Turn(Struct):
-    """What was heard in one turn: text, calls for the client (name and id), and what the server is seen to have done."""
+    """What was received in one turn: text, calls for the client (name and id), and the calls that the server ran."""
 
     text: str
     calls: dict[str, str]
@@ -27,17 +27,17 @@ class Turn(Struct):
     asked: list[str]
 
 
-class Speaker(Protocol):
+class ApiClient(Protocol):
     """A conversation in one dialect."""
 
     native: bool
     """Whether the server's own calls can be seen in it."""
 
     def ask(self, text: str) -> Turn:
-        """Say something and hear the answer."""
+        """Send a user message and return the answer."""
 
     def answer(self, results: dict[str, str]) -> Turn:
-        """Come back with the results of one's own tools, by call id."""
+        """Send the results of the client's own tools, by call id."""
 
     def again(self) -> Turn:
         """Send the last request once more."""
@@ -254,7 +254,7 @@ def _headers(wants: dict[str, Any]) -> dict[str, str]:
     return {names[name]: value for name, value in stated.items()}
 
 
-SPEAKERS: dict[str, Any] = {
+API_CLIENTS: dict[str, Any] = {
     "chat": Chat,
     "responses": Responses,
     "messages": Messages,
