@@ -150,7 +150,7 @@ class ChatHandler:
         durable: DurableRunContext | None = None,
         decoded: ModelRequest | None = None,
     ) -> PreparedRequest:
-        """Decode, unless it is `decoded` already, route and check a body; with `durable`, for a run that outlives a crash."""
+        """Decode (unless `decoded` is given), route and check a body; with `durable`, for a run that survives crashes."""
         defaults = self._tool_runs.defaults.options if self._tool_runs else None
         body, options = read_tool_options(body, call.headers, defaults)
         if type(body) is dict and body.get("model") in (None, ""):

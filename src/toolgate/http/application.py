@@ -111,10 +111,8 @@ class Application:
         exchange = Exchange(scope, receive, send)
         record = RequestRecord(ids.random_suffix(20), exchange.method, exchange.path)
         request_id = record.request_id.encode()
-        exchange.extra_headers += (
-            (b"x-request-id", request_id),
-            (b"request-id", request_id),
-        )  # OpenAI's and Anthropic's
+        # The SDKs of OpenAI and Anthropic show the id of a failed request by these names.
+        exchange.extra_headers += ((b"x-request-id", request_id), (b"request-id", request_id))
         try:
             await self._admit(exchange, record)
         except Unauthenticated as error:

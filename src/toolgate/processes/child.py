@@ -187,7 +187,7 @@ class ChildProcess:
                 env=env,
                 cwd=cwd,
                 pass_fds=pass_fds,
-                start_new_session=True,
+                start_new_session=True,  # its group is signalled as a whole, and a terminal's Ctrl-C does not reach it
             )
             ours.callback(self._abandon)
             self._readers = [PipeReader(self._loop, end, protocol) for end, protocol in outputs]

@@ -176,6 +176,7 @@ class HttpTransport:
             headers[PROTOCOL_VERSION] = self._revision
         if self._session is not None:
             headers[SESSION_ID] = self._session
+        # A configured header takes precedence over a login.
         if "authorization" not in headers and self._bearer is not None and (token := await self._bearer.token()):
             headers["authorization"] = f"Bearer {token}"
         return headers

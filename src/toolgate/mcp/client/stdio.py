@@ -42,7 +42,7 @@ from toolgate.mcp.protocol.transport import McpConnectionLost, McpErrorResponse,
 from toolgate.processes.child import ChildProcess, PipeWriter
 
 _INHERITED = ("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER")
-_NEVER_CANCELLED = ("initialize", "server/discover")
+_NEVER_CANCELLED = ("initialize", "server/discover")  # the protocol forbids to cancel the handshake
 _MAX_UNSENT_BYTES = 16 * 1024 * 1024
 _MAX_INVALID_LINES = 1000
 _FULL_CHUNK_BYTES = 64 * 1024
@@ -118,6 +118,7 @@ class StdioTransport:
             if not self.lost.done():  # otherwise the group was killed at once
                 self._closing = True
                 self.lose("was closed")
+                # The order of the protocol: the end of the input, then SIGTERM, then SIGKILL.
                 if process.stdin is not None:
                     process.stdin.close()
                 await process.wait(self._grace)
@@ -172,6 +173,7 @@ class StdioTransport:
         if stdin.buffered > _MAX_UNSENT_BYTES:
             self.lose("does not read what it is sent")
             raise McpConnectionLost("does not read what it is sent")
+        # A message is one line. In JSON, bare line breaks stand only between tokens, never in strings.
         stdin.write(message.replace(b"\n", b" ").replace(b"\r", b" ") + b"\n")
 
 
