@@ -157,7 +157,7 @@ class HiddenTurnStore:
             db.executemany("DELETE FROM turn_keys WHERE owner = ? AND key = ?", [(owner, key) for key in forget])
             if keys and (secret is None or any(key in (secrets or {}) for key in keys)):
                 _append(db, owner, here, given, run=run, secret=secret)
-            _drop(db, [(owner, one) for one in {*former.values()}])
+            _drop(db, [(owner, one) for one in {*former.values()}])  # after the keys lead elsewhere or are deleted
             if prune:
                 _prune(db, now)
 

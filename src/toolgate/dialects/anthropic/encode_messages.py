@@ -75,7 +75,7 @@ class MessageEncoder:
         if not self._same_dialect:
             self._repair_ends()
         for turn in self.messages:
-            if turn["role"] == "user":
+            if turn["role"] == "user":  # Anthropic rejects results that come after other content
                 turn["content"].sort(key=lambda block: block["type"] != "tool_result")
             turn["content"] = _simplify(turn["content"])
 
@@ -110,7 +110,7 @@ class MessageEncoder:
             self.messages.insert(0, {"role": "user", "content": [{"type": "text", "text": _ASSISTANT_FIRST}]})
         if self.messages and self.messages[-1]["role"] == "assistant":
             last = self.messages[-1]["content"][-1]
-            if last["type"] == "text":
+            if last["type"] == "text":  # Anthropic rejects a prefilled answer that ends in blanks
                 last["text"] = last["text"].rstrip()
 
     def _input_blocks(self, parts: tuple[Part, ...]) -> Iterator[dict[str, Any]]:
@@ -162,13 +162,13 @@ class MessageEncoder:
             yield from self._media(part, dict(own))
         elif "type" in own:
             yield dict(own)
-        elif part.text.strip():
+        elif part.text.strip():  # Anthropic rejects a text of blanks alone
             yield {"type": "text", "text": part.text, **own}
 
     def _result(self, result: ToolResult) -> dict[str, Any]:
         block: dict[str, Any] = {"type": "tool_result", "tool_use_id": self._ids.of_result(result.call_id)}
         content = [block for part in result.content for block in self._content(part)]
-        if not content and result.is_error:
+        if not content and result.is_error:  # Anthropic rejects a failed result without content
             content = [{"type": "text", "text": _UNEXPLAINED_ERROR}]
         if content:
             block["content"] = _simplify(content)

@@ -104,7 +104,7 @@ def _decode_plain_text(body: Any) -> ModelResponse | None:
     if type(message) is not dict or (reason != "stop" and reason != "length") or choice.get("logprobs"):
         return None
     text = message.get("content")
-    if type(text) is not str or not text or not text.isascii():
+    if type(text) is not str or not text or not text.isascii():  # other text may have lone surrogates
         return None
     for name, value in message.items():
         if value and name != "content" and name != "role":
