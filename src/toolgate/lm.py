@@ -61,7 +61,7 @@ def register_tool(name: str, tool: LanguageModelTool, **fields: Unpack[ToolDecor
 async def invoke_tool(
     name: str, options: LanguageModelToolInvocationOptions[Any], token: CancellationToken | None = None
 ) -> LanguageModelToolResult:
-    """Run a tool of the current registry by its name; ToolFailure says why it failed."""
+    """Run a tool of the current registry by its name; ToolFailure if it fails."""
     return await current_registry().invoke_tool(name, options, token)
 
 

@@ -16,7 +16,7 @@ from toolgate.upstreams.token_counting_offline import count_request_aside
 
 
 class TokenCountHandler:
-    """Asks the model's upstream to count, or estimates the count and says so in a header."""
+    """Asks the model's upstream to count, or estimates the count and marks that in a header."""
 
     def __init__(self, router: Router) -> None:
         self._router = router

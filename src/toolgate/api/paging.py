@@ -78,7 +78,7 @@ def list_page(
 ) -> dict[str, Any]:
     """Return a page as a list object with encoded items, at most `limit` and about `PAGE_BYTES`, but at least one.
 
-    It says that there are more when `items` holds more than fit, or `more` is set. `backwards` keeps the last items
+    `has_more` is set when `items` holds more than fit, or `more` is set. `backwards` keeps the last items
     rather than the first.
     """
     fit = items[: -limit - 1 : -1] if backwards else items[:limit]

@@ -64,7 +64,7 @@ class UrlPattern(Struct, frozen=True):
 
 
 def url_pattern(text: str) -> UrlPattern:
-    """Parse a pattern; ValueError says what is wrong with it. Without a scheme it means https."""
+    """Parse a pattern; ValueError names the mistake. Without a scheme it means https."""
     found = _PATTERN.fullmatch(text)
     if found is None or _AMBIGUOUS_PATH.search(found["path"] or ""):
         raise ValueError(f"{text!r} is no URL pattern; write https://host/path or *.host")

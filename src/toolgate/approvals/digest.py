@@ -17,7 +17,7 @@ _encode = msgspec.json.Encoder(decimal_format="number", order="sorted").encode
 
 
 class AmbiguousArguments(Exception):
-    """The arguments are not a JSON object that every parser reads alike; the text says why."""
+    """The arguments are not a JSON object that every parser reads alike; the text is the reason."""
 
 
 def canonical_arguments(text: str) -> str:
@@ -51,7 +51,7 @@ def parse_arguments(text: str) -> dict[str, Any]:
 
 
 def spec_digest(spec: ToolSpec) -> str:
-    """Digest the definition of a tool: any change of what it says about itself changes the digest."""
+    """Digest the definition of a tool: any change of its fields changes the digest."""
     defined = (spec.name, spec.source, spec.origin, spec.description, spec.input_schema, spec.output_schema)
     return _digest(_encode((*defined, spec.annotations, spec.approval)))
 

@@ -116,7 +116,7 @@ class ApprovalPolicy(Struct, frozen=True, kw_only=True, dict=True):
             return False
         if commands_match(self._commands, arguments):
             return True
-        # A URL pattern says where a call goes, not what it does there: it is enough only for harmless tools.
+        # A URL pattern decides where a call goes, not what it does there: it is enough only for harmless tools.
         annotations = query.spec.annotations
         is_harmless = self._is_trusted(query.spec) and (annotations.read_only or not annotations.destructive)
         return is_harmless and urls_match(self._urls, arguments)

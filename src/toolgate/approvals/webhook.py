@@ -2,7 +2,7 @@
 
 A delivery is signed and dated by the Standard Webhooks scheme, whose libraries can verify it. No call waits for a delivery,
 their number is bounded, callers take turns, and an approval that could not be delivered is still listed by the API.
-Decisions come in through the API, with a key; the response to the webhook says only that it was received.
+Decisions come in through the API, with a key; the response to the webhook only confirms that it was received.
 """
 
 import asyncio

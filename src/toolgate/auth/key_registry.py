@@ -81,7 +81,7 @@ class KeyRegistry:
         await self.stored.aclose()
 
     def _store_requirement(self) -> None:
-        """Store in file and database that keys are required, or that the configuration says that none are."""
+        """Store in file and database that keys are required, or that the configuration requires none."""
         if self._config.keys or self._config.server.open:
             self._file.write(not self._config.server.open)
             self.stored.set_required(not self._config.server.open)

@@ -1,6 +1,6 @@
 """Keep a file beside the configuration while keys are required, for a configuration that loses its keys by accident.
 
-The database stores the same, but the setting that says where the database is may be lost with the keys.
+The database stores the same, but the setting with the place of the database may be lost with the keys.
 Knows one path. It must not know keys.
 """
 
@@ -17,7 +17,7 @@ To serve without keys, write `server: {open: true}` into the configuration: this
 
 
 class KeysRequiredFile:
-    """The file that says that keys are required; where it cannot be written, the database alone says so."""
+    """The file that marks that keys are required; where it cannot be written, the mark is in the database alone."""
 
     def __init__(self, config: Path | None) -> None:
         """`config` is the configuration's file, None for the built-in one."""

@@ -124,7 +124,7 @@ class MisdirectedRequest(ClientFault):
 
 
 class RateLimited(ClientFault):
-    """The caller sent too many requests; `retry_after` says when to try again."""
+    """The caller sent too many requests; `retry_after` is in seconds."""
 
     status = 429
     code = "rate_limit_exceeded"
@@ -185,7 +185,7 @@ class GatewayFault(ToolgateError):
 
 
 class Overloaded(GatewayFault):
-    """This server is full or shutting down; `retry_after` says when to try again."""
+    """This server is full or shutting down; `retry_after` is in seconds."""
 
     status = 503
     code = "overloaded"

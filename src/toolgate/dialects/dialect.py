@@ -40,7 +40,7 @@ class AnswerMetadata(Struct, frozen=True):
 
     `tool_events` asks a dialect without native server tools to show them in a field of our own;
     `shows_server_tools` is false where the dialect has them and this client cannot read them.
-    `request_id` is shown in an error in the middle of the answer. `loses_errors` says that the client does not show such
+    `request_id` is shown in an error in the middle of the answer. `loses_errors` is set if the client does not show such
     an error to its user unless it comes in another form.
     `times` are the seconds until the first event of the answer, and until now.
     """

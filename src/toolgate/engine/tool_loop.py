@@ -238,7 +238,7 @@ class ToolRun:
         self._used.add_step(end.usage)
         if step.gateway_calls and end.reason in ("stop", "tool_calls") and not self._last_round:
             self._incomplete |= {call.id for call in step.gateway_calls if not call.complete}
-            # An incomplete call is recorded as complete, because it gets a result, which says that it was not run.
+            # An incomplete call is recorded as complete, because it gets a result: an error that it was not run.
             parts = [
                 replace(part, complete=True) if isinstance(part, ToolCall) and part.executor == "gateway" else part
                 for part in step.parts
@@ -299,7 +299,7 @@ class ToolRun:
             refusals = dict.fromkeys(self._used.add_round(calls), REPEATED_CALL)
         self._last_round = len(refusals) == len(calls)
         self._reached_limit = exceeded or "the same call was made again and again"
-        # Only calls that may do harm are recorded when they start, so their tools need not be here to say so again.
+        # Only calls that may do harm are recorded when they start, so their tools need not be there to be asked again.
         refusals |= {call.id: INTERRUPTED_CALL for call in calls if call.id in self._history.started}
         refusals |= {call.id: INCOMPLETE_CALL for call in calls if call.id in self._incomplete}
         return refusals | {call.id: UNKNOWN_CALL for call in calls if call.id in self._history.unknown}

@@ -1,7 +1,7 @@
 """Check Host and Origin headers, so that a web page cannot call a server on loopback.
 
 Without keys, every request that arrives is served, so it must be meant for this machine and come from no foreign page.
-With keys, the key decides, and these headers only say which pages a browser may let read the response.
+With keys, the key decides, and these headers only decide which pages a browser may let read the response.
 Pure functions over raw headers. It must not know routes or dialects.
 """
 

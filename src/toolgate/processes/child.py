@@ -156,7 +156,7 @@ class ChildProcess:
         cwd: str | None = None,
         pass_fds: Sequence[int] = (),
     ) -> None:
-        """Start the process; OSError or ValueError if that is impossible. Numbers and None mean what `subprocess` says.
+        """Start the process; OSError or ValueError if that is impossible. Numbers and None are those of `subprocess`.
 
         `subprocess.PIPE` as `stdin` opens the writer `stdin`; a protocol receives what the process writes to that stream.
         """

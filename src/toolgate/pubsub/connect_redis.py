@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 
 def redis_client(url: str, **options: Any) -> "Redis":
-    """Make a client that never retries by itself; ValueError says how to install the package if it is missing."""
+    """Make a client that never retries by itself; ValueError, with how to install it, if the package is missing."""
     try:
         from redis.asyncio import Redis
         from redis.asyncio.retry import Retry

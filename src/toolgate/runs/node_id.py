@@ -31,7 +31,7 @@ def _machine() -> str:
 
 
 def _start_time(process: int) -> str:
-    """Return the start time of a process, which tells it from a later one of the same id; empty if there is none."""
+    """Return the start time of a process, by which it differs from a later one of the same id; empty if there is none."""
     try:
         stat = Path(f"/proc/{process}/stat").read_text()
     except FileNotFoundError:

@@ -340,7 +340,7 @@ class RunTimelines:
         self._begun = asyncio.Event()
 
     def open(self) -> None:
-        """Start to tell other nodes that the runs here are alive, and to find those of dead nodes."""
+        """Start to store for other nodes that the runs here are alive, and to find those of dead nodes."""
         self._watching = asyncio.get_running_loop().create_task(self._watch())
 
     async def aclose(self) -> None:

@@ -2,7 +2,7 @@
 
 A chat is found by the digest of its messages, and continued there; a request that continues an earlier point starts a chat
 of its own. A completion is one answer in a chat that its client may name. An owner finds only its own.
-What a message says, and how digests are made, is not known here.
+The content of messages is not read here, nor are digests made.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """Store conversation objects of the Responses API and their items.
 
-Items keep their order. A conversation of another owner looks like one that does not exist. What an item says is not known
+Items keep their order. A conversation of another owner looks like one that does not exist. The content of items is not read
 here.
 """
 

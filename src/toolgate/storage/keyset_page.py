@@ -2,7 +2,7 @@
 
 Rows are found by an index that starts with a filtered column and goes on with `created`. Filters without an index, or beside
 the one whose index is used, are applied to the rows that the index finds, of which at most `ROWS` are looked at: a page
-may then have fewer rows than were asked for, and says where to go on. The tables have the columns `id` and `created`.
+may then have fewer rows than were asked for, and has the place to go on. The tables have the columns `id` and `created`.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ Place: TypeAlias = tuple[float, str]
 
 
 class SqlCondition(Struct, frozen=True):
-    """A condition on a row; `unindexed` says the same so that no index is used, and is given if there is one.
+    """A condition on a row; `unindexed` is the same in a form that uses no index, and is given if there is one.
 
     An index has the column of the condition before `created`. Of several conditions with an index one is chosen here, since
     SQLite knows nothing of how many rows each of them finds.

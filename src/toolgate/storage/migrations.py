@@ -1,6 +1,6 @@
 """Apply the schema of all tables: numbered files, each applied once and whole.
 
-The files are written for SQLite; an engine says which types it names differently. A file that was released is never
+The files are written for SQLite; an engine lists the types that it names differently. A file that was released is never
 changed: the next change is the next file. Two nodes that start together do not both apply one.
 """
 

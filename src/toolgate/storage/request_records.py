@@ -141,7 +141,7 @@ def _conditions(wanted: RequestFilter) -> Iterable[SqlCondition]:
     if wanted.dialect is not None:
         yield SqlCondition("dialect = ?", (wanted.dialect,))
     if (statuses := wanted.statuses) is not None:
-        if statuses.first >= 400:  # as the index of failed requests says it, letter by letter
+        if statuses.first >= 400:  # written exactly as in the index of failed requests
             yield SqlCondition("status >= 400", unindexed="status + 0 >= 400")
         if statuses.first == statuses.last:
             yield SqlCondition("status = ?", (statuses.first,))

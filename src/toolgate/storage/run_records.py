@@ -1,7 +1,7 @@
 """Store runs as people look at them: one record a run, and its timeline of steps and calls. Knows no content of them.
 
 The record of a background run is made together with the run, and follows its state (`runs.py`). That of a foreground run
-is written behind the request that makes it; its node says again and again that it is alive, so that one whose node has
+is written behind the request that makes it; its node stores again and again that it is alive, so that one whose node has
 died is found.
 """
 

@@ -1,6 +1,6 @@
 """Store the frames of background responses, so that a client that lost its stream can resume it.
 
-Which node may append to a stream is known by its run (`runs.py`). What a frame says is not known here.
+Which node may append to a stream is known by its run (`runs.py`). The content of frames is not read here.
 """
 
 import time

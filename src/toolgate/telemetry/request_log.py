@@ -27,7 +27,7 @@ RUN_CANCELLED = "run_cancelled"
 class RequestRecord(msgspec.Struct):
     """What is known of one request; it is filled in while the request is served and read once, at its end.
 
-    `status` says how the request ended, even if a stream had started with 200 before it failed. `usage` is at first what
+    `status` is how the request ended, even if a stream had started with 200 before it failed. `usage` is at first what
     was sent to the client; at the end it is what all upstreams have used, as added up by `tally`. `seconds` are known at the
     end. `run` is the id of its run with server tools or in the background; a `background` record is that of the run itself,
     with the id of the request that asked for it. `response` is the stored response of a foreground run. `cancelled_with` is

@@ -48,7 +48,7 @@ class ArgumentValidator:
         self._size = 0
 
     async def read(self, spec: ToolSpec, text: str) -> dict[str, Any]:
-        """Parse and check the arguments, in a thread if that may take long; InvalidArguments says what is wrong."""
+        """Parse and check the arguments, in a thread if that may take long; InvalidArguments names the mistakes."""
         compiled = self._compiled.get(id(spec.input_schema))
         if compiled is None or compiled.schema is not spec.input_schema:  # an id can be used again
             compiled = await asyncio.to_thread(_compile, spec)

@@ -1,4 +1,4 @@
-"""Limit the output of a tool to what a model should read, and redact secrets; notes say what was left out.
+"""Limit the output of a tool to what a model should read, and redact secrets; notes list what was left out.
 
 The runner passes every output through `limit_output`. Knows outputs alone.
 """
@@ -19,7 +19,7 @@ _MAX_ON_LOOP = 16 * 1024  # characters above which a thread does the work
 
 
 class ResultLimits(Struct, frozen=True):
-    """The limits of a call: the seconds that it may take, unless its tool says otherwise, and the size of its output.
+    """The limits of a call: its seconds, unless its tool has a limit of its own, and the size of its output.
 
     `output` counts characters of text, `media` those of encoded images and the like, `pieces` counts parts of both kinds.
     """

@@ -81,7 +81,7 @@ class SchemaComplexity:
     """The work that a schema may cause; SchemaTooComplex if it is too much for any value.
 
     The schema's nesting must have been bounded before. `width` is how many subschemas may have to be tried on one value
-    anywhere in the arguments, unless the schema is `recursive`; `backtracks` says that a pattern has look-around or
+    anywhere in the arguments, unless the schema is `recursive`; `backtracks` is set if a pattern has look-around or
     back-references.
     """
 

@@ -171,7 +171,7 @@ class Tool(Protocol):
         """Describe the call to a person; this has no effects, and a call need not follow."""
 
     async def invoke(self, invocation: Invocation) -> ToolOutput:
-        """Run the call; ToolFailure says why it failed. Cancelling the task cancels the call."""
+        """Run the call; ToolFailure if it fails. Cancelling the task cancels the call."""
 
 
 OnChange: TypeAlias = Callable[[], None]

@@ -52,7 +52,7 @@ Test: TypeAlias = Callable[[Context], bool]
 
 
 def parse(text: str) -> WhenClause:
-    """Parse a clause; WhenError says where it is malformed."""
+    """Parse a clause; WhenError has the place where it is malformed."""
     if len(text) > MAX_LENGTH:
         raise WhenError(f"a clause may have {MAX_LENGTH} characters, and there are more", MAX_LENGTH + 1)
     return WhenClause(text, _Parser(text).whole())

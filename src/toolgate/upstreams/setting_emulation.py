@@ -2,7 +2,7 @@
 
 Responses has no stop texts, so the answer is cut here. Messages has no JSON mode without a schema, so the answer is the
 input of a tool that must be called. Models of editors have neither.
-Ollama cannot be told to call a tool, so its output format is that of a call. Each
+Ollama has no setting that forces a call, so its output format is that of a call. Each
 substitute changes the request before it is encoded and has a rewriter that turns the answer back, event by event.
 """
 

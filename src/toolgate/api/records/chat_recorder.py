@@ -28,7 +28,7 @@ _NOT_STORED = "store: this server keeps no chats of this key"
 
 
 class ChatRecordingPolicy:
-    """Chooses the chats that are stored, as the configuration and the caller's key say."""
+    """Chooses the chats that are stored, by the configuration and the caller's key."""
 
     def __init__(self, store: ChatStore, writer: WriteQueue, stored: KeptChats = "asked") -> None:
         self._store = store

@@ -35,7 +35,7 @@ class RecordedChatEndpoints:
         ]
 
     async def list(self, call: Request) -> None:
-        """List the caller's chats, the newest first unless `order` says otherwise."""
+        """List the caller's chats, the newest first unless `order` is given."""
         page = read_page(call.exchange.query)
         await self._writer.flush()
         found = await self._store.chats(call.caller.name, list_cursor(page))
@@ -48,7 +48,7 @@ class RecordedChatEndpoints:
         await call.exchange.respond(200, encode(chat_object(await self._find(call))))
 
     async def messages(self, call: Request) -> None:
-        """List the messages of a chat, the last first unless `order` says otherwise."""
+        """List the messages of a chat, the last first unless `order` is given."""
         chat, page = await self._find(call), read_page(call.exchange.query)
         newest = page.order == "desc"
         found, more = await self._store.messages(chat.id, read_place(chat.id, page), page.limit, newest_first=newest)

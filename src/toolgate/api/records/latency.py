@@ -38,7 +38,7 @@ class LatencyEndpoint:
         return [Endpoint("GET", "/v1/latency", self.show, OPENAI_CHAT.server)]
 
     async def show(self, call: Request) -> None:
-        """Return percentiles `by` model, key and hour, of the last day unless `since` says otherwise."""
+        """Return percentiles `by` model, key and hour, of the last day unless `since` is given."""
         query, caller = read_query(call.exchange.query), call.caller
         key = (query.get("key") or None) if "admin" in caller.scopes else caller.name
         since, until = read_time(query, "since"), read_time(query, "until")

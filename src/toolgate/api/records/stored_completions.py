@@ -42,7 +42,7 @@ class StoredCompletionEndpoints:
         ]
 
     async def list(self, call: Request) -> None:
-        """List stored completions, oldest first unless `order` says otherwise; `model` and `metadata[…]` narrow it."""
+        """List stored completions, oldest first unless `order` is given; `model` and `metadata[…]` narrow it."""
         query = call.exchange.query
         page, filters = _page(query), dict(parse_qsl(query))
         metadata = {name[9:-1]: value for name, value in filters.items() if name.startswith("metadata[")}

@@ -71,7 +71,7 @@ class BackgroundBudgets(Protocol):
         """Let the run of this record call tools only while its key's budget and its tokens per minute last."""
 
     def charge(self, record: RequestRecord, held: BudgetReservation | None = None, unknown: bool = False) -> None:
-        """Charge what the record says was used; with `unknown` usage no less than was reserved."""
+        """Charge what was used by the record; with `unknown` usage no less than was reserved."""
 
 
 class UnlimitedBudgets:
@@ -144,7 +144,7 @@ class BackgroundRunHandler:
         timelines: RunTimelines | None = None,
         dialect: Dialect = OPENAI_RESPONSES,
     ) -> None:
-        """`services` returns those of the configuration in force; `announce` says that more of a response is stored.
+        """`services` returns those of the configuration in force; `announce` publishes that more of a response is stored.
 
         `timelines` show runs to people.
         """

@@ -98,7 +98,7 @@ class ConversationEndpoints:
         await call.exchange.respond(200, encode(list_all(items)))
 
     async def list_items(self, call: Request) -> None:
-        """List items, newest first unless `order` says otherwise."""
+        """List items, newest first unless `order` is given."""
         found, page = await self._find(call), read_page(call.exchange.query)
         if page.after is not None and await self._store.item(found.owner, found.id, page.after) is None:
             raise unknown_cursor(page.after)

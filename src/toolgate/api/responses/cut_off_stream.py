@@ -27,6 +27,6 @@ def closing(response: dict[str, Any], number: int) -> bytes:
 
 
 def error_frame(error: ToolgateError, number: int | None = None) -> bytes:
-    """Return the frame that says why no more frames come; it is not part of the response and may have no number."""
+    """Return the frame with the reason why no more frames come; it is not part of the response and may have no number."""
     flat = {"code": error.code, "message": error.message, "param": error.param, "error": error_object(error)}
     return b"event: error\ndata: %b\n\n" % encode({"type": "error", "sequence_number": number, **flat})

@@ -158,7 +158,7 @@ class ResponseEndpoints:
         await call.exchange.respond(200, encode(stored.body))
 
     async def input_items(self, call: Request) -> None:
-        """List the input items of a stored response, newest first unless `order` says otherwise."""
+        """List the input items of a stored response, newest first unless `order` is given."""
         stored, page = await self._find(call), read_page(call.exchange.query)
         items = [*await self._previous.before(stored), *stored.input]
         named = [{"id": f"item_{stored.id[5:]}_{number}", **item} for number, item in enumerate(items)]

@@ -86,7 +86,7 @@ def timeline_object(
 
 
 def content_of(output: Sequence[Any], entries: Sequence[TimelineEntry]) -> RunContent:
-    """Return what the output items of a response say about the steps and calls of its run."""
+    """Return the content of a run's steps and calls, from the output items of its response."""
     calls = {call_item_id("mcp_call", one.call): one for one in entries if isinstance(one, CallEntry)}
     asked = {one.approval: one for one in entries if isinstance(one, CallEntry) and one.approval}
     arguments: dict[str, str] = {}

@@ -17,7 +17,7 @@ class Secret:
 
     @property
     def hint(self) -> str:
-        """Return the last four characters of a long secret, nothing of a short one, to tell secrets apart."""
+        """Return the last four characters of a long secret, nothing of a short one, to distinguish secrets."""
         return f"…{self._text[-4:]}" if len(self._text) >= 16 else "…"
 
     def __eq__(self, other: object) -> bool:

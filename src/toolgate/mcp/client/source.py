@@ -1,6 +1,6 @@
 """One MCP server as a source of tools: connects in the background and reconnects when the connection is lost.
 
-A failing server affects only its own tools: a running call fails at once and is never sent again, and `problem` says what
+A failing server affects only its own tools: a running call fails at once and is never sent again, and `problem` is what
 is wrong. Knows nothing of models, approvals or other sources.
 """
 

@@ -20,7 +20,7 @@ class BearerToken:
     """The token of one server, used by many requests and renewed by one at a time.
 
     A renewal is finished even if the request that started it was cancelled: the authorization server may have revoked the
-    former refresh token by then, and the new one would be lost. `failure` says why the last renewal failed.
+    former refresh token by then, and the new one would be lost. `failure` is why the last renewal failed.
     """
 
     def __init__(

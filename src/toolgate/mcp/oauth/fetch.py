@@ -19,7 +19,7 @@ _MAX_BYTES = 256 * 1024
 
 
 class TokenRefused(McpError):
-    """No token could be got; the message says why."""
+    """No token could be got; the message is the reason."""
 
 
 class OAuthResponse(Struct, frozen=True):

@@ -138,7 +138,7 @@ def _read_message(value: Any) -> Message | None:
 
 
 def parse_message(value: Any) -> RpcRequest | RpcNotification | None:
-    """Check a client's decoded message; RpcError says what is wrong with it.
+    """Check a client's decoded message; RpcError names the mistake.
 
     None for a response: our server sends no requests, so there is nothing that it could belong to.
     """

@@ -1,4 +1,4 @@
-"""Check that the HTTP headers of a stateless request repeat what its body says.
+"""Check that the HTTP headers of a stateless request repeat the fields of its body.
 
 A proxy may route or refuse a request by its headers alone; if the body could differ, it could be bypassed. Pure functions
 over raw headers.

@@ -39,7 +39,7 @@ def read_meta(request: RpcRequest) -> RequestMeta:
     version, level = meta[VERSION_KEY], meta.get(LEVEL_KEY)
     if not isinstance(version, str):
         raise RpcError(INVALID_PARAMS, f"{VERSION_KEY} must be a string.", id=request.id)
-    if version != STATELESS:  # the data tells the client which revision to try instead
+    if version != STATELESS:  # the data has the revisions that the client may try instead
         data = {"supported": [STATELESS], "requested": version}
         raise RpcError(UNSUPPORTED_VERSION, "Unsupported protocol version", data, request.id)
     if not isinstance(meta[CAPABILITIES_KEY], dict):

@@ -42,7 +42,7 @@ MALFORMED = "a parameter could not be made out"
 class TagFormat(Struct, frozen=True):
     """The marks of one way of writing parameters.
 
-    `key` reads the opening mark of a parameter and returns its name, and whether the mark says that it is a string; None if
+    `key` reads the opening mark of a parameter and returns its name, and whether the mark makes it a string; None if
     there is no parameter. `nested` is the opening mark inside a value. `ends` close the call and are read; `stops` close it,
     too, but belong to what follows. If `dynamic`, the parameter's name is a part of `close` and `nested`.
     """

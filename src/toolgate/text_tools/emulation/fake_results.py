@@ -15,7 +15,7 @@ _TRAINED_MARKS: tuple[tuple[str, frozenset[str]], ...] = (
     ("<tool_response>", frozenset({"hermes", "hermes_tight", "hermes_ascii", "qwen3_coder", "longcat"})),
     ("<function_results>", frozenset({"invoke", "auto", "anthropic_xml", "anthropic_legacy"})),
 )
-"""How results begin in the training data of a syntax's models: some write them whatever the prompt says."""
+"""How results begin in the training data of a syntax's models: some write them whatever the prompt demands."""
 
 _LINES = re.compile(r"(?<=\n)(?:[^\S\n]*+\n)++|[^\n]*\n|[^\n]+")
 """Lines, and runs of blank lines as one: a model may write hundreds of thousands of them."""

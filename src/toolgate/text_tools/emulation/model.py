@@ -50,7 +50,7 @@ class EmulationOptions(Struct, frozen=True):
 class EmulatedModel:
     """A model whose tools are emulated.
 
-    `syntax` names the format of its calls; `inject` says that it takes no system messages, `images` that it sees images,
+    `syntax` names the format of its calls; `inject` is set if it takes no system messages, `images` that it sees images,
     `parallel` that it may write several calls at once. An answer is requested again at most `reasks` times. `stops` has the
     upstream stop a model that makes up results. `thinking` and `calls_end_thinking` are those of `TextParser`.
     """

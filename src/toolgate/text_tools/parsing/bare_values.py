@@ -49,7 +49,7 @@ class BareValueConverter:
             self._become_string()
 
     def end(self, is_string: bool = False) -> None:
-        """End the value; `is_string` says that its markup showed it to be a string."""
+        """End the value; `is_string` is set if its markup shows it to be a string."""
         if is_string:
             self._become_string()
         if self._waiting is None:

@@ -24,7 +24,7 @@ _FEW_EVENTS = 8
 class TextParser:
     """Parses one answer: `feed` it text, take the events, then `end` it.
 
-    `answer` is the name under which a model may write its answer as if it were a call. `thinking` says that the text starts
+    `answer` is the name under which a model may write its answer as if it were a call. `thinking` is set if the text starts
     inside reasoning, as some templates make it. `calls_end_thinking` is for models that never close their reasoning: a call
     in it ends it at once, while otherwise only the end of the text shows that the call was no draft. With `any_tool`, calls
     of undeclared tools are calls, too.

@@ -1,6 +1,6 @@
 """What the readers of all syntaxes share: the input buffer, the tools, and where text, reasoning and calls are emitted.
 
-Until a call begins, all that a reader takes from the buffer is held. `begin_call` and `drop_markup` say that it was markup;
+Until a call begins, all that a reader takes from the buffer is held. `begin_call` and `drop_markup` mark it as markup;
 what is still held when the reader returns was plain text. So nothing is lost, and nothing is read twice.
 
 Knows no syntax.

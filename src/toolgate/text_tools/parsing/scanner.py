@@ -1,6 +1,6 @@
 """Scan plain text and reasoning for the marks of calls and reasoning, and let their readers read what follows.
 
-A `ScanMode` says where the scanner is: in text or inside reasoning. In both it tracks where lines begin, and code spans
+A `ScanMode` is where the scanner is: in text or inside reasoning. In both it tracks where lines begin, and code spans
 and fences, in which no mark counts. Knows no syntax beyond the markers it is given.
 """
 

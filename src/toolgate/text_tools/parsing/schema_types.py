@@ -40,7 +40,7 @@ class ParameterTypes:
         self._cycles = 0
 
     def of(self, name: str) -> frozenset[str]:
-        """Return the types that a parameter may have; all of them if the schema does not say."""
+        """Return the types that a parameter may have; all of them if the schema names none."""
         return self.allowed(self.parameter(self.root, name))
 
     def parameter(self, schema: Any, name: str) -> Any:
@@ -60,7 +60,7 @@ class ParameterTypes:
         return self._items[id(schema)]
 
     def allowed(self, schema: Any) -> frozenset[str]:
-        """Return the types that the schema allows; all of them if it does not say."""
+        """Return the types that the schema allows; all of them if it names none."""
         known = self._cache.get(id(schema))
         if known is None:
             known = self._cache[id(schema)] = self._find_allowed(schema) or ANY

@@ -21,7 +21,7 @@ class CallMarker(Struct, frozen=True):
     """A mark that may begin calls.
 
     It is a `word`, or a `pattern` whose unfinished beginnings match `partial` and start with one of `firsts`.
-    `at` says where it counts: anywhere in text, only at the start of a line, or only at the start of a message.
+    `at` is where it counts: anywhere in text, only at the start of a line, or only at the start of a message.
     """
 
     read: Read

@@ -33,7 +33,7 @@ _FORM_CALL = ToolCall("call_0", "TOOL_NAME", '{"PARAMETER_NAME":"value"}')
 class ConversationWriter(Struct, frozen=True):
     """Writes conversations for one model.
 
-    `inject` says that it takes no system messages, `images` that it sees images though it has no tools, `parallel` that it
+    `inject` is set if it takes no system messages, `images` that it sees images though it has no tools, `parallel` that it
     may write several calls at once.
     """
 

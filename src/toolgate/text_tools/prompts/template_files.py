@@ -1,4 +1,4 @@
-"""Load template files, check them, and say in which file and line a template is wrong.
+"""Load template files, check them, and report in which file and line a template is wrong.
 
 A variant is a YAML file. A folder of the operator may have files of the same names, each with the templates that it
 changes; the others come from the shipped files. Every mistake is reported when a variant is loaded, never later.

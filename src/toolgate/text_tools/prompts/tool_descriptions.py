@@ -2,7 +2,7 @@
 
     search_files(pattern: string, limit?: integer) – Finds files by name.
 
-What a signature cannot say it leaves out; the full schema has it. Knows no syntax and no template.
+A signature leaves out what it cannot express; the full schema has it. Knows no syntax and no template.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Read and write the calls of DeepSeek V3.2 and V4: `invoke` in full-width bars; a parameter says if it is a string."""
+"""Read and write the calls of DeepSeek V3.2 and V4: `invoke` in full-width bars; a parameter has a flag for strings."""
 
 from collections.abc import Sequence
 from functools import partial

@@ -2,7 +2,7 @@
 
 This is what prompted models are asked to write, and what MiniMax-M2 and dots.llm2 write by themselves. A tag may close
 itself, quotes may be single or missing, and a JSON object may replace the parameters. A wrapper without a call of a declared
-tool is text. `call_formats/tagged.py` says where a value ends. Prompted models may escape as XML does; those two never do,
+tool is text. `call_formats/tagged.py` finds where a value ends. Prompted models may escape as XML does; those two never do,
 so their values are not decoded.
 """
 

@@ -58,7 +58,7 @@ class ToolFunction(Struct, frozen=True):
 
 
 class PythonToolDefinition(Struct, frozen=True):
-    """One tool; `worker` says that it runs in a worker process, `place` is the file and line of its code."""
+    """One tool; `worker` is set if it runs in a worker process, `place` is the file and line of its code."""
 
     spec: ToolSpec
     invoke: ToolFunction

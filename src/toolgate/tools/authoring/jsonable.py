@@ -11,7 +11,7 @@ MAX_DEPTH = 64
 
 
 def jsonable(value: Any) -> Any:
-    """Convert a value to JSON's types; ToolFailure says what in it cannot be JSON.
+    """Convert a value to JSON's types; ToolFailure names the value that cannot be JSON.
 
     Numbers that JSON lacks become the strings `NaN`, `Infinity` and `-Infinity`: a silent null would be wrong.
     """

@@ -96,7 +96,7 @@ class PythonToolRegistry:
     async def invoke_tool(
         self, name: str, options: LanguageModelToolInvocationOptions[Any], token: CancellationToken | None = None
     ) -> LanguageModelToolResult:
-        """Check the input and run a tool by its name; ToolFailure says why it failed."""
+        """Check the input and run a tool by its name; ToolFailure if it fails."""
         tool = self._tools.get(name)
         if tool is None:
             raise ToolFailure(f"There is no tool `{name}`.")

@@ -40,7 +40,7 @@ def output_of(value: Any, limit: int = MAX_OUTPUT) -> ToolOutput:
             return _of_parts(value.content, limit)
     plain = jsonable(value)
     text = msgspec.json.encode(plain).decode()
-    # Decoding large data would block the server's loop, and the text says the same.
+    # Decoding large data would block the server's loop, and the text is equivalent.
     return ToolOutput((_text(text, limit),), structured=plain if len(text) <= _MAX_STRUCTURED else None)
 
 

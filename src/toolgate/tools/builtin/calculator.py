@@ -85,7 +85,7 @@ class CalculatorTool:
 
 
 def evaluate(expression: str) -> Number:
-    """Evaluate an expression; ToolFailure says what is wrong and where."""
+    """Evaluate an expression; ToolFailure names the mistake and its place."""
     if len(expression) > MAX_LENGTH:
         raise ToolFailure(f"the expression is longer than {MAX_LENGTH} characters")
     try:

@@ -57,7 +57,7 @@ class ClientApprovals(ReplayableApprovals, Protocol):
 
 
 class ToolRunDefaults(Struct, frozen=True):
-    """The options and limits of runs, unless a request or the model's settings say otherwise."""
+    """The options and limits of runs, unless a request or the model's settings override them."""
 
     options: RequestToolOptions | None = None
     budget: RunLimits = RunLimits()
@@ -141,7 +141,7 @@ class ToolRunPreparer:
                     changed.clear()
                     await changed.wait()
         except TimeoutError:
-            pass  # the call of a missing tool fails with an error that says so
+            pass  # the call of a missing tool fails with an error of its own
         finally:
             unsubscribe()
 
@@ -287,7 +287,7 @@ class ToolRunPreparer:
         past: EarlierAttempts,
         durable: DurableRunContext | None,
     ) -> None:
-        """Answer approvals as the request says, except where an earlier attempt did so or the call has started already."""
+        """Apply the decisions of the request, except where an earlier attempt did so or the call has started already."""
         if journal.resumed:
             return
         earlier, _ = split_at_waiting_calls(request)

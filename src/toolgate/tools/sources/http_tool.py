@@ -29,7 +29,7 @@ _TEXTUAL = (
 )
 
 Compose: TypeAlias = Callable[[Mapping[str, Any]], EgressRequest]
-"""Makes a request of arguments, without credentials; ToolFailure says what is wrong with them."""
+"""Makes a request of arguments, without credentials; ToolFailure names the mistake."""
 
 
 class HttpTool:

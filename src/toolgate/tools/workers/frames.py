@@ -56,7 +56,7 @@ WorkerRequest: TypeAlias = ToolWorkerDescribeFrame | ToolWorkerPrepareFrame | To
 
 
 class WorkerToolInfo(Struct, frozen=True):
-    """One tool without its code; `worker` says whether its author wants it to run in a worker."""
+    """One tool without its code; `worker` is set if its author chose a worker for it."""
 
     spec: ToolSpec
     worker: bool

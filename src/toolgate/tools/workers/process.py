@@ -100,7 +100,7 @@ class ToolWorker:
         return self._process.returncode is None and not self._responses.at_eof()
 
     async def request(self, request: frames.WorkerRequest, report: ReportProgress) -> frames.WorkerResponse:
-        """Send a request and read its response; ToolFailure says how the process ended. `cancel` stops the request."""
+        """Send a request and read its response; ToolFailure if the process ends. `cancel` stops the request."""
         self._send(request)
         self._report = report
         self._reading = asyncio.create_task(self._response())

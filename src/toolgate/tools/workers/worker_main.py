@@ -136,7 +136,7 @@ class WorkerLoop:
         if place not in self._loaded:
             self._loaded[place] = {definition.spec.name: definition for definition in load(place)}
             for definition in self._loaded[place].values():
-                with suppress(BadTool):  # the server refuses a second tool of one name, and says so
+                with suppress(BadTool):  # the server refuses a second tool of one name, and reports it
                     self._registry.define(definition)
         return self._loaded[place]
 

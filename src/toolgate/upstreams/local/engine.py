@@ -58,7 +58,7 @@ class EnginePipes:
 
 
 class WeightsNotLoadable(Exception):
-    """The weights cannot be loaded; the text says why."""
+    """The weights cannot be loaded; the text is the reason."""
 
 
 class LlamaEngine:

@@ -33,7 +33,7 @@ Source: TypeAlias = Callable[[Weights, Path, Callable[[int], None], threading.Ev
 
 
 class WeightsUnavailable(Exception):
-    """The weights are not available; the text says what was tried and what to do."""
+    """The weights are not available; the text has what was tried and what to do."""
 
 
 def locate(model: str, cache: WeightsCache) -> Path | Weights:

@@ -25,7 +25,7 @@ _SIGNAL_HINTS = {signal.SIGKILL: " Perhaps the machine ran out of memory."}
 
 
 class EngineFault(Exception):
-    """The engine could not be started, or ended; the text says how."""
+    """The engine could not be started, or ended; the text is the reason."""
 
 
 class CancellableEngine(Protocol):

@@ -36,7 +36,7 @@ class RequestQueue:
         return len(self._waiting)
 
     async def acquire(self) -> QueueTicket:
-        """Wait for a turn; Overloaded says how many requests were ahead."""
+        """Wait for a turn; Overloaded has the number of requests ahead."""
         if not self._busy:
             self._busy = True
             return QueueTicket(self)

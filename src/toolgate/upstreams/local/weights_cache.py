@@ -26,7 +26,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
 
 
 class InvalidWeights(Exception):
-    """A file is not the expected one; the text says what is wrong."""
+    """A file is not the expected one; the text is the reason."""
 
 
 class VerifiedHashStamp(Struct, frozen=True):

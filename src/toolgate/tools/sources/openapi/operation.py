@@ -122,7 +122,7 @@ class OperationReader:
         self._taken: set[str] = set()
 
     def read(self, found: OperationLocation) -> OpenApiOperation:
-        """Turn the operation into a tool; UnusableOperation says why it cannot be one."""
+        """Turn the operation into a tool; UnusableOperation if it cannot be one."""
         if not found.path.startswith("/") or re.search(r"[?#\\\s]", found.path):
             raise UnusableOperation("its path is malformed")
         if len(found.path) > _MAX_PATH:
@@ -231,7 +231,7 @@ class _Arguments:
         return _plain(name) in self._properties
 
     def add(self, name: str, node: Any, required: bool, where: str, about: Mapping[str, Any]) -> str:
-        """Add an argument and return its name; a name that is taken gets a prefix that says where the argument goes."""
+        """Add an argument and return its name; a name that is taken gets a prefix for where the argument goes."""
         argument = _plain(name)
         if argument in self._properties:
             argument = _plain(f"{where}_{name}")
