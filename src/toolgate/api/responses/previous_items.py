@@ -32,7 +32,11 @@ class PreviousItemLoader:
         conversation = conversation_of(body)
         unstored = await memory.recall(body.get("previous_response_id")) if memory else None
         if conversation is not None:
-            earlier = await self._conversation(owner, conversation)
+            if self._state is None:
+                raise InvalidRequest("conversation objects are not offered by this server.", param="conversation")
+            if await self._state.conversations.load(owner, conversation) is None:
+                raise unknown_conversation(conversation)
+            earlier = await self._state.conversations.items(owner, conversation, self._limits)
         elif unstored is not None:
             earlier = unstored
         elif body.get("previous_response_id") is not None:
@@ -91,13 +95,6 @@ class PreviousItemLoader:
         size = sum(found[id][1] for id in named if id in found)
         self._limits.check(size, 0, "What the item references name", "input")
         return [found[item["id"]][0] if _is_reference(item) and item["id"] in found else item for item in items]
-
-    async def _conversation(self, owner: str, id: str) -> list[Any]:
-        if self._state is None:
-            raise InvalidRequest("conversation objects are not offered by this server.", param="conversation")
-        if await self._state.conversations.load(owner, id) is None:
-            raise unknown_conversation(id)
-        return await self._state.conversations.items(owner, id, self._limits)
 
     async def _chain(self, owner: str, previous: Any) -> list[Any]:
         chain = await self._store.chain(owner, previous, self._limits) if type(previous) is str else []

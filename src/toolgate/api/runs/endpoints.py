@@ -16,13 +16,13 @@ from toolgate.api.records.write_queue import WriteQueue
 from toolgate.api.responses.state import ResponsesState
 from toolgate.api.runs.followers import FollowedRun, RunFollowers
 from toolgate.api.runs.fork import RunForker, read_fork
-from toolgate.api.runs.run_object import NO_CONTENT, RunContent, content_of, run_object, timeline_object
+from toolgate.api.runs.run_object import NO_CONTENT, content_of, run_object, timeline_object
 from toolgate.conversation.errors import Conflict, InvalidRequest, NotFound, Overloaded, ToolgateError
 from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
 from toolgate.engine.json_thread import run_in_thread
 from toolgate.http.application import Endpoint, Request
 from toolgate.pubsub.pubsub import PubSub, wait_for
-from toolgate.runs.timeline import RunTimelines, TimelineEntry, decode_entries, topic
+from toolgate.runs.timeline import RunTimelines, decode_entries, topic
 from toolgate.storage.responses import ResponseStore
 from toolgate.storage.run_records import RunFilter, RunRecord
 from toolgate.storage.runs import End, Live
@@ -205,7 +205,7 @@ class RunEndpoints:
 
         def body() -> bytes:
             entries = decode_entries(stored)
-            content = _content(output, entries)
+            content = content_of(output, entries) if output else NO_CONTENT
             timeline = timeline_object(run, entries, content)
             return encode({**run_object(run, can_fork=_owns(call, run)), "timeline": timeline})
 
@@ -226,10 +226,6 @@ class RunEndpoints:
 
 def _shutting_down() -> Overloaded:
     return Overloaded("The server is shutting down.", retry_after=1)
-
-
-def _content(output: Sequence[Any], entries: Sequence[TimelineEntry]) -> RunContent:
-    return content_of(output, entries) if output else NO_CONTENT
 
 
 def _owns(call: Request, run: RunRecord) -> bool:

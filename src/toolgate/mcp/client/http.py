@@ -5,7 +5,7 @@ Redirects are not followed, since our headers and tokens would go with them. Tim
 
 import asyncio
 import re
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from contextlib import aclosing, suppress
 from typing import Any
 from urllib.parse import urlsplit
@@ -91,7 +91,11 @@ class HttpTransport:
                 await response.aclose()
         except asyncio.CancelledError:
             if self._revision not in (None, STATELESS):
-                self._start(self.send(RpcNotification(CANCELLED, {"requestId": request.id})))
+                task = asyncio.get_running_loop().create_task(
+                    self.send(RpcNotification(CANCELLED, {"requestId": request.id}))
+                )
+                self._background.add(task)
+                task.add_done_callback(self._background.discard)
             raise
         except ToolgateError as error:
             raise McpResponseBroken(f"gave no answer: {error.message}") from None
@@ -225,8 +229,3 @@ class HttpTransport:
         if not self.lost.done():
             self.lost.set_result(loss)
         return loss
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
