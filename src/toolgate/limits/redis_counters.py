@@ -31,9 +31,11 @@ _REFUSALS: tuple[LimitName | None, ...] = (None, "concurrency", "requests", "tok
 _WINDOW = """
 local time = redis.call('TIME')
 local seconds, micros = tonumber(time[1]), tonumber(time[2])
+-- A slot is a tenth of a second; a window has 600 of them.
 local now = seconds * 10 + math.floor(micros / 100000)
 local into = micros % 100000
 
+-- Remove the slots that are older than a minute; after a jump of the clock the window starts anew.
 local function slide(key)
   local seen = redis.call('HMGET', key, 'first', 'last', 'sum')
   local first, last, sum = tonumber(seen[1]), tonumber(seen[2]), tonumber(seen[3])
@@ -59,10 +61,12 @@ local function add(key, window, amount)
   window.sum, window.last = window.sum + amount, window.slot
 end
 
+-- Milliseconds until a slot leaves the window.
 local function millis(slot)
   return math.ceil((slot + 601 - now) * 100 - into / 1000)
 end
 
+-- Milliseconds until enough slots have left the window for the amount to fit.
 local function fits_in(key, window, amount, limit)
   local excess = window.sum + amount - limit
   for slot = window.first, window.last do
@@ -78,6 +82,7 @@ _RESERVE = (
     + """
 local most, most_tokens, most_running = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local amount, id, lease = math.min(tonumber(ARGV[4]), most_tokens), ARGV[5], tonumber(ARGV[6])
+-- The requests of nodes that died.
 redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', seconds)
 local none = {sum = 0, slot = 0}
 local requests = most > 0 and slide(KEYS[1]) or none
@@ -106,12 +111,14 @@ _SETTLE = (
     _WINDOW
     + """
 local id, slot, difference = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+-- A reservation is removed once: what was settled before is not counted again.
 if id ~= '' and redis.call('ZREM', KEYS[2], id) == 0 then return 0 end
 if difference == 0 then return 0 end
 local window = slide(KEYS[1])
 if difference > 0 then
   add(KEYS[1], window, difference)
 else
+  -- Returned to the slot in which it was reserved, unless that has left the window.
   local held = tonumber(redis.call('HGET', KEYS[1], slot) or 0)
   local returned = math.min(held, -difference)
   if returned == 0 then return 0 end

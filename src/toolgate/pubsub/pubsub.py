@@ -119,7 +119,7 @@ class RedisPubSub:
         if self._receiver is None:
             self._receiver = asyncio.get_running_loop().create_task(self._receive())
         async with self._local.subscribe(topic) as event:
-            if not self._subscribed.is_set():
+            if not self._subscribed.is_set():  # what is published before would not be received
                 await wait_for(self._subscribed, REDIS_TIMEOUT)
             yield event
 
@@ -145,7 +145,7 @@ class RedisPubSub:
                     await pipeline.execute()
                 self._note_success()
             except redis_errors() as error:
-                self._unsent = {}
+                self._unsent = {}  # not sent later: subscribers also poll, and so find what they were not notified of
                 self._note_failure(error)
 
     async def _receive(self) -> None:

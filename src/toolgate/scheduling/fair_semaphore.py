@@ -1,4 +1,4 @@
-"""A semaphore that callers share fairly: a caller who wants many slots does not delay the others.
+"""A semaphore that callers share fairly: a caller with many requests does not delay the others.
 
 A free slot goes to the waiting caller with the fewest slots, and among equals to the one that was served longest ago. One
 more slot is reserved for a caller without any, who therefore need not wait for long work of another caller in all others.
