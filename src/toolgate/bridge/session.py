@@ -130,7 +130,7 @@ class EditorSession:
 
     @property
     def state(self) -> WindowState:
-        """What is known of the window; it has joined, or nobody would have this session."""
+        """What is known of the window; a session is used only after its window has joined."""
         assert self._state is not None
         return self._state
 

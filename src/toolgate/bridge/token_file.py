@@ -1,7 +1,7 @@
 """Keep the token of the bridge in a file that only its owner can read.
 
-Whoever can read the file runs as the same user as the gateway, so that an editor proves by it that it may join. The token
-stays the same over restarts; deleting the file while the gateway is stopped makes a new one.
+A program that can read the file runs as the same user as the gateway, so that an editor proves by it that it may join. The
+token stays the same over restarts; deleting the file while the gateway is stopped makes a new one.
 """
 
 import os
