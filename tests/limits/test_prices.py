@@ -10,10 +10,10 @@ from tests.api.http_client import CLIENTS, PATHS, ask, body
 from tests.stage import MEMORY, QUIET
 from toolgate.app.asgi_app import Toolgate
 from toolgate.config import BUILTIN, Config, KeySettings, ModelConfig, Secret, TargetConfig
-from toolgate.config.settings import KeyBudgetSettings, PriceSettings, ServerSettings
+from toolgate.config.settings import KeyBudgetSettings, PriceSettings, RunLimitSettings, ServerSettings, ToolSettings
 from toolgate.conversation.errors import UpstreamUnavailable
 from toolgate.conversation.events import ModelResponse, Usage
-from toolgate.conversation.message import Text
+from toolgate.conversation.message import Text, ToolCall
 from toolgate.http.listener import listening
 from toolgate.limits.prices import reservation_prices
 from toolgate.testing import Entry, ScriptedModel
@@ -56,6 +56,20 @@ async def test_the_price_is_that_of_the_model_that_answered(client: str, stream:
         for cost in (6.0, 6.6):
             await ask(url, PATHS[client], body(client, "cheap", stream=stream), KEY)
             assert await spent(url) == pytest.approx((cost, cost))
+
+
+async def test_the_cost_of_a_run_is_measured_at_the_price_of_the_model_that_answers() -> None:
+    """A limit of 15 lets two steps of a fallback at 10 each run, and not fifteen at the price of the model that failed."""
+    asked = ModelResponse((ToolCall("call_1", "clock", "{}"),), "tool_calls", Usage(1_000_000))
+    dear = ScriptedModel([asked, asked, ANSWER])
+    tools = ToolSettings(limits=RunLimitSettings(cost=15.0, repeats=0))
+    config = Config(server=ServerSettings(port=0), models=MODELS, storage=MEMORY, log=QUIET, tools=tools)
+    scripted = {"cheap": ScriptedModel([UpstreamUnavailable("No.")] * 20), "dear": dear, "free": ScriptedModel([])}
+    async with listening(Toolgate(config, scripted)) as url:
+        sent = body("openai_chat", "cheap", stream=False, tool_execution="auto", use_server_tools=True)
+        await ask(url, PATHS["openai_chat"], sent)
+    assert len(dear.requests) == 3
+    assert "in cost is reached" in str(dear.requests[2].messages[-1])
 
 
 def test_the_reservation_covers_the_dearest_model_that_may_answer() -> None:

@@ -209,7 +209,8 @@ class ModelFactory:
             whole_arguments=model.whole_arguments,
             allow_tools=model.server_tools,
             block_tools=model.blocked_tools,
-            price=Price(model.price.input, model.price.output),
+            price=_price(model),
+            prices={one.name: _price(one) for one in [model, *[self._by_name[name] for name in model.fallbacks]]},
             context=capabilities.context or (config.embedded.context if config.is_local(model) else None),
             images=capabilities.images,
             tools=capabilities.tools or model.tools == "emulated",
@@ -237,3 +238,7 @@ def _endpoint(upstream: UpstreamConfig) -> UpstreamEndpoint:
         {**dialect.upstream.headers(key), **own},
         UpstreamTimeouts(limits.connect, limits.first_byte, limits.idle, limits.total),
     )
+
+
+def _price(model: ModelConfig) -> Price:
+    return Price(model.price.input, model.price.output)

@@ -1,7 +1,7 @@
 """Limit what one run may use before it must answer, and detect a model that repeats the same call."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
@@ -34,11 +34,18 @@ class RunLimits(Struct, frozen=True):
 class RunUsage:
     """What a run has used so far."""
 
-    def __init__(self, limits: RunLimits, price: Price = Price()) -> None:  # noqa: B008  # an immutable value
+    def __init__(
+        self,
+        limits: RunLimits,
+        price: Price = Price(),  # noqa: B008  # an immutable value
+        prices: Mapping[str, Price] = {},
+    ) -> None:
+        """`price` is that of the model that was asked for, `prices` are those of its fallbacks as well, by name."""
         self.usage: Usage | None = None
         self.rounds = self.calls = 0
         self._limits = limits
         self._price = price
+        self._prices = prices
         self._seen: Counter[tuple[str, str]] = Counter()
 
     def add_step(self, usage: Usage | None) -> None:
@@ -46,8 +53,11 @@ class RunUsage:
         if usage is not None:
             self.usage = usage if self.usage is None else self.usage + usage
 
-    def exceeded(self, calls: int, seconds: float) -> str | None:
-        """Return which limit one more round of so many calls would exceed, as text; None if it may run."""
+    def exceeded(self, calls: int, seconds: float, by_model: Mapping[str, Usage] = {}) -> str | None:
+        """Return which limit one more round of so many calls would exceed, as text; None if it may run.
+
+        `by_model` is the usage of each model that has answered.
+        """
         limits, usage = self._limits, self.usage or Usage()
         if limits.rounds and self.rounds >= limits.rounds:
             return f"the limit of {limits.rounds} tool rounds is reached"
@@ -57,7 +67,8 @@ class RunUsage:
             return f"the limit of {limits.tokens} tokens is reached"
         if limits.seconds and seconds >= limits.seconds:
             return f"the limit of {limits.seconds:g} seconds is reached"
-        if limits.cost and self._price.of(usage) >= limits.cost:
+        cost = sum([self._prices.get(model, self._price).of(used) for model, used in by_model.items()])
+        if limits.cost and max(cost, self._price.of(usage)) >= limits.cost:
             return f"the limit of {limits.cost:g} in cost is reached"
         return None
 

@@ -10,7 +10,7 @@ others are marked as the gateway's: dialects with native server tools show them,
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 
 from msgspec import Struct
@@ -63,6 +63,7 @@ class ToolLoop(Struct, frozen=True):
     presentation: Presentation = Presentation()
     limits: RunLimits = RunLimits()
     price: Price = Price()
+    prices: Mapping[str, Price] = {}
     parallel: int = 8
     history: EarlierAttempts = EarlierAttempts()
     observer: RunObserver = UnobservedRun()
@@ -92,7 +93,7 @@ class ToolRun:
         self._journal = loop.journal
         self._observer = loop.observer
         self._presentation = loop.presentation
-        self._used = RunUsage(loop.limits, loop.price)
+        self._used = RunUsage(loop.limits, loop.price, loop.prices)
         self._used.add_step(loop.history.usage)
         # A round counts when its calls are run, so the last answer of an earlier attempt does not while it has open calls.
         answers = sum(message.role == "assistant" for message in self._added)
@@ -292,7 +293,10 @@ class ToolRun:
         """Return why calls are not run, by id: a limit is reached, they repeat, are unknown, incomplete or interrupted."""
         seconds = time.monotonic() - self._start_time - self._tools.waited_seconds()
         tally = self._request.tally
-        exceeded = self._used.exceeded(len(calls), seconds) or (tally.used_up() if tally and tally.used_up else None)
+        by_model = tally.by_model if tally else {}
+        exceeded = self._used.exceeded(len(calls), seconds, by_model) or (
+            tally.used_up() if tally and tally.used_up else None
+        )
         if exceeded:
             refusals = {call.id: f"Not run: {exceeded}. Answer with what you have." for call in calls}
         else:

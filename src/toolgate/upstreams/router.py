@@ -44,6 +44,8 @@ class ModelRoute(Struct, frozen=True):
     allow_tools: tuple[str, ...] = ()
     block_tools: tuple[str, ...] = ()
     price: Price = Price()
+    prices: Mapping[str, Price] = {}
+    """The prices of all models that may answer, by name: this one and its fallbacks."""
     counter: TokenCounter | None = None
     editor: bool = False
 

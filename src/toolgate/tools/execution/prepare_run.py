@@ -230,7 +230,7 @@ class ToolRunPreparer:
                 self._budget(options, request),
                 route.price,
             )
-            loop = replace(loop, parallel=self.defaults.parallel, history=past)
+            loop = replace(loop, prices=route.prices, parallel=self.defaults.parallel, history=past)
             return loop if timeline is None else replace(loop, observer=timeline), journal
 
         model = _JournalledModel(begin)
