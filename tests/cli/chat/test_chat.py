@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from base64 import b64decode
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -22,6 +23,7 @@ from toolgate.testing import FakeSource, FakeTool
 from toolgate.tools.tool import Annotations
 
 HARMFUL = Annotations(read_only=False, destructive=True, idempotent=False, open_world=False)
+DOT = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x1b[31mred\x9b31m \u202eevil \x08\x08"
 SHOWN = "␛]0;owned␇␛[2J␛[31mred<U+009B>31m <U+202E>evil ␈␈"
 
@@ -344,6 +346,11 @@ def test_commands_change_the_chat(place: Place) -> None:
         program.expect("There is no command /nothing; /help lists them.")
         program.enter("/help")
         program.expect("ask the last question again")
+        program.enter("/attach ~/nothing")
+        program.expect("No such file or directory.")
+        Path(place.env["HOME"], "ink.txt").write_text("Ink. ")
+        program.enter("/attach ~/ink.txt")
+        program.expect("1 file goes with the next message.")
         program.enter("question")
         program.expect("One.")
         program.enter("/retry")
@@ -362,7 +369,10 @@ def test_commands_change_the_chat(place: Place) -> None:
         program.expect("line 99")
         program.enter("/model")
         program.expect("* openai_chat")
-    assert questions(scripted)[:3] == [["Be brief.", "question"], ["Be brief.", "question"], ["Be long.", "/slash"]]
+    assert questions(scripted)[:3] == [
+        *[["Be brief.", "The file ink.txt:\n\nInk. question"]] * 2,
+        ["Be long.", "/slash"],
+    ]
     offered = [[tool.name for tool in request.tools] for request in scripted.requests]
     assert offered[:3] == [["add"], ["add"], []]
     assert "delete" in offered[3]
@@ -447,6 +457,20 @@ class TestWithoutATerminal:
             gone = place.piped("Ask", TOOLGATE_URL=f"http://127.0.0.1:{sock.getsockname()[1]}")
         assert gone.returncode == 1
         assert "Start a server with `toolgate serve`" in gone.stderr
+
+    def test_images_and_text_files_are_sent_with_the_question(self, place: Place, tmp_path: Path) -> None:
+        (tmp_path / "dot.png").write_bytes(b64decode(DOT))
+        (tmp_path / "notes.txt").write_text("Buy ink.")
+        scripted = place.stage.play("A dot.")
+        attached = ["-a", str(tmp_path / "dot.png"), "--attach", str(tmp_path / "notes.txt")]
+        assert place.piped("-m", "openai_chat", *attached, "What is it?").stdout == "A dot.\n"
+        image, file, question = scripted.requests[0].messages[-1].parts
+        assert (image.data, image.mime) == (DOT, "image/png")  # type: ignore[union-attr]
+        assert (file, question) == (Text("The file notes.txt:\n\nBuy ink."), Text("What is it?"))
+        (tmp_path / "odd.bin").write_bytes(b"\xff\x00")
+        for name, problem in (("odd.bin", "is neither text in UTF-8 nor"), ("none", "cannot be read: No such file")):
+            refused = place.piped("-a", str(tmp_path / name), "What is it?")
+            assert (refused.returncode, problem in refused.stderr) == (1, True)
 
     @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device of Linux")
     def test_output_that_cannot_be_written_is_reported_in_a_sentence(self, place: Place) -> None:

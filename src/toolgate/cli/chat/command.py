@@ -2,12 +2,15 @@
 
 import os
 import sys
-from typing import Annotated, NoReturn
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from toolgate.cli.api_client import DEFAULT_URL, ApiCallFailed, Key, Url, fail
 from toolgate.cli.chat.approval_dialog import ApprovalDialog, NoInteractiveUser
+from toolgate.cli.chat.attachments import AttachmentRefused, read_attachment
 from toolgate.cli.chat.conversation import ConversationClient
 from toolgate.cli.chat.prompt import LinePrompter, open_terminal
 from toolgate.cli.chat.repl import talk
@@ -34,6 +37,12 @@ def chat(
     ] = None,
     no_tools: Annotated[bool, typer.Option("--no-tools", help="No server tools.")] = False,
     system: Annotated[str | None, typer.Option("--system", "-s", help="A system prompt.")] = None,
+    attach: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--attach", "-a", help="Send this image or text file with the question; may be given several times."
+        ),
+    ] = None,
     go_on: Annotated[bool, typer.Option("--continue", "-c", help="Go on with the last chat.")] = False,
     resume: Annotated[
         str | None, typer.Option("--resume", help="Go on after the response with this id.", metavar="ID")
@@ -55,12 +64,13 @@ def chat(
     asked = _read_question(question)
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr] # a terminal that is not UTF-8
     try:
+        attached = [read_attachment(path) for path in attach or ()]
         transcript = _resumed(client, state, go_on, resume)
         if asked is None:
-            talk(client, state, transcript)
+            talk(client, state, transcript, attached)
         else:
-            _answer_once(client, state, transcript, asked)
-    except (ApiCallFailed, NoInteractiveUser) as error:
+            _answer_once(client, state, transcript, asked, attached)
+    except (ApiCallFailed, AttachmentRefused, NoInteractiveUser) as error:
         fail(str(error))
 
 
@@ -106,11 +116,17 @@ def _resumed(client: ConversationClient, state: ChatState, go_on: bool, resume: 
     return transcript
 
 
-def _answer_once(client: ConversationClient, state: ChatState, transcript: Transcript, question: str) -> None:
+def _answer_once(
+    client: ConversationClient,
+    state: ChatState,
+    transcript: Transcript,
+    question: str,
+    attached: Sequence[dict[str, Any]],
+) -> None:
     """Answer one question; only the answer goes to standard output."""
     view = AnswerView(sys.stdout, sys.stderr, single=True)
     prompter = LinePrompter(view.style) if sys.stdin.isatty() and sys.stdout.isatty() else open_terminal()
-    session = ChatSession(client, view, ApprovalDialog(client, view, prompter), transcript, state)
+    session = ChatSession(client, view, ApprovalDialog(client, view, prompter), transcript, state, attached)
     complete = session.ask(question)
     if session.stopped:
         raise typer.Exit(_INTERRUPTED)

@@ -90,9 +90,9 @@ class ConversationClient:
         return body | {field: value for field, value in given.items() if value is not None}
 
 
-def user_message(text: str) -> dict[str, Any]:
-    """Make the item of a question."""
-    return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
+def user_message(text: str, attached: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+    """Make the item of a question, after what is attached to it."""
+    return {"type": "message", "role": "user", "content": [*attached, {"type": "input_text", "text": text}]}
 
 
 def assistant_message(text: str) -> dict[str, Any]:

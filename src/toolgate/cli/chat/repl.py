@@ -2,6 +2,7 @@
 
 import signal
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from toolgate.cli.api_client import ApiCallFailed
@@ -18,15 +19,17 @@ from toolgate.cli.chat.view import AnswerView
 _TERMINATED = 143
 
 
-def talk(client: ConversationClient, state: ChatState, transcript: Transcript) -> None:
-    """Chat until the person leaves."""
+def talk(
+    client: ConversationClient, state: ChatState, transcript: Transcript, attached: Sequence[dict[str, Any]] = ()
+) -> None:
+    """Chat until the person leaves; what is attached is sent with the first message."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))  # so that the terminal gets its settings back
     view = AnswerView(sys.stdout, sys.stdout)
     status = _status(client)
     models, tools = _known(client)
     client.model = client.model or status.get("default_model") or (models[0] if models else None)
     prompter = LinePrompter(view.style, state.questions())
-    session = ChatSession(client, view, ApprovalDialog(client, view, prompter), transcript, state)
+    session = ChatSession(client, view, ApprovalDialog(client, view, prompter), transcript, state, attached)
     slash = SlashCommands(session, models, tools)
     prompter.complete_with(slash.complete)
     _greet(session, status)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from toolgate.cli.api_client import ApiCallFailed
+from toolgate.cli.chat.attachments import AttachmentRefused, read_attachment
 from toolgate.cli.chat.prompt import edit_text
 from toolgate.cli.chat.turn import ChatSession
 
@@ -45,6 +46,7 @@ class SlashCommands:
             "/system": SlashCommand(self._system, "[TEXT|off]", "show, change or remove the system prompt"),
             "/show": SlashCommand(self._show, "", "show the last tool calls whole"),
             "/retry": SlashCommand(self._retry, "", "ask the last question again"),
+            "/attach": SlashCommand(self._attach, "FILE", "send an image or a text file with the next message"),
             "/edit": SlashCommand(self._edit, "", "write a message in your editor"),
             "/save": SlashCommand(self._save, "[FILE]", "save the chat as Markdown"),
             "/new": SlashCommand(self._new, "", "begin a new chat"),
@@ -74,7 +76,7 @@ class SlashCommands:
                 done, _, last = word.rpartition(",")
                 known = self._tools if done else ["on", "off", *self._tools]
                 return [f"{done}{',' if done else ''}{name}" for name in known if name.startswith(last)]
-            case "/save":
+            case "/save" | "/attach":
                 return _paths(word)
         return []
 
@@ -143,6 +145,17 @@ class SlashCommands:
         else:
             self._session.ask_again()
 
+    def _attach(self, name: str) -> None:
+        if not name:
+            self._say("Name a file: /attach FILE")
+            return
+        try:
+            count = self._session.attach(read_attachment(Path(name).expanduser()))
+        except AttachmentRefused as error:
+            self._say(str(error), "bad")
+            return
+        self._say(f"{count} {'file goes' if count == 1 else 'files go'} with the next message.")
+
     def _edit(self, _: str) -> None:
         text = edit_text("", ".md")
         if text is None:
@@ -171,9 +184,7 @@ class SlashCommands:
             self._say(f"To go on with it later:\n  toolgate chat --resume {previous}", "dim")
 
     def _new(self, _: str) -> None:
-        self._session.client.restart()
-        self._session.transcript.clear()
-        self._session.question = None
+        self._session.restart()
         self._saved = None
         self._say("A new chat begins.")
 

@@ -1,5 +1,6 @@
 """Ask questions and show their answers, with approvals in between, and keep what happened."""
 
+from collections.abc import Sequence
 from contextlib import closing
 from typing import Any
 
@@ -39,12 +40,16 @@ class ChatSession:
         dialog: ApprovalDialog,
         transcript: Transcript,
         state: ChatState,
+        attached: Sequence[dict[str, Any]] = (),
     ) -> None:
         self.client = client
         self.view = view
         self.transcript = transcript
         self.question: str | None = None
         """The last question."""
+        self._attached = list(attached)
+        """Parts that are sent with the next question: images and files."""
+        self._message: dict[str, Any] = {}
         self.stopped = False
         """Whether the person stopped its answer."""
         self._before: tuple[str | None, list[dict[str, Any]]] = (None, [])
@@ -54,9 +59,10 @@ class ChatSession:
     def ask(self, question: str) -> bool:
         """Ask a question and show the answer; return whether there is one, whole or stopped by the person."""
         self.question, self._before = question, (self.client.previous, list(self.client.unsent))
+        self._message, self._attached = user_message(question, self._attached), []
         self.stopped = False
         self.transcript.ask(question)
-        turn = _Turn([*self.client.unsent, user_message(question)])
+        turn = _Turn([*self.client.unsent, self._message])
         self.view.begin()
         try:
             ended = self._answer(turn)
@@ -69,10 +75,22 @@ class ChatSession:
         self.view.end(ended)
         return not ended.failed
 
+    def attach(self, part: dict[str, Any]) -> int:
+        """Send a part with the next question; return how many it has."""
+        self._attached.append(part)
+        return len(self._attached)
+
+    def restart(self) -> None:
+        """Begin a new conversation."""
+        self.client.restart()
+        self.transcript.clear()
+        self.question, self._attached = None, []
+
     def ask_again(self) -> bool:
         """Ask the last question again, in place of the first time."""
         assert self.question is not None
         self.client.previous, self.client.unsent = self._before[0], list(self._before[1])
+        self._attached = self._message["content"][:-1]
         self.transcript.drop_last()
         return self.ask(self.question)
 
@@ -114,7 +132,7 @@ class ChatSession:
         for asked in turn.asked if turn.stored else ():
             self._dialog.deny(asked)
         self.client.previous, unsent = self._before
-        self.client.unsent = [*unsent, user_message(self.question or ""), *turn.items_so_far()]
+        self.client.unsent = [*unsent, self._message, *turn.items_so_far()]
         self.stopped = True
         self._keep(turn)
         self.view.end(None)
