@@ -29,6 +29,8 @@ export interface CommandParts {
   extensionId: string
 }
 
+const READY_POLL = 300
+
 type Handlers = Record<string, (argument?: unknown) => unknown>
 
 /** Register all commands; a failure is shown as its message. */
@@ -243,19 +245,30 @@ async function serverCommand(settings: Settings): Promise<readonly string[] | un
   return choice === yes ? [uvx, ...rest] : undefined
 }
 
+type ServerParts = Pick<CommandParts, 'settings' | 'server' | 'bridge'>
+
 /** Start the gateway at the address of the settings, and dial it. */
-export async function startServer(
-  { settings, server, bridge }: Pick<CommandParts, 'settings' | 'server' | 'bridge'>,
-  command: readonly string[],
-): Promise<void> {
+export async function startServer(parts: ServerParts, command: readonly string[]): Promise<void> {
+  const { settings, server } = parts
   const url = new URL(settings.baseUrl)
   if (!isLoopback(url.hostname)) throw new Error(`The setting toolgate.url names ${url.hostname}, which is not this machine.`)
   await server.start(command, url.port || '80', settings.get('server.config'))
+  dialWhenReady(parts).catch(() => undefined) // an address that was made unusable meanwhile is shown by the connection
+}
+
+/**
+ * Dial a gateway that is being started as soon as it answers.
+ *
+ * A download by uvx takes minutes, after which the connection itself would try only every half minute.
+ */
+export async function dialWhenReady({ settings, server, bridge }: ServerParts): Promise<void> {
   bridge.connection.start()
+  while (server.running && !(await answers(settings.baseUrl))) await delay(READY_POLL)
+  if (!bridge.connection.connected) bridge.connection.start()
 }
 
 /** Start the gateway without asking anything, if it is installed and none answers yet, such as that of another window. */
-export async function startServerSilently(parts: Pick<CommandParts, 'settings' | 'server' | 'bridge'>): Promise<void> {
+export async function startServerSilently(parts: ServerParts): Promise<void> {
   if (await answers(parts.settings.baseUrl)) return
   const configured = parts.settings.get('server.command')
   const program = configured.length > 0 ? undefined : await findProgram('toolgate')

@@ -8,7 +8,7 @@ import { chmod, mkdtemp, realpath, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { test, type TestContext } from 'node:test'
-import { startServerSilently } from '../src/commands.ts'
+import { dialWhenReady, startServerSilently } from '../src/commands.ts'
 import { findProgram, LocalServer } from '../src/server.ts'
 import { Settings } from '../src/settings.ts'
 import { editor } from './fakes/vscode.ts'
@@ -77,12 +77,32 @@ for (const [name, answers] of [['runs', true], ['does not run', false]] as const
     const started: string[] = []
     const parts = {
       settings: new Settings(),
-      server: { start: async (_: readonly string[], at: string) => void started.push(at) },
-      bridge: { connection: { start: () => undefined } },
+      server: { running: false, start: async (_: readonly string[], at: string) => void started.push(at) },
+      bridge: { connection: { connected: false, start: () => undefined } },
     } as unknown as Parameters<typeof startServerSilently>[0]
     await startServerSilently(parts)
     assert.deepEqual(started, answers ? [] : [String(port)])
   })
+
+test('a gateway that takes its time to start is dialled when it answers', async (context) => {
+  const server = createServer((_, response) => response.end())
+  server.listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  const { port } = server.address() as AddressInfo
+  await new Promise((resolve) => server.close(resolve))
+  context.after(() => server.close())
+  editor.reset()
+  editor.userSettings = { 'toolgate.url': `http://127.0.0.1:${port}` }
+  const answered: boolean[] = []
+  const dialled = dialWhenReady({
+    settings: new Settings(),
+    server: { running: true },
+    bridge: { connection: { connected: false, start: () => answered.push(server.listening) } },
+  } as unknown as Parameters<typeof dialWhenReady>[0])
+  server.listen(port, '127.0.0.1')
+  await dialled
+  assert.deepEqual(answered, [false, true])
+})
 
 test('programs are found on the PATH', async (context) => {
   const folder = await place(context)
