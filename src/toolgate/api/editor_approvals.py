@@ -16,7 +16,7 @@ from toolgate.approvals.serialize import approval_json
 from toolgate.approvals.service import CHANGED, ApprovalService
 from toolgate.auth.authenticator import Caller
 from toolgate.bridge.frames import (
-    ApprovalAnsweredFrame,
+    ApprovalAnswerAckFrame,
     ApprovalAnswerFrame,
     ApprovalClosedFrame,
     ApprovalFrame,
@@ -94,7 +94,7 @@ class EditorApprovals:
             session.write(ExchangeErrorFrame(frame.id, error.code, error.message))
         else:
             self._shown.get(session, set()).discard(frame.id)
-            session.write(ApprovalAnsweredFrame(frame.id, answered.state))
+            session.write(ApprovalAnswerAckFrame(frame.id, answered.state))
 
     async def aclose(self) -> None:
         """Stop watching."""

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from toolgate.api.bridge import BridgeEndpoints
 from toolgate.api.editor_approvals import EditorApprovals
 from toolgate.bridge.exchange import ExchangeTimeouts
+from toolgate.bridge.remote_windows import BridgeBus, BridgeBusMember
 from toolgate.bridge.session import SessionOptions
-from toolgate.bridge.sharing import BridgeBus, WindowSharing
 from toolgate.bridge.token_file import load_token, token_path
 from toolgate.bridge.windows import EditorWindows
 from toolgate.config import Config
@@ -29,7 +29,7 @@ class BridgeService:
         """`bus` reaches the processes whose windows are shared; without one there is no other process."""
         self.windows = EditorWindows()
         self._log = log
-        self._sharing = WindowSharing(self.windows, bus)
+        self._sharing = BridgeBusMember(self.windows, bus)
         self._endpoints = BridgeEndpoints(self.windows, self._sharing)
         self._approvals: EditorApprovals | None = None
 

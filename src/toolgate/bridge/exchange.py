@@ -14,15 +14,15 @@ from msgspec import Struct
 from toolgate.bridge.faults import fault_of
 from toolgate.bridge.frames import (
     AnswerPiece,
-    DataPiece,
+    BridgeDataPart,
+    BridgeDeltaFrame,
+    BridgeThinkingPart,
+    BridgeToolCallPart,
+    BridgeToolResultPart,
     ExchangeDoneFrame,
     ExchangeErrorFrame,
     ExchangeFrame,
-    PiecesFrame,
     StartedFrame,
-    ThinkingPiece,
-    ToolCallPiece,
-    ToolResultPiece,
     WaitingFrame,
 )
 from toolgate.conversation.errors import (
@@ -120,7 +120,7 @@ class EditorExchange:
     def receive(self, frame: ExchangeFrame) -> None:
         """Take a frame of this id."""
         match frame:
-            case PiecesFrame(parts=parts):
+            case BridgeDeltaFrame(parts=parts):
                 self.started = True
                 self._keep(parts)
             case StartedFrame():
@@ -228,13 +228,13 @@ class EditorExchange:
 
 def _size(piece: AnswerPiece) -> int:
     match piece:
-        case DataPiece(mime=mime, data=data):
+        case BridgeDataPart(mime=mime, data=data):
             return len(mime) + len(data)
-        case ToolCallPiece(call_id=id, name=name, input=raw):
+        case BridgeToolCallPart(call_id=id, name=name, input=raw):
             return len(id) + len(name) + len(bytes(raw))
-        case ToolResultPiece(call_id=id, parts=parts):
+        case BridgeToolResultPart(call_id=id, parts=parts):
             return len(id) + sum(map(_size, parts))
-        case ThinkingPiece(text=text, id=id):
+        case BridgeThinkingPart(text=text, id=id):
             return len(text) + len(id or "")
         case _:
             return len(piece.text)

@@ -38,27 +38,27 @@ class _Piece(Struct, frozen=True, tag_field="type"):
     """Any part of a message or an answer."""
 
 
-class TextPiece(_Piece, frozen=True, tag="text"):
+class BridgeTextPart(_Piece, frozen=True, tag="text"):
     """Text."""
 
     text: str
 
 
-class DataPiece(_Piece, frozen=True, tag="data"):
+class BridgeDataPart(_Piece, frozen=True, tag="data"):
     """Bytes of a type, such as a picture, in base64."""
 
     mime: str
     data: str
 
 
-class ThinkingPiece(_Piece, frozen=True, tag="thinking"):
+class BridgeThinkingPart(_Piece, frozen=True, tag="thinking"):
     """Reasoning of the model."""
 
     text: str
     id: str | None = None
 
 
-class ToolCallPiece(_Piece, frozen=True, tag="tool_call"):
+class BridgeToolCallPart(_Piece, frozen=True, tag="tool_call"):
     """A call of a tool; `input` is a JSON object as it was received."""
 
     call_id: str
@@ -66,16 +66,18 @@ class ToolCallPiece(_Piece, frozen=True, tag="tool_call"):
     input: Raw
 
 
-class ToolResultPiece(_Piece, frozen=True, tag="tool_result"):
+class BridgeToolResultPart(_Piece, frozen=True, tag="tool_result"):
     """The result of a call."""
 
     call_id: str
-    parts: tuple[TextPiece | DataPiece, ...]
+    parts: tuple[BridgeTextPart | BridgeDataPart, ...]
     is_error: bool = False
 
 
-Piece: TypeAlias = TextPiece | DataPiece | ThinkingPiece | ToolCallPiece | ToolResultPiece
-AnswerPiece: TypeAlias = TextPiece | ThinkingPiece | ToolCallPiece | DataPiece | ToolResultPiece
+Piece: TypeAlias = BridgeTextPart | BridgeDataPart | BridgeThinkingPart | BridgeToolCallPart | BridgeToolResultPart
+AnswerPiece: TypeAlias = (
+    BridgeTextPart | BridgeThinkingPart | BridgeToolCallPart | BridgeDataPart | BridgeToolResultPart
+)
 
 
 class ChallengeFrame(_Frame, frozen=True, tag="challenge"):
@@ -167,13 +169,13 @@ class CancelExchangeFrame(_Frame, frozen=True, tag="cancel"):
     id: str
 
 
-class PauseFrame(_Frame, frozen=True, tag="pause"):
+class PauseWritingFrame(_Frame, frozen=True, tag="pause"):
     """The reader of this answer is slow: send no more of it for now."""
 
     id: str
 
 
-class ResumeFrame(_Frame, frozen=True, tag="resume"):
+class ResumeWritingFrame(_Frame, frozen=True, tag="resume"):
     """Go on sending."""
 
     id: str
@@ -193,7 +195,7 @@ class ApprovalClosedFrame(_Frame, frozen=True, tag="approval_closed"):
     state: str
 
 
-class ApprovalAnsweredFrame(_Frame, frozen=True, tag="answered"):
+class ApprovalAnswerAckFrame(_Frame, frozen=True, tag="answered"):
     """The editor's answer to an approval was stored."""
 
     id: str
@@ -307,7 +309,7 @@ class WaitingFrame(_Frame, frozen=True, tag="waiting", rename={"what": "for"}):
     what: str = "consent"
 
 
-class PiecesFrame(_Frame, frozen=True, tag="delta"):
+class BridgeDeltaFrame(_Frame, frozen=True, tag="delta"):
     """More of the answer."""
 
     id: Id
@@ -370,16 +372,16 @@ ToEditor: TypeAlias = (
     | InvokeToolFrame
     | CountFrame
     | CancelExchangeFrame
-    | PauseFrame
-    | ResumeFrame
+    | PauseWritingFrame
+    | ResumeWritingFrame
     | ApprovalFrame
     | ApprovalClosedFrame
-    | ApprovalAnsweredFrame
+    | ApprovalAnswerAckFrame
     | ExchangeErrorFrame
     | BridgePingFrame
     | BridgePongFrame
 )
-ExchangeFrame: TypeAlias = StartedFrame | WaitingFrame | PiecesFrame | ExchangeDoneFrame | ExchangeErrorFrame
+ExchangeFrame: TypeAlias = StartedFrame | WaitingFrame | BridgeDeltaFrame | ExchangeDoneFrame | ExchangeErrorFrame
 FromEditor: TypeAlias = (
     ExchangeFrame
     | EditorHelloFrame

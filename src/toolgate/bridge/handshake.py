@@ -33,7 +33,7 @@ from toolgate.conversation import ids
 _Kind = TypeVar("_Kind", EditorHelloFrame, RegisterFrame)
 
 
-class Admission(Struct, frozen=True):
+class BridgeAuth(Struct, frozen=True):
     """How the other side may join: by proving the `token` for this `address`, or by the key of this `owner`.
 
     `address` is the host and port that the connection has reached, such as `127.0.0.1:8080`.
@@ -45,7 +45,7 @@ class Admission(Struct, frozen=True):
 
 
 async def join(
-    connection: FrameConnection, admission: Admission, *, seconds: float, heartbeat: float
+    connection: FrameConnection, admission: BridgeAuth, *, seconds: float, heartbeat: float
 ) -> WindowState | None:
     """Exchange proofs, and return the window that joins; None if the connection is over, ProtocolFault if it must be.
 
@@ -78,7 +78,7 @@ async def join(
     )
 
 
-def _mutual_proof(hello: EditorHelloFrame, admission: Admission, nonce: str) -> str:
+def _mutual_proof(hello: EditorHelloFrame, admission: BridgeAuth, nonce: str) -> str:
     """Check the editor's proof and return ours.
 
     The editor proves for the address that it has dialled. If that is not the one that this connection has reached, a

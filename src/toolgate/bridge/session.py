@@ -20,6 +20,7 @@ from toolgate.bridge.frames import (
     REPLACED,
     SILENCE,
     ApprovalAnswerFrame,
+    BridgeDeltaFrame,
     BridgePingFrame,
     BridgePongFrame,
     CancelExchangeFrame,
@@ -31,10 +32,9 @@ from toolgate.bridge.frames import (
     LentModelsFrame,
     LentToolsFrame,
     MalformedFrame,
-    PauseFrame,
-    PiecesFrame,
+    PauseWritingFrame,
     RegisterFrame,
-    ResumeFrame,
+    ResumeWritingFrame,
     StartedFrame,
     ToEditor,
     WaitingFrame,
@@ -42,7 +42,7 @@ from toolgate.bridge.frames import (
     decode_frame,
     encode_frame,
 )
-from toolgate.bridge.handshake import Admission, join
+from toolgate.bridge.handshake import BridgeAuth, join
 from toolgate.bridge.lending_limits import bounded_window, usable_models, usable_tools
 from toolgate.bridge.windows import EditorWindows, ExchangeKind, WindowState
 from toolgate.conversation.errors import UpstreamRejected, UpstreamUnreachable
@@ -63,7 +63,7 @@ class SessionOptions(Struct, frozen=True):
     queue: int = 64
 
 
-class FrameReceiver(Protocol):
+class ExchangeReceiver(Protocol):
     """Receives the frames of one exchange: its reader is in this process or in another one."""
 
     def receive_raw(self, frame: ExchangeFrame, raw: bytes) -> None:
@@ -97,7 +97,7 @@ class EditorSession:
     def __init__(
         self,
         socket: BridgeSocket,
-        admission: Admission,
+        admission: BridgeAuth,
         windows: EditorWindows,
         options: SessionOptions | None = None,
         *,
@@ -119,7 +119,7 @@ class EditorSession:
         self._on_change = on_change
         self._on_leave = on_leave
         self._ids = count(1)
-        self._receivers: dict[str, FrameReceiver] = {}
+        self._receivers: dict[str, ExchangeReceiver] = {}
         self._state: WindowState | None = None
         self._model_rev = self._tool_rev = -1
         self._received_at = 0.0
@@ -201,7 +201,7 @@ class EditorSession:
             frame = decode_frame(text)
         except MalformedFrame:  # found again by the task, which closes the connection
             return False
-        if not isinstance(frame, (PiecesFrame, StartedFrame, WaitingFrame, ExchangeDoneFrame, ExchangeErrorFrame)):
+        if not isinstance(frame, (BridgeDeltaFrame, StartedFrame, WaitingFrame, ExchangeDoneFrame, ExchangeErrorFrame)):
             return False
         self._received_at = asyncio.get_running_loop().time()
         self._receive(frame, text)
@@ -218,7 +218,7 @@ class EditorSession:
 
     def _receive(self, frame: FromEditor, raw: bytes) -> None:
         match frame:
-            case PiecesFrame(id=id) | StartedFrame(id=id) | WaitingFrame(id=id):
+            case BridgeDeltaFrame(id=id) | StartedFrame(id=id) | WaitingFrame(id=id):
                 if receiver := self._receivers.get(id):
                     receiver.receive_raw(frame, raw)
             case ExchangeDoneFrame(id=id) | ExchangeErrorFrame(id=id):
@@ -290,7 +290,7 @@ class EditorSession:
         """Drop an exchange that is over."""
         self._receivers.pop(exchange.id, None)
 
-    def route(self, id: str, receiver: FrameReceiver) -> None:
+    def route(self, id: str, receiver: ExchangeReceiver) -> None:
         """Pass the frames of an exchange of another process to this receiver."""
         self._receivers[id] = receiver
 
@@ -305,9 +305,9 @@ class EditorSession:
                 self._receivers.pop(id, None)
                 self.write(CancelExchangeFrame(id))
             case "pause":
-                self.write(PauseFrame(id))
+                self.write(PauseWritingFrame(id))
             case "resume":
-                self.write(ResumeFrame(id))
+                self.write(ResumeWritingFrame(id))
 
     def write(self, frame: ToEditor) -> None:
         """Send a short frame at once."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Raw
 
 from toolgate.bridge.exchange import ExchangeTimeouts
-from toolgate.bridge.frames import AnswerPiece, DataPiece, InvokeToolFrame, LentTool, TextPiece, encode_frame
+from toolgate.bridge.frames import AnswerPiece, BridgeDataPart, BridgeTextPart, InvokeToolFrame, LentTool, encode_frame
 from toolgate.bridge.windows import EditorWindow, EditorWindows
 from toolgate.conversation.errors import Overloaded, UpstreamFault
 from toolgate.conversation.message import Media, Text
@@ -178,8 +178,8 @@ def _failure(fault: UpstreamFault | Overloaded, name: str) -> ToolFailure:
 
 def _part(piece: AnswerPiece) -> Text | Media:
     match piece:
-        case TextPiece(text):
+        case BridgeTextPart(text):
             return Text(text)
-        case DataPiece(mime, data):
+        case BridgeDataPart(mime, data):
             return Media("image" if mime.startswith("image/") else "file", mime, data)
     return Text(encode(piece).decode())

@@ -38,7 +38,7 @@ class DemandedCallModel:
         return second if second.has_call else await _read(second, WARNING)
 
 
-class ReadStream:
+class BufferedAnswer:
     """An answer that was read to its end."""
 
     whole = True
@@ -71,7 +71,7 @@ class ReadStream:
         """Do nothing: there is nothing to close."""
 
 
-async def _read(answer: ModelStream, *more: str) -> ReadStream:
+async def _read(answer: ModelStream, *more: str) -> BufferedAnswer:
     batches: list[list[StepEvent]] = []
     try:
         async with aclosing(answer.events()) as events:
@@ -79,4 +79,4 @@ async def _read(answer: ModelStream, *more: str) -> ReadStream:
                 batches.append(batch)
     finally:
         await answer.aclose()
-    return ReadStream(answer.upstream, batches, (*answer.warnings, *more))
+    return BufferedAnswer(answer.upstream, batches, (*answer.warnings, *more))

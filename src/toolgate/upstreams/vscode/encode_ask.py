@@ -12,14 +12,14 @@ from msgspec import Raw, Struct
 
 from toolgate.bridge.frames import (
     AskFrame,
-    DataPiece,
+    BridgeDataPart,
+    BridgeTextPart,
+    BridgeToolCallPart,
+    BridgeToolResultPart,
     EditorMessage,
     ModelAddress,
     OfferedTool,
     Piece,
-    TextPiece,
-    ToolCallPiece,
-    ToolResultPiece,
 )
 from toolgate.conversation import ids
 from toolgate.conversation.arguments import is_object
@@ -71,7 +71,7 @@ class EditorCapabilities(Struct, frozen=True):
     images: bool = True
 
 
-class AskOrigin(Struct, frozen=True):
+class AskAttribution(Struct, frozen=True):
     """On whose behalf a model is asked: `request` and `round` let the editor show what one client request costs."""
 
     caller: str = ""
@@ -80,7 +80,7 @@ class AskOrigin(Struct, frozen=True):
 
 
 def encode_ask(
-    id: str, model: ModelAddress, request: ModelRequest, capabilities: EditorCapabilities, origin: AskOrigin
+    id: str, model: ModelAddress, request: ModelRequest, capabilities: EditorCapabilities, origin: AskAttribution
 ) -> tuple[AskFrame, tuple[str, ...]]:
     """Return the frame, and warnings of what it leaves out."""
     dropped: list[str] = []
@@ -156,17 +156,17 @@ def _pieces(part: Part, capabilities: EditorCapabilities, dropped: list[str]) ->
     match part:
         case Text(text) | Refusal(text):
             if text:
-                yield TextPiece(text)
+                yield BridgeTextPart(text)
         case Media():
             yield from _media(part, capabilities, dropped)
         case ToolCall():
             arguments = part.arguments if is_object(part.arguments) else msgspec.json.encode({"input": part.arguments})
             raw = Raw(arguments.encode() if isinstance(arguments, str) else arguments)
-            yield ToolCallPiece(ids.original_id(part.id), part.name, raw)
+            yield BridgeToolCallPart(ids.original_id(part.id), part.name, raw)
         case ToolResult(call_id, content, is_error):
             inner = [piece for one in content for piece in _pieces(one, capabilities, dropped)]
-            kept = tuple([piece for piece in inner if isinstance(piece, (TextPiece, DataPiece))])
-            yield ToolResultPiece(ids.original_id(call_id), kept or (TextPiece(""),), bool(is_error))
+            kept = tuple([piece for piece in inner if isinstance(piece, (BridgeTextPart, BridgeDataPart))])
+            yield BridgeToolResultPart(ids.original_id(call_id), kept or (BridgeTextPart(""),), bool(is_error))
         case Reasoning():
             dropped.append(REASONING_DROPPED)
         case Opaque(dialect, value):
@@ -183,7 +183,7 @@ def _media(part: Media, capabilities: EditorCapabilities, dropped: list[str]) ->
             )
         if part.detail not in (None, "auto"):
             dropped.append("detail of an image has no place here")
-        yield DataPiece(part.mime or "image/png", part.data)
+        yield BridgeDataPart(part.mime or "image/png", part.data)
         return
     where = "url" if part.url else "value" if part.data else "file id"
     dropped.append(f"{part.kind} by {where} has no place here")

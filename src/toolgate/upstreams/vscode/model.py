@@ -11,15 +11,15 @@ from msgspec.structs import replace
 
 from toolgate.bridge.exchange import EditorExchange, ExchangeTimeouts
 from toolgate.bridge.frames import (
+    BridgeDataPart,
+    BridgeTextPart,
+    BridgeThinkingPart,
+    BridgeToolCallPart,
+    BridgeToolResultPart,
     CountFrame,
-    DataPiece,
     EditorTokenUsage,
     LentModel,
     ModelAddress,
-    TextPiece,
-    ThinkingPiece,
-    ToolCallPiece,
-    ToolResultPiece,
     encode_frame,
 )
 from toolgate.bridge.windows import EditorWindow, EditorWindows
@@ -45,7 +45,7 @@ from toolgate.scheduling import FairSlots, QueueFull
 from toolgate.upstreams.setting_emulation import EmulatedSettingsRewriter, in_turn, substitute
 from toolgate.upstreams.token_counting_offline import count_request_aside
 from toolgate.upstreams.tool_translation import ToolNameRestorer, adapt
-from toolgate.upstreams.vscode.encode_ask import AskOrigin, EditorCapabilities, encode_ask
+from toolgate.upstreams.vscode.encode_ask import AskAttribution, EditorCapabilities, encode_ask
 from toolgate.upstreams.vscode.forced_call import as_one_tool
 
 DIALECT = "vscode"
@@ -182,23 +182,23 @@ class VscodeStream:
             while not stopped and (pieces := await self._exchange.more()):
                 for piece in pieces:
                     match piece:
-                        case TextPiece(text):
+                        case BridgeTextPart(text):
                             assembler.text(text)
                             empty = empty and not text
-                        case ThinkingPiece(text=text):
+                        case BridgeThinkingPart(text=text):
                             assembler.reasoning(text)
-                        case ToolCallPiece(call_id, name, raw) if not (self._only_one_call and assembler.called):
+                        case BridgeToolCallPart(call_id, name, raw) if not (self._only_one_call and assembler.called):
                             arguments = bytes(raw).decode()
                             assembler.end_part()
                             assembler.call(call_id, id=call_id, name=name, arguments=arguments)
                             assembler.end_call(call_id)
                             empty = False
-                        case ToolCallPiece():
+                        case BridgeToolCallPart():
                             stopped = True  # the client wants one call at a time, and editors have no field for that
-                        case DataPiece(mime=mime, data=data):
+                        case BridgeDataPart(mime=mime, data=data):
                             assembler.whole(Media("image" if mime.startswith("image/") else "file", mime, data))
                             empty = False
-                        case ToolResultPiece():
+                        case BridgeToolResultPart():
                             pass  # of a tool that the provider has run
                 batch = assembler.take()
                 if rewriter is not None:
@@ -248,13 +248,13 @@ def _encode(
     return encode_frame(frame), (*adapted.dropped, *changed.dropped, *dropped), in_turn(rewriters)
 
 
-def _origin(request: ModelRequest) -> AskOrigin:
+def _origin(request: ModelRequest) -> AskAttribution:
     """Return on whose behalf the model is asked, and count the question."""
     tally = request.tally
     if tally is None:
-        return AskOrigin(request.caller, request.request_id)
+        return AskAttribution(request.caller, request.request_id)
     tally.lent += 1
-    return AskOrigin(request.caller, request.request_id, tally.lent)
+    return AskAttribution(request.caller, request.request_id, tally.lent)
 
 
 async def _check_length(request: ModelRequest, lent: LentModel) -> None:

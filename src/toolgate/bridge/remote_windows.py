@@ -30,11 +30,11 @@ from toolgate.bridge.bus_messages import (
 from toolgate.bridge.exchange import MAX_UNREAD, EditorExchange, ExchangeTimeouts, Signal
 from toolgate.bridge.frames import (
     REPLACED,
+    BridgeDeltaFrame,
     ExchangeDoneFrame,
     ExchangeErrorFrame,
     ExchangeFrame,
     MalformedFrame,
-    PiecesFrame,
     StartedFrame,
     WaitingFrame,
     decode_frame,
@@ -74,7 +74,7 @@ class BridgeBus(Protocol):
         """Leave."""
 
 
-class WindowSharing:
+class BridgeBusMember:
     """The part of one process; `member` is its name."""
 
     def __init__(self, windows: EditorWindows, bus: BridgeBus | None = None) -> None:
@@ -304,7 +304,7 @@ class WindowSharing:
             frame = decode_frame(raw)
         except MalformedFrame:  # the other process would have closed the connection
             frame = None
-        if isinstance(frame, (PiecesFrame, StartedFrame, WaitingFrame, ExchangeDoneFrame, ExchangeErrorFrame)):
+        if isinstance(frame, (BridgeDeltaFrame, StartedFrame, WaitingFrame, ExchangeDoneFrame, ExchangeErrorFrame)):
             exchange.receive(frame)
             if exchange.over:
                 self._exchanges.pop(id, None)
@@ -330,7 +330,7 @@ class WindowSharing:
 class RemoteWindow:
     """A window that is connected to another process (`toolgate.bridge.windows.EditorWindow`)."""
 
-    def __init__(self, sharing: WindowSharing, member: str, state: WindowState) -> None:
+    def __init__(self, sharing: BridgeBusMember, member: str, state: WindowState) -> None:
         options = SessionOptions()
         self.state = state
         self.member = member
@@ -363,7 +363,7 @@ class RemoteWindow:
 class _RelayedExchange:
     """An exchange that a window of this process carries out for another process; it holds a slot until it is over."""
 
-    def __init__(self, sharing: WindowSharing, session: EditorSession, member: str, id: str) -> None:
+    def __init__(self, sharing: BridgeBusMember, session: EditorSession, member: str, id: str) -> None:
         self.cancelled = False
         self._sharing = sharing
         self._session = session
