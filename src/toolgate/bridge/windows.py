@@ -1,7 +1,7 @@
 """The open windows of all editors that this process can reach: what they lend, and which one a request goes to.
 
-A window is a connection of this process (`session.py`) or of another worker or node (`sharing.py`); who uses it need not
-know which. Knows no sockets.
+A window is a connection of this process (`session.py`) or of another worker or node (`remote_windows.py`); who uses it
+need not know which. Knows no sockets.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
