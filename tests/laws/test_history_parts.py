@@ -226,6 +226,18 @@ def test_several_texts_of_a_result_stay_apart(place: Place, model: str) -> None:
     assert place.upstream.body["messages"][-1]["content"] == "one\ntwo"
 
 
+def test_a_picture_that_the_assistant_made_follows_as_the_users(place: Place) -> None:
+    made = {"type": "image_generation_call", "id": "ig_1", "status": "completed", "result": PIXEL}
+    stated = {"role": "assistant", "content": "See."}
+    payload = {"model": "openai_chat", "store": False, "input": [HI, stated, made, HI]}
+    status, warned, answer = _post(place, "openai_responses", payload)
+    assert (status, warned) == (200, ""), answer
+    messages = place.upstream.body["messages"]
+    assert [message["role"] for message in messages] == ["user", "assistant", "user", "user"]
+    assert messages[1]["content"] == "See."
+    assert PIXEL in json.dumps(messages[2])
+
+
 CUSTOM = {"type": "custom", "custom": {"name": "patch"}}
 NAMED = {"type": "function", "function": {"name": "find"}}
 

@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from toolgate.conversation import ids
 from toolgate.conversation.arguments import arguments_object_text
 from toolgate.conversation.data_urls import data_url
@@ -24,13 +26,15 @@ from toolgate.dialects.dialect import Quirks
 from toolgate.dialects.openai_chat.shared_codec import NAME
 
 _ATTACHMENT_NOTE = "[The tool returned the following attachment.]"
+_PICTURE_NOTE = "[The assistant made the following picture.]"
 _EMPTY_ANSWER: Mapping[str, Any] = {"role": "assistant", "content": ""}
 
 
 def encode_messages(request: ModelRequest, quirks: Quirks, dropped: list[str]) -> Iterator[dict[str, Any]]:
     """Encode all messages; what this dialect cannot express is added to `dropped`.
 
-    Most upstreams take only text in tool messages, so media follow as the user's, behind all results of the turn.
+    Most upstreams take only text in messages of tools and of the assistant, so media follow as the user's, behind all
+    results of the turn. A Chat client's own messages of the assistant are sent as they are.
     """
     attached: list[Text | Media] = []
     same_dialect = request.dialect == NAME
@@ -39,8 +43,13 @@ def encode_messages(request: ModelRequest, quirks: Quirks, dropped: list[str]) -
             yield from _results(message, quirks, attached, same_dialect)
             continue
         if attached:
-            yield {"role": "user", "content": _content((Text(_ATTACHMENT_NOTE), *attached), dropped)}
+            yield {"role": "user", "content": _content(tuple(attached), dropped)}
             attached = []
+        if message.role == "assistant" and not same_dialect:
+            pictures = [part for part in message.parts if isinstance(part, Media)]
+            if pictures:
+                attached += [Text(_PICTURE_NOTE), *pictures]
+                message = replace(message, parts=tuple([part for part in message.parts if part not in pictures]))
         if message.role == "user" and not message.extra and len(message.parts) == 1:
             yield {"role": "user", "content": _content(message.parts, dropped)}
             continue
@@ -49,7 +58,7 @@ def encode_messages(request: ModelRequest, quirks: Quirks, dropped: list[str]) -
             continue  # only another dialect understands this answer, and servers reject an empty one
         yield encoded
     if attached:
-        yield {"role": "user", "content": _content((Text(_ATTACHMENT_NOTE), *attached), dropped)}
+        yield {"role": "user", "content": _content(tuple(attached), dropped)}
 
 
 def _message(message: Message, quirks: Quirks, dropped: list[str]) -> dict[str, Any]:
@@ -165,6 +174,7 @@ def _results(
             continue
         content = content_with_error_prefix(result)
         if not quirks.images_in_tool_results and any(isinstance(part, Media) for part in content):
+            attached += [Text(_ATTACHMENT_NOTE)] if Text(_ATTACHMENT_NOTE) not in attached else []
             attached += [part for part in content if isinstance(part, Media)]
             content = tuple([part for part in content if isinstance(part, Text)]) or (Text(_ATTACHMENT_NOTE),)
         plain = all(isinstance(part, Text) and NAME not in part.extra for part in content)
