@@ -137,8 +137,7 @@ def _host_name(header: str) -> str:
 
 
 def _address(host: str, port: int) -> str:
-    """Write an address as an editor dials it; a listener for both versions of IP shows IPv4 addresses as mapped ones."""
-    host = host.removeprefix("::ffff:")
+    """Write an address as an editor dials it: one of IPv6 in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
