@@ -1,7 +1,7 @@
 """Encrypt rows under a secret that is not in the database.
 
 SHAKE-256 of the secret and a fresh nonce is the key stream, and an HMAC-SHA-256 over nonce and ciphertext proves that
-nothing was changed. Both keys are derive_secret from the secret, which has 32 bytes.
+nothing was changed. Both keys are derived from the secret, which has 32 bytes.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ def new_secret() -> bytes:
 
 
 def derive_secret(purpose: str, text: bytes) -> bytes:
-    """Return the secret that is derive_secret from this text."""
+    """Return the secret that is derived from this text."""
     return hashlib.sha256(b"%b\0%b" % (purpose.encode(), text)).digest()
 
 
