@@ -82,7 +82,8 @@ class ToolEndpoints:
         tool = self._registry.get(name)
         if tool is None or not permitted(_rights(call.caller), tool.spec):
             raise NotFound(
-                f"There is no tool {name[:80]!r}; GET /v1/tools lists those you may use.", code="tool_not_found"
+                f"There is no tool {name[:80]!r}; GET /v1/tools lists those that this key may use.",
+                code="tool_not_found",
             )
         await call.exchange.respond(200, encode({"object": "tool", **_tool_object(tool.spec)}))
 

@@ -162,7 +162,7 @@ class ToolSelection:
         candidates = names if len(names) <= _MAX_COMPARED else alike[:_MAX_COMPARED]
         similar = difflib.get_close_matches(name[:_MAX_PATTERN], candidates, n=1)
         near = next(iter(similar + [one for one in alike if lowered in one.lower()]), None)
-        hint = f"did you mean {near!r}?" if near else "GET /v1/tools lists those you may use."
+        hint = f"did you mean {near!r}?" if near else "GET /v1/tools lists those that this key may use."
         raise InvalidRequest(
             f"{BODY_FIELD}: there is no tool {name[:80]!r}; {hint}", param=BODY_FIELD, code="unknown_tool"
         )

@@ -61,7 +61,9 @@ class ModelRoute(Struct, frozen=True):
 def no_such_model(name: str) -> NotFound:
     """Return the same error for a model that does not exist and for one that the caller may not use."""
     shown = name if len(name) <= 80 else name[:80] + "…"
-    message = f"The model {shown!r} does not exist, or this key may not use it; GET /v1/models lists those you may."
+    message = (
+        f"The model {shown!r} does not exist, or this key may not use it; GET /v1/models lists those that it may use."
+    )
     return NotFound(message, param="model", code="model_not_found")
 
 
@@ -123,7 +125,8 @@ class Router:
             if may_use(route.name):
                 return route
         raise NotFound(
-            "The request names no model, and this key may not use the default one; GET /v1/models lists those you may.",
+            "The request names no model, and this key may not use the default one; "
+            "GET /v1/models lists those that it may use.",
             param="model",
             code="model_not_found",
         )
