@@ -86,8 +86,8 @@ function Shell() {
 function Guarded({ page }) {
   if (page.needsTools && !status.value.tools) return html`<${Empty} icon="tools" title="Server tools are turned off"><p>The configuration of this server has <code>tools: {enabled: false}</code>.</p><//>`;
   if (may(page.scope)) return html`<${page.view} id=${route.value.id} query=${route.value.query} />`;
-  return html`<${PageHead} title=${page.title} /><${Empty} icon="keys" title=${`${page.title} is not open to this key`}>
-    <p>The key “${caller.value.name}” has the scopes ${caller.value.scopes.join(", ")}; this page needs “${page.scope}”. An administrator can make a key with it.</p>
+  return html`<${PageHead} title=${page.title} /><${Empty} icon="keys" title=${`This key may not open ${page.title}`}>
+    <p>The key “${caller.value.name}” has the scope${caller.value.scopes.length === 1 ? "" : "s"} ${caller.value.scopes.join(", ") || "none"}; this page needs “${page.scope}”. An administrator can make a key with it.</p>
   <//>`;
 }
 

@@ -153,7 +153,7 @@ def test_a_key_of_the_configuration_cannot_be_changed_here(visit: WatchedPages, 
 def test_a_key_with_the_scope_chat_is_refused_other_pages(visit: WatchedPages, server: Stage, path: str) -> None:
     """spec: E4"""
     page = visit(f"{server.url}/console/#/{path}", key=GUEST)
-    expect(page.get_by_role("main")).to_contain_text("is not open to this key")
+    expect(page.get_by_role("main")).to_contain_text("This key may not open")
     links = page.get_by_role("navigation").get_by_role("link")
     expect(links.filter(has_text="Usage")).to_be_visible()
     expect(links.filter(has_text="Keys")).to_have_count(0)
