@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.dialects.test_laws import DIALECTS, REPLY, question
+from tests.growth import is_linear
 from toolgate.conversation.errors import MalformedResponse
 from toolgate.conversation.fragment_assembler import MAX_NAME, MAX_PARTS
 from toolgate.wire.stream_framing import StreamFrame
@@ -60,7 +61,7 @@ def test_the_work_of_a_stream_grows_with_its_length(order: str, kind: str) -> No
         feed(one, sent)
         return time.thread_time() - began
 
-    assert min(worked(12_000) for _ in range(2)) < 8 * max(min(worked(3_000) for _ in range(2)), 0.005)
+    assert is_linear(worked, 3_000)
 
 
 @pytest.mark.parametrize("kind", ["translated", "relayed"])

@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from tests.growth import is_linear
 from toolgate.conversation.errors import MalformedResponse
 from toolgate.wire.ndjson import MAX_GLUED, NdjsonDecoder
 from toolgate.wire.sse import SseDecoder
@@ -16,8 +17,7 @@ def test_objects_glued_together_in_one_line_are_cut_in_one_pass() -> None:
         assert len(NdjsonDecoder().feed(line)) == count
         return time.thread_time() - began
 
-    most = min(worked(MAX_GLUED) for _ in range(3))
-    assert most < 6 * max(min(worked(MAX_GLUED // 2) for _ in range(3)), 0.005)
+    assert is_linear(worked, MAX_GLUED // 4)
 
 
 def test_objects_glued_together_in_one_line_are_counted() -> None:
