@@ -60,6 +60,10 @@ class RequestFilter(Struct, frozen=True):
     times: TimeRange = TimeRange()
 
 
+TEXT_ROWS = 2_500
+"""How many rows one page looks at where a text is searched for: each costs as much as four others."""
+
+
 class RequestPage(Struct, frozen=True):
     """The requests of a page, and the id of the last request that was looked at, if there may be more."""
 
@@ -119,6 +123,8 @@ class RequestStore:
         At most `rows` are looked at, so that the page may be shorter although there are more.
         """
         query = KeysetQuery("request_records", _COLUMNS, tuple(_conditions(wanted)), wanted.times)
+        if wanted.text is not None:
+            rows = min(rows, TEXT_ROWS)
 
         def read(db: SqlConnection) -> RequestPage | None:
             start: Place | None = None
