@@ -30,7 +30,7 @@ from toolgate.config import (
 )
 from toolgate.config.settings import EmbeddedSettings
 from toolgate.conversation.message import Reasoning, Text
-from toolgate.http.exchange import Exchange
+from toolgate.http.exchange import HttpExchange
 from toolgate.http.listener import listening
 from toolgate.http.request_cycle import RequestResponseCycle
 from toolgate.testing import Entry, ScriptedModel
@@ -328,7 +328,7 @@ async def test_an_answered_request_leaves_nothing_to_the_garbage_collector(stage
                 stage.play(HELLO)
                 await caller.post(PATHS["openai_chat"], body("openai_chat", "openai_chat", stream=False))
                 assert (await caller.response()).status == 200
-        alive = sum(type(one) in (RequestResponseCycle, Exchange) for one in gc.get_objects())
+        alive = sum(type(one) in (RequestResponseCycle, HttpExchange) for one in gc.get_objects())
     finally:
         gc.enable()
     assert alive < asked

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from tests.tools.execution.toolwork import soon
 from toolgate.auth.authenticator import ANONYMOUS
 from toolgate.auth.key_registry import KeyRegistry
-from toolgate.auth.stored_keys import StoredKeys
+from toolgate.auth.stored_keys import StoredKeyCache
 from toolgate.config import Config, KeySettings, Secret, ServerSettings
 from toolgate.conversation.errors import Overloaded, Unauthenticated
 from toolgate.storage.database import Database, SqlConnection
@@ -83,7 +83,7 @@ class Ring:
         self.now = 1000.0
         self.used: set[str] = set()
         self.changes: asyncio.Queue[set[str]] = asyncio.Queue()
-        self.ring = StoredKeys(store, self._hear, self._take, log, every=0.01, clock=lambda: self.now)
+        self.ring = StoredKeyCache(store, self._hear, self._take, log, every=0.01, clock=lambda: self.now)
 
     def _hear(self, held: Mapping[str, StoredKey], sparing: str) -> None:
         self.changes.put_nowait({key.name for key in held.values()})

@@ -11,7 +11,7 @@ import pytest
 
 from toolgate.config import BUILTIN, Config, ConfigError, Secret, TimeoutSettings, diff, load
 from toolgate.config.base_urls import base_url, is_loopback
-from toolgate.config.resolved_config import ConfigFileOutline
+from toolgate.config.resolved_config import ConfigTruncationCheck
 from toolgate.config.settings import ECHO, LOCAL, ConfigFile, EmbeddedSettings, RequestLimitSettings
 from toolgate.conversation.request import RequestSettings, ThinkingConfig
 from toolgate.http.request_limits import RequestLimits as EdgeLimits
@@ -101,7 +101,7 @@ def test_the_model_on_this_machine_can_be_turned_off_from_outside() -> None:
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "server:\nmodels:\n", "{}"])
 def test_an_empty_file_means_the_defaults(written: Any, text: str) -> None:
-    assert msgspec.structs.replace(written(text), source=None, outline=ConfigFileOutline()) == load(None, {})
+    assert msgspec.structs.replace(written(text), source=None, outline=ConfigTruncationCheck()) == load(None, {})
 
 
 def test_the_example_that_the_command_prints_can_be_used() -> None:

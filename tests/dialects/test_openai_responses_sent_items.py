@@ -12,7 +12,7 @@ from toolgate.conversation.request import ModelRequest
 from toolgate.dialects.dialect import AnswerMetadata
 from toolgate.dialects.openai_responses.input_items import InputItemDecoder
 from toolgate.dialects.openai_responses.sent_items import is_withdrawn, read_sent_items, withdraw_item
-from toolgate.dialects.openai_responses.server import ResponsesEncoder
+from toolgate.dialects.openai_responses.server import ResponsesStreamEncoder
 from toolgate.wire.fields import Fields
 
 REQUEST = ModelRequest("m", (Message("user", (Text("Go."),)),), dialect="openai_responses")
@@ -22,7 +22,7 @@ RESULT = ToolResult(CALL.id, (Text("booked"),), False, "book")
 SAID = Message("assistant", (Text("Let me."), CALL))
 
 
-def frames(encoder: ResponsesEncoder, events: Sequence[RunEvent]) -> list[bytes]:
+def frames(encoder: ResponsesStreamEncoder, events: Sequence[RunEvent]) -> list[bytes]:
     """The frames that tell these events."""
     encode_frames = b"".join([encoder.encode(event) for event in events])
     return [
@@ -33,12 +33,12 @@ def frames(encoder: ResponsesEncoder, events: Sequence[RunEvent]) -> list[bytes]
 def encode_frames(*parts: Part) -> list[bytes]:
     """The frames of a stream that was cut off behind these parts."""
     events: list[RunEvent] = [StepStart(), *[event for part in parts for event in unfold_part(part)]]
-    return frames(ResponsesEncoder(REQUEST, REPLY), events)
+    return frames(ResponsesStreamEncoder(REQUEST, REPLY), events)
 
 
 def going_on(before: Sequence[bytes], cut: int, kept: Sequence[Message], *parts: Part) -> list[dict[str, Any]]:
     """All events of a stream that went on with these parts, to its end."""
-    encoder = ResponsesEncoder(REQUEST, REPLY)
+    encoder = ResponsesStreamEncoder(REQUEST, REPLY)
     withdrawn = encoder.resume(read_sent_items(before, cut, kept)).split(b"\n\n")[:-1]
     events: list[RunEvent] = [event for part in parts for event in unfold_part(part)]
     rest = frames(encoder, [StepStart(), *events, StepEnd("stop"), Finish("stop", Usage(1, 1))])
@@ -147,7 +147,7 @@ def test_a_withdrawn_item_is_not_sent_to_the_next_model() -> None:
 
 
 def test_a_stream_that_is_not_resumed_is_unchanged() -> None:
-    encoder = ResponsesEncoder(REQUEST, REPLY)
+    encoder = ResponsesStreamEncoder(REQUEST, REPLY)
     assert encoder.resume(read_sent_items([], 0, ())) == b""
     assert frames(encoder, [StepStart(), PartStart(Text("")), PartEnd(Text("Hi."))])[0].startswith(
         b"event: response.created"

@@ -44,7 +44,7 @@ from toolgate.conversation.message import (
 from toolgate.conversation.reasoning_envelope import unwrap_signature
 from toolgate.dialects.dialect import AnswerMetadata
 from toolgate.dialects.openai_responses import DIALECT
-from toolgate.dialects.openai_responses.server import ResponsesEncoder
+from toolgate.dialects.openai_responses.server import ResponsesStreamEncoder
 from toolgate.dialects.openai_responses.shared_codec import NAME
 
 REPLY = AnswerMetadata("resp_ours", 1_700_000_000, "public")
@@ -123,7 +123,7 @@ def run(parts: tuple[Part, ...], reason: FinishReason) -> list[RunEvent]:
 
 
 def streamed(parts: tuple[Part, ...], reason: FinishReason = "stop", request: Any = REQUEST) -> bytes:
-    encoder = ResponsesEncoder(request, REPLY)
+    encoder = ResponsesStreamEncoder(request, REPLY)
     return b"".join([encoder.encode(event) for event in run(parts, reason)])
 
 
@@ -230,7 +230,7 @@ def test_the_stream_of_thought_and_a_call_has_exactly_these_events() -> None:
 
 
 def test_every_event_leaves_in_one_piece_when_it_is_known() -> None:
-    encoder = ResponsesEncoder(REQUEST, REPLY)
+    encoder = ResponsesStreamEncoder(REQUEST, REPLY)
     assert encoder.encode(StepStart()).count(b"\n\n") == 2
     encoder.encode(PartStart(Text("")))
     delta = encoder.encode(Delta("Hel"))
@@ -239,7 +239,7 @@ def test_every_event_leaves_in_one_piece_when_it_is_known() -> None:
 
 
 def test_a_part_without_deltas_is_sent_in_one() -> None:
-    encoder = ResponsesEncoder(REQUEST, REPLY)
+    encoder = ResponsesStreamEncoder(REQUEST, REPLY)
     events: list[RunEvent] = [StepStart(), PartStart(Text("")), PartEnd(Text("Hello")), Finish("stop", USAGE)]
     stream = b"".join([encoder.encode(event) for event in events])
     assert [event["delta"] for event in decode_events(stream) if "delta" in event] == ["Hello"]
@@ -270,7 +270,7 @@ def test_a_complete_answer_has_completed_at_and_a_cut_one_has_none() -> None:
     timed = AnswerMetadata(REPLY.id, REPLY.created, REPLY.model, times=lambda: (1.0, 2.5))
     cases: list[tuple[FinishReason, float | None]] = [("stop", REPLY.created + 2), ("length", None)]
     for reason, second in cases:
-        encoder = ResponsesEncoder(REQUEST, timed)
+        encoder = ResponsesStreamEncoder(REQUEST, timed)
         events = decode_events(b"".join([encoder.encode(event) for event in run((Text("Hi"),), reason)]))
         assert events[-1]["response"]["completed_at"] == second
         whole = DIALECT.server.encode_response(ModelResponse((Text("Hi"),), reason, USAGE), REQUEST, timed)
@@ -298,7 +298,7 @@ def test_a_whole_call_before_the_cut_stays_whole() -> None:
 
 def test_a_failure_amid_the_stream_is_raised_by_the_sdk_with_its_message() -> None:
     """field: A27, A29, D5"""
-    encoder = ResponsesEncoder(REQUEST, REPLY)
+    encoder = ResponsesStreamEncoder(REQUEST, REPLY)
     begun = b"".join([encoder.encode(event) for event in run((Text("a"), Text("b")), "stop")[:-2]])
     stream = begun + encoder.error(UpstreamUnavailable("The upstream is gone.", code="upstream_error"))
     with pytest.raises(openai.APIError, match=r"The upstream is gone\.") as raised:
@@ -315,7 +315,7 @@ def test_a_failure_amid_the_stream_is_raised_by_the_sdk_with_its_message() -> No
 
 
 def test_a_stream_may_fail_before_it_begins() -> None:
-    events = decode_events(ResponsesEncoder(REQUEST, REPLY).error(RateLimited("Slow down.")))
+    events = decode_events(ResponsesStreamEncoder(REQUEST, REPLY).error(RateLimited("Slow down.")))
     assert [event["type"] for event in events] == ["error", "response.failed"]
     assert events[1]["response"]["error"] == {"code": "rate_limit_exceeded", "message": "Slow down."}
 
@@ -329,7 +329,7 @@ def test_a_stream_may_fail_before_it_begins() -> None:
     ],
 )
 def test_codes_that_clients_act_on_are_kept(error: Any, code: str) -> None:
-    assert decode_events(ResponsesEncoder(REQUEST, REPLY).error(error))[1]["response"]["error"]["code"] == code
+    assert decode_events(ResponsesStreamEncoder(REQUEST, REPLY).error(error))[1]["response"]["error"]["code"] == code
 
 
 def test_an_error_response_has_openais_form() -> None:
@@ -411,7 +411,7 @@ def test_letters_beyond_ascii_are_not_escaped() -> None:
 
 
 def test_a_delta_costs_the_same_however_much_was_sent() -> None:
-    encoder = ResponsesEncoder(REQUEST, REPLY)
+    encoder = ResponsesStreamEncoder(REQUEST, REPLY)
     encoder.encode(StepStart())
     encoder.encode(PartStart(Text("")))
     first = encoder.encode(Delta("x"))

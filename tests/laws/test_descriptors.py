@@ -28,7 +28,7 @@ from toolgate.mcp.client.stdio import StdioTransport
 from toolgate.mcp.protocol.jsonrpc import RpcRequest
 from toolgate.mcp.protocol.server_config import StdioServerConfig
 from toolgate.mcp.protocol.transport import McpError
-from toolgate.tools.authoring.loading import CodeLocation
+from toolgate.tools.authoring.loading import ToolImportTarget
 from toolgate.tools.builtin.command import CommandTool
 from toolgate.tools.builtin.granted_folders import GrantedFolders
 from toolgate.tools.tool import Invocation, ToolFailure
@@ -192,7 +192,7 @@ async def _awaited(step: Awaitable[Any]) -> Any:
 
 async def python_tool(case: Case) -> None:
     pool = WorkerPool(WorkerLimits(workers=2, grace=0.01))
-    question = frames.ToolWorkerDescribeFrame(CodeLocation("none", path="/none"))
+    question = frames.ToolWorkerDescribeFrame(ToolImportTarget("none", path="/none"))
     await asyncio.gather(*[case.cancelled(pool.request(question)) for _ in range(2)])
     await case.cancelled(pool.aclose())
     await pool.aclose()
@@ -215,7 +215,7 @@ async def engine(case: Case) -> None:
     started: list[EngineProcess] = []
 
     async def start() -> None:
-        started.append(await EngineProcess.start(engine_frames.LoadFrame("/none", 1, 1, 1)))
+        started.append(await EngineProcess.start(engine_frames.EngineLoadFrame("/none", 1, 1, 1)))
 
     await case.cancelled(start())
     for one in started:

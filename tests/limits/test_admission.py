@@ -19,7 +19,7 @@ from toolgate.conversation.request import ModelRequest
 from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
 from toolgate.http.application import Endpoint, Request
 from toolgate.http.asgi_types import Message
-from toolgate.http.exchange import Exchange
+from toolgate.http.exchange import HttpExchange
 from toolgate.http.request_cycle import RESPONSE
 from toolgate.limits import KeyBudget, KeyLimits, LocalBudgets, LocalCounters
 from toolgate.limits.admission import AdmissionControl
@@ -253,7 +253,7 @@ async def test_tokens_of_a_run_of_many_steps_count_while_it_runs() -> None:
 
     kept = AdmissionControl(limits, counters, LocalBudgets(FakeSpendingStore()), lambda model: PRICE)
     (limited,) = kept.wrap([Endpoint("POST", CHAT, handle, OPENAI_CHAT.server)])
-    exchange = Exchange({**SCOPE, "headers": [(b"content-length", b"0")]}, _nothing_sent, _nothing_taken)
+    exchange = HttpExchange({**SCOPE, "headers": [(b"content-length", b"0")]}, _nothing_sent, _nothing_taken)
     exchange._peeked = b""
     caller = authenticator.Caller("ann", frozenset({"chat"}))
     await limited.handler(Request(exchange, caller, RequestRecord("r1")))

@@ -31,7 +31,7 @@ class FakeEngine:
     def __init__(self) -> None:
         self.cancelled = 0
 
-    def generate(self, order: frames.GenerateFrame, over: Callable[[], None]) -> "FakeGeneration":
+    def generate(self, order: frames.EngineGenerateFrame, over: Callable[[], None]) -> "FakeGeneration":
         return FakeGeneration(self, str(order.messages[-1]["content"]))
 
 
@@ -42,14 +42,14 @@ class FakeGeneration:
         self._over = False
 
     async def __aiter__(self) -> AsyncIterator[frames.GenerationFrame]:
-        yield frames.GeneratedTextFrame(99, "You said ")
+        yield frames.EngineTextFrame(99, "You said ")
         if self._text == "die":
             raise EngineFault("The engine has died.")
         if self._text == "wait":
             await asyncio.Event().wait()
-        yield frames.GeneratedTextFrame(99, self._text)
+        yield frames.EngineTextFrame(99, self._text)
         self._over = True
-        yield frames.GenerationEndFrame(99, "stop", written=2)
+        yield frames.EngineGenerationEndFrame(99, "stop", written=2)
 
     def cancel(self) -> None:
         self._engine.cancelled += not self._over
@@ -115,14 +115,14 @@ async def test_workers_know_how_far_the_model_is() -> None:
     assert (first.engines.state.phase, late.engines.state.phase) == ("ready", "failed")
 
 
-def prompt(text: str) -> frames.GenerateFrame:
-    return frames.GenerateFrame(0, ({"role": "user", "content": text},), 10)
+def prompt(text: str) -> frames.EngineGenerateFrame:
+    return frames.EngineGenerateFrame(0, ({"role": "user", "content": text},), 10)
 
 
 async def generated(lease: EngineLease, text: str) -> str:
     written = ""
     async for report in lease.engine.generate(prompt(text), lease.release):
-        written += report.text if isinstance(report, frames.GeneratedTextFrame) else ""
+        written += report.text if isinstance(report, frames.EngineTextFrame) else ""
     return written
 
 

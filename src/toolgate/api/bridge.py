@@ -10,7 +10,7 @@ from typing import Any
 from toolgate.api.editor_approvals import EditorApprovals
 from toolgate.auth.authenticator import PUBLIC
 from toolgate.bridge.frames import MAX_FRAME
-from toolgate.bridge.handshake import BridgeAuth
+from toolgate.bridge.handshake import BridgeCredentials
 from toolgate.bridge.remote_windows import BridgeBusMember
 from toolgate.bridge.session import EditorSession, SessionOptions
 from toolgate.bridge.windows import EditorWindow, EditorWindows
@@ -114,13 +114,13 @@ class BridgeEndpoints:
         finally:
             self._sessions.discard(session)
 
-    def _admit(self, call: Request) -> BridgeAuth:
+    def _admit(self, call: Request) -> BridgeCredentials:
         """Decide how the editor may join; what a request may not do is refused before the upgrade."""
         exchange = call.exchange
         if exchange.header(b"origin") is not None:
             raise Forbidden("Web pages may not open the bridge.", code="origin_not_allowed")
         if call.caller is not PUBLIC:
-            return BridgeAuth(owner=call.caller.name)
+            return BridgeCredentials(owner=call.caller.name)
         if not is_loopback(exchange.client_host) or not is_loopback(_host_name(exchange.header(b"host") or "")):
             raise Unauthenticated("An editor on another machine needs a key with the scope bridge.")
         if not self._token:
@@ -128,7 +128,7 @@ class BridgeEndpoints:
                 "The token file of the bridge cannot be used (the server's log says why): join with a key.",
                 code="no_bridge_token",
             )
-        return BridgeAuth(token=self._token, address=_address(*exchange.server_address))
+        return BridgeCredentials(token=self._token, address=_address(*exchange.server_address))
 
 
 def _host_name(header: str) -> str:

@@ -38,7 +38,7 @@ _UNUSED_DECISION = (
 _KIND = attrgetter("kind")
 
 
-class ChatRequest(Protocol):
+class ChatRequestContext(Protocol):
     """What the handler needs of a request, be it an HTTP request or a stored one that runs in the background."""
 
     @property
@@ -118,7 +118,7 @@ class ChatHandler:
         handle.__doc__ = f"Answer a request of the {dialect.name} dialect, whole or streamed."
         return handle
 
-    def with_model(self, call: ChatRequest, body: Any) -> Any:
+    def with_model(self, call: ChatRequestContext, body: Any) -> Any:
         """Fill in the default model where a request body names none."""
         return self._router.with_model(body, call.caller.may_use)
 
@@ -143,7 +143,7 @@ class ChatHandler:
 
     async def prepare(
         self,
-        call: ChatRequest,
+        call: ChatRequestContext,
         dialect: Dialect,
         codec: ServerCodec,
         body: Any,
@@ -203,7 +203,7 @@ class ChatHandler:
 
     async def _with_server_tools(
         self,
-        call: ChatRequest,
+        call: ChatRequestContext,
         request: ModelRequest,
         route: ModelRoute,
         options: RequestToolOptions,
@@ -237,7 +237,7 @@ class ChatHandler:
 
 
 def _answer_metadata(
-    call: ChatRequest, dialect: Dialect, codec: ServerCodec, model: str, options: RequestToolOptions | None
+    call: ChatRequestContext, dialect: Dialect, codec: ServerCodec, model: str, options: RequestToolOptions | None
 ) -> AnswerMetadata:
     record, created = call.record, int(time.time())
     return AnswerMetadata(
@@ -258,7 +258,7 @@ def _is_large(body_size: int, body: Any) -> bool:
     return body_size > LARGE_BODY or (type(items) is list and len(items) > _MANY_ITEMS)
 
 
-def window_of(call: ChatRequest | Request, route: ModelRoute) -> str | None:
+def window_of(call: ChatRequestContext | Request, route: ModelRoute) -> str | None:
     """Return the window of an editor that the client names, empty for any; None if it may use none.
 
     A model that an editor may answer for is refused to web pages without a key: every answer may cost a person something.

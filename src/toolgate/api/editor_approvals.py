@@ -16,11 +16,11 @@ from toolgate.approvals.serialize import approval_json
 from toolgate.approvals.service import CHANGED, ApprovalService
 from toolgate.auth.authenticator import Caller
 from toolgate.bridge.frames import (
-    ApprovalAnswerAckFrame,
-    ApprovalAnswerFrame,
-    ApprovalClosedFrame,
-    ApprovalFrame,
-    ExchangeErrorFrame,
+    BridgeApprovalAnswerAckFrame,
+    BridgeApprovalAnswerFrame,
+    BridgeApprovalClosedFrame,
+    BridgeApprovalFrame,
+    BridgeErrorFrame,
 )
 from toolgate.bridge.session import EditorSession
 from toolgate.conversation.errors import InvalidRequest, ToolgateError
@@ -69,7 +69,7 @@ class EditorApprovals:
         """Forget a window."""
         self._shown.pop(session, None)
 
-    async def answer(self, session: EditorSession, frame: ApprovalAnswerFrame) -> None:
+    async def answer(self, session: EditorSession, frame: BridgeApprovalAnswerFrame) -> None:
         """Store the answer of a person, and reply to the editor."""
         try:
             person = self._person(session)
@@ -91,10 +91,10 @@ class EditorApprovals:
                 arguments=edited,
             )
         except ToolgateError as error:
-            session.write(ExchangeErrorFrame(frame.id, error.code, error.message))
+            session.write(BridgeErrorFrame(frame.id, error.code, error.message))
         else:
             self._shown.get(session, set()).discard(frame.id)
-            session.write(ApprovalAnswerAckFrame(frame.id, answered.state))
+            session.write(BridgeApprovalAnswerAckFrame(frame.id, answered.state))
 
     async def aclose(self) -> None:
         """Stop watching."""
@@ -137,11 +137,11 @@ class EditorApprovals:
             return
         for id in shown - pending.keys():
             shown.discard(id)
-            session.write(ApprovalClosedFrame(id, await self._state(id)))
+            session.write(BridgeApprovalClosedFrame(id, await self._state(id)))
         for id, approval in pending.items():
             if id not in shown:
                 shown.add(id)
-                session.write(ApprovalFrame(id, Raw(await run_in_thread(_encoded, approval))))
+                session.write(BridgeApprovalFrame(id, Raw(await run_in_thread(_encoded, approval))))
 
     async def _state(self, id: str) -> str:
         try:

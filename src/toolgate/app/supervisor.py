@@ -20,7 +20,7 @@ from toolgate.http.sockets import bind, url_of
 from toolgate.workers import how_many
 from toolgate.workers.accepted_config import AcceptedConfig, open_text
 from toolgate.workers.hub import SupervisorHub
-from toolgate.workers.pool import PoolOptions, ServerWorkerPool
+from toolgate.workers.pool import SupervisorOptions, ServerWorkerPool
 from toolgate.workers.process import ServerWorkerProcess, WorkerStart
 
 _BEYOND_DRAIN = 15.0
@@ -53,7 +53,7 @@ async def _supervise(
             starter.start,
             SupervisorHub(engine, starter.accepted.accept),
             log,
-            PoolOptions(drain=config.server.drain_seconds + _BEYOND_DRAIN),
+            SupervisorOptions(drain=config.server.drain_seconds + _BEYOND_DRAIN),
             renew=starter.renew,
             read=starter.read,
         )

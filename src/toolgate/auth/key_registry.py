@@ -13,7 +13,7 @@ from toolgate.auth.active_requests import ActiveRequests
 from toolgate.auth.authenticator import Authenticator
 from toolgate.auth.key_fields import KeyRights
 from toolgate.auth.keys_required_marker import KeysRequiredFile
-from toolgate.auth.stored_keys import StoredKeys
+from toolgate.auth.stored_keys import StoredKeyCache
 from toolgate.config import Config, KeySettings, Secret
 from toolgate.storage.database import Database
 from toolgate.storage.keys import KeyStore, StoredKey
@@ -47,7 +47,7 @@ class KeyRegistry:
     ) -> None:
         self.authenticator = authenticator or Authenticator(config.keys, config.models)
         self.active_requests = ActiveRequests()
-        self.stored = StoredKeys(KeyStore(database), self._stored_keys_changed, self._take_used, telemetry.log)
+        self.stored = StoredKeyCache(KeyStore(database), self._stored_keys_changed, self._take_used, telemetry.log)
         self._config = config
         self._file = KeysRequiredFile(config.source)
         self._required = False

@@ -22,7 +22,7 @@ _USE_SECONDS = 60
 """Seconds after which the use of a key is written again."""
 
 
-class StoredKeys:
+class StoredKeyCache:
     """All keys of the database, and the valid ones among them.
 
     `required` is whether requests need a key, as the database has it.

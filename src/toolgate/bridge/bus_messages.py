@@ -26,7 +26,7 @@ class WindowAnnounced(Struct, frozen=True, tag="window"):
     state: WindowState
 
 
-class WindowFocusChanged(Struct, frozen=True, tag="focus"):
+class WindowStateChanged(Struct, frozen=True, tag="focus"):
     """A window has changed in something other than what it lends."""
 
     session: str
@@ -78,7 +78,7 @@ BusMessage: TypeAlias = (
     MemberJoined
     | MemberAlive
     | WindowAnnounced
-    | WindowFocusChanged
+    | WindowStateChanged
     | WindowLeft
     | ExchangeOpened
     | ExchangeSignalled

@@ -19,11 +19,11 @@ from toolgate.bridge.frames import (
     BridgeThinkingPart,
     BridgeToolCallPart,
     BridgeToolResultPart,
-    ExchangeDoneFrame,
-    ExchangeErrorFrame,
+    BridgeDoneFrame,
+    BridgeErrorFrame,
     ExchangeFrame,
-    StartedFrame,
-    WaitingFrame,
+    BridgeStartedFrame,
+    BridgeWaitingFrame,
 )
 from toolgate.conversation.errors import (
     MalformedResponse,
@@ -61,7 +61,7 @@ class EditorExchange:
     ) -> None:
         """`editor` names the window in errors; `signal` sends the editor what concerns this exchange."""
         self.id = id
-        self.ending: ExchangeDoneFrame | None = None
+        self.ending: BridgeDoneFrame | None = None
         self.started = self.begun = False
         self.waiting_for: str | None = None
         self._editor = editor
@@ -123,14 +123,14 @@ class EditorExchange:
             case BridgeDeltaFrame(parts=parts):
                 self.started = True
                 self._keep(parts)
-            case StartedFrame():
+            case BridgeStartedFrame():
                 self.started = True
-            case WaitingFrame(what=what):
+            case BridgeWaitingFrame(what=what):
                 self.waiting_for = what
-            case ExchangeDoneFrame(parts=parts):
+            case BridgeDoneFrame(parts=parts):
                 self._keep(parts)
                 self.ending = frame
-            case ExchangeErrorFrame():
+            case BridgeErrorFrame():
                 self._fault = fault_of(frame, self._editor)
         self._wake()
 

@@ -4,14 +4,14 @@ A failure that another upstream need not share is an `UpstreamUnavailable`, so t
 wrong by itself is an `UpstreamRejected`.
 """
 
-from toolgate.bridge.frames import ExchangeErrorFrame
+from toolgate.bridge.frames import BridgeErrorFrame
 from toolgate.conversation.errors import UpstreamFault, UpstreamRejected, UpstreamTimeout, UpstreamUnavailable
 
 MAX_RETRY_AFTER = 3600.0
 _LONGEST_REASON = 1000
 
 
-def fault_of(frame: ExchangeErrorFrame, editor: str) -> UpstreamFault:
+def fault_of(frame: BridgeErrorFrame, editor: str) -> UpstreamFault:
     """Return the fault of an error frame; an unknown code means that the editor failed."""
     reason = frame.message[:_LONGEST_REASON] or f"{editor} gave no reason ({frame.code[:64]})."
     wait = min(frame.retry_after, MAX_RETRY_AFTER) if frame.retry_after and frame.retry_after > 0 else None

@@ -80,7 +80,7 @@ AnswerPiece: TypeAlias = (
 )
 
 
-class ChallengeFrame(_Frame, frozen=True, tag="challenge"):
+class BridgeChallengeFrame(_Frame, frozen=True, tag="challenge"):
     """The first frame: which protocols we speak, our nonce, and whether a token or a key is to be proven."""
 
     protocols: tuple[str, ...]
@@ -129,7 +129,7 @@ class OfferedTool(Struct, frozen=True):
     input_schema: Mapping[str, Any]
 
 
-class AskFrame(_Frame, frozen=True, tag="ask"):
+class BridgeAskFrame(_Frame, frozen=True, tag="ask"):
     """Ask a model; `request` is the same for all frames of one client request, `round` counts them."""
 
     id: str
@@ -144,7 +144,7 @@ class AskFrame(_Frame, frozen=True, tag="ask"):
     round: int = 1
 
 
-class InvokeToolFrame(_Frame, frozen=True, tag="invoke"):
+class BridgeInvokeToolFrame(_Frame, frozen=True, tag="invoke"):
     """Run a tool; `input` was checked against its schema."""
 
     id: str
@@ -155,7 +155,7 @@ class InvokeToolFrame(_Frame, frozen=True, tag="invoke"):
     request: str = ""
 
 
-class CountFrame(_Frame, frozen=True, tag="count"):
+class BridgeCountFrame(_Frame, frozen=True, tag="count"):
     """Count the tokens of texts as a model does."""
 
     id: str
@@ -163,46 +163,46 @@ class CountFrame(_Frame, frozen=True, tag="count"):
     texts: tuple[str, ...]
 
 
-class CancelExchangeFrame(_Frame, frozen=True, tag="cancel"):
+class BridgeCancelFrame(_Frame, frozen=True, tag="cancel"):
     """The answer is not wanted any more."""
 
     id: str
 
 
-class PauseWritingFrame(_Frame, frozen=True, tag="pause"):
+class BridgePauseWritingFrame(_Frame, frozen=True, tag="pause"):
     """The reader of this answer is slow: send no more of it for now."""
 
     id: str
 
 
-class ResumeWritingFrame(_Frame, frozen=True, tag="resume"):
+class BridgeResumeWritingFrame(_Frame, frozen=True, tag="resume"):
     """Go on sending."""
 
     id: str
 
 
-class ApprovalFrame(_Frame, frozen=True, tag="approval"):
+class BridgeApprovalFrame(_Frame, frozen=True, tag="approval"):
     """A call that waits for a person; `approval` is what `GET /v1/approvals/{id}` returns."""
 
     id: str
     approval: Raw
 
 
-class ApprovalClosedFrame(_Frame, frozen=True, tag="approval_closed"):
+class BridgeApprovalClosedFrame(_Frame, frozen=True, tag="approval_closed"):
     """An approval does not wait any more."""
 
     id: str
     state: str
 
 
-class ApprovalAnswerAckFrame(_Frame, frozen=True, tag="answered"):
+class BridgeApprovalAnswerAckFrame(_Frame, frozen=True, tag="answered"):
     """The editor's answer to an approval was stored."""
 
     id: str
     state: str
 
 
-class EditorHelloFrame(_Frame, frozen=True, tag="hello"):
+class BridgeHelloFrame(_Frame, frozen=True, tag="hello"):
     """The editor's first frame; nothing in it is of use to a stranger."""
 
     protocol: str
@@ -242,7 +242,7 @@ class LendingSwitches(Struct, frozen=True):
     approvals: bool = False
 
 
-class RegisterFrame(_Frame, frozen=True, tag="register"):
+class BridgeRegisterWindowFrame(_Frame, frozen=True, tag="register"):
     """Who joins, after both sides have proven themselves."""
 
     window: WindowDescription
@@ -252,7 +252,7 @@ class RegisterFrame(_Frame, frozen=True, tag="register"):
     max_frame: Annotated[int, Meta(ge=1024)] = MAX_FRAME
 
 
-class WindowFrame(_Frame, frozen=True, tag="window"):
+class BridgeWindowFrame(_Frame, frozen=True, tag="window"):
     """The window has changed."""
 
     window: WindowDescription
@@ -273,7 +273,7 @@ class LentModel(Struct, frozen=True):
     images: bool | None = None
 
 
-class LentModelsFrame(_Frame, frozen=True, tag="models"):
+class BridgeModelsFrame(_Frame, frozen=True, tag="models"):
     """All models that the window lends now."""
 
     rev: int
@@ -289,20 +289,20 @@ class LentTool(Struct, frozen=True):
     tags: tuple[str, ...] = ()
 
 
-class LentToolsFrame(_Frame, frozen=True, tag="tools"):
+class BridgeToolsFrame(_Frame, frozen=True, tag="tools"):
     """All tools that the window lends now."""
 
     rev: int
     items: tuple[LentTool, ...]
 
 
-class StartedFrame(_Frame, frozen=True, tag="started"):
+class BridgeStartedFrame(_Frame, frozen=True, tag="started"):
     """The model was asked."""
 
     id: Id
 
 
-class WaitingFrame(_Frame, frozen=True, tag="waiting", rename={"what": "for"}):
+class BridgeWaitingFrame(_Frame, frozen=True, tag="waiting", rename={"what": "for"}):
     """The editor waits for its person."""
 
     id: Id
@@ -324,7 +324,7 @@ class EditorTokenUsage(Struct, frozen=True):
     cached: Tokens | None = None
 
 
-class ExchangeDoneFrame(_Frame, frozen=True, tag="done"):
+class BridgeDoneFrame(_Frame, frozen=True, tag="done"):
     """The answer is complete; a tool's result is in `parts`, counts are in `tokens`."""
 
     id: Id
@@ -334,7 +334,7 @@ class ExchangeDoneFrame(_Frame, frozen=True, tag="done"):
     tokens: tuple[Tokens, ...] = ()
 
 
-class ExchangeErrorFrame(_Frame, frozen=True, tag="error"):
+class BridgeErrorFrame(_Frame, frozen=True, tag="error"):
     """A request failed."""
 
     id: Id
@@ -343,7 +343,7 @@ class ExchangeErrorFrame(_Frame, frozen=True, tag="error"):
     retry_after: float | None = None
 
 
-class ApprovalAnswerFrame(_Frame, frozen=True, tag="answer"):
+class BridgeApprovalAnswerFrame(_Frame, frozen=True, tag="answer"):
     """A person's answer to an approval."""
 
     id: Id
@@ -366,30 +366,30 @@ class BridgePongFrame(_Frame, frozen=True, tag="pong"):
 
 
 ToEditor: TypeAlias = (
-    ChallengeFrame
+    BridgeChallengeFrame
     | BridgeWelcomeFrame
-    | AskFrame
-    | InvokeToolFrame
-    | CountFrame
-    | CancelExchangeFrame
-    | PauseWritingFrame
-    | ResumeWritingFrame
-    | ApprovalFrame
-    | ApprovalClosedFrame
-    | ApprovalAnswerAckFrame
-    | ExchangeErrorFrame
+    | BridgeAskFrame
+    | BridgeInvokeToolFrame
+    | BridgeCountFrame
+    | BridgeCancelFrame
+    | BridgePauseWritingFrame
+    | BridgeResumeWritingFrame
+    | BridgeApprovalFrame
+    | BridgeApprovalClosedFrame
+    | BridgeApprovalAnswerAckFrame
+    | BridgeErrorFrame
     | BridgePingFrame
     | BridgePongFrame
 )
-ExchangeFrame: TypeAlias = StartedFrame | WaitingFrame | BridgeDeltaFrame | ExchangeDoneFrame | ExchangeErrorFrame
+ExchangeFrame: TypeAlias = BridgeStartedFrame | BridgeWaitingFrame | BridgeDeltaFrame | BridgeDoneFrame | BridgeErrorFrame
 FromEditor: TypeAlias = (
     ExchangeFrame
-    | EditorHelloFrame
-    | RegisterFrame
-    | WindowFrame
-    | LentModelsFrame
-    | LentToolsFrame
-    | ApprovalAnswerFrame
+    | BridgeHelloFrame
+    | BridgeRegisterWindowFrame
+    | BridgeWindowFrame
+    | BridgeModelsFrame
+    | BridgeToolsFrame
+    | BridgeApprovalAnswerFrame
     | BridgePingFrame
     | BridgePongFrame
 )

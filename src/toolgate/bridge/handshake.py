@@ -19,21 +19,21 @@ from toolgate.bridge.frames import (
     BridgePingFrame,
     BridgePongFrame,
     BridgeWelcomeFrame,
-    ChallengeFrame,
-    EditorHelloFrame,
+    BridgeChallengeFrame,
+    BridgeHelloFrame,
     GatewayIdentity,
     MalformedFrame,
-    RegisterFrame,
+    BridgeRegisterWindowFrame,
 )
 from toolgate.bridge.lending_limits import bounded_identity, bounded_window
 from toolgate.bridge.proof import PROTOCOL, is_proof, new_nonce, prove
 from toolgate.bridge.windows import WindowState
 from toolgate.conversation import ids
 
-_Kind = TypeVar("_Kind", EditorHelloFrame, RegisterFrame)
+_Kind = TypeVar("_Kind", BridgeHelloFrame, BridgeRegisterWindowFrame)
 
 
-class BridgeAuth(Struct, frozen=True):
+class BridgeCredentials(Struct, frozen=True):
     """How the other side may join: by proving the `token` for this `address`, or by the key of this `owner`.
 
     `address` is the host and port that the connection has reached, such as `127.0.0.1:8080`.
@@ -45,15 +45,15 @@ class BridgeAuth(Struct, frozen=True):
 
 
 async def join(
-    connection: FrameConnection, admission: BridgeAuth, *, seconds: float, heartbeat: float
+    connection: FrameConnection, admission: BridgeCredentials, *, seconds: float, heartbeat: float
 ) -> WindowState | None:
     """Exchange proofs, and return the window that joins; None if the connection is over, ProtocolFault if it must be.
 
     The editor may take so many seconds for each of its two frames; it is told that a ping comes every `heartbeat` seconds.
     """
     nonce = new_nonce()
-    connection.write(ChallengeFrame((PROTOCOL,), nonce, "key" if admission.owner else "token"))
-    hello = await _expect(connection, EditorHelloFrame, seconds)
+    connection.write(BridgeChallengeFrame((PROTOCOL,), nonce, "key" if admission.owner else "token"))
+    hello = await _expect(connection, BridgeHelloFrame, seconds)
     if hello is None:
         return None
     if hello.protocol != PROTOCOL:
@@ -62,7 +62,7 @@ async def join(
     session = f"bridge_{ids.random_suffix(16)}"
     identity = GatewayIdentity("toolgate", __version__)
     connection.write(BridgeWelcomeFrame(PROTOCOL, session, heartbeat, MAX_FRAME, identity, proof))
-    register = await _expect(connection, RegisterFrame, seconds)
+    register = await _expect(connection, BridgeRegisterWindowFrame, seconds)
     if register is None:
         return None
     now = time.time()
@@ -78,7 +78,7 @@ async def join(
     )
 
 
-def _mutual_proof(hello: EditorHelloFrame, admission: BridgeAuth, nonce: str) -> str:
+def _mutual_proof(hello: BridgeHelloFrame, admission: BridgeCredentials, nonce: str) -> str:
     """Check the editor's proof and return ours.
 
     The editor proves for the address that it has dialled. If that is not the one that this connection has reached, a

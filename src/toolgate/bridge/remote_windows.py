@@ -22,7 +22,7 @@ from toolgate.bridge.bus_messages import (
     MemberAlive,
     MemberJoined,
     WindowAnnounced,
-    WindowFocusChanged,
+    WindowStateChanged,
     WindowLeft,
     decode_bus_message,
     encode_bus_message,
@@ -31,12 +31,12 @@ from toolgate.bridge.exchange import MAX_UNREAD, EditorExchange, ExchangeTimeout
 from toolgate.bridge.frames import (
     REPLACED,
     BridgeDeltaFrame,
-    ExchangeDoneFrame,
-    ExchangeErrorFrame,
+    BridgeDoneFrame,
+    BridgeErrorFrame,
     ExchangeFrame,
     MalformedFrame,
-    StartedFrame,
-    WaitingFrame,
+    BridgeStartedFrame,
+    BridgeWaitingFrame,
     decode_frame,
 )
 from toolgate.bridge.session import EditorSession, SessionOptions
@@ -124,7 +124,7 @@ class BridgeBusMember:
         before = self._announced.get(state.session)
         self._announced[state.session] = state
         if before is not None and before.models is state.models and before.tools is state.tools:
-            message = WindowFocusChanged(state.session, state.window, state.lends, state.focused_at)
+            message = WindowStateChanged(state.session, state.window, state.lends, state.focused_at)
             self._send(None, message)
         else:
             self._send(None, WindowAnnounced(state))
@@ -204,7 +204,7 @@ class BridgeBusMember:
                     self._send(sender, MemberJoined())
             case WindowAnnounced(state):
                 self._add(sender, state)
-            case WindowFocusChanged(session_id, window, lends, focused_at):
+            case WindowStateChanged(session_id, window, lends, focused_at):
                 if remote := self._remote.get(sender, {}).get(session_id):
                     remote.state = replace(remote.state, window=window, lends=lends, focused_at=focused_at)
                     self._windows.changed(lending=False)
@@ -304,7 +304,7 @@ class BridgeBusMember:
             frame = decode_frame(raw)
         except MalformedFrame:  # the other process would have closed the connection
             frame = None
-        if isinstance(frame, (BridgeDeltaFrame, StartedFrame, WaitingFrame, ExchangeDoneFrame, ExchangeErrorFrame)):
+        if isinstance(frame, (BridgeDeltaFrame, BridgeStartedFrame, BridgeWaitingFrame, BridgeDoneFrame, BridgeErrorFrame)):
             exchange.receive(frame)
             if exchange.over:
                 self._exchanges.pop(id, None)
@@ -386,7 +386,7 @@ class _RelayedExchange:
             self.cancel()
             self._sharing.fail(self._member, self._id, f"sent a frame of more than {MAX_RELAYED >> 20} MiB")
             return
-        is_last = isinstance(frame, (ExchangeDoneFrame, ExchangeErrorFrame))
+        is_last = isinstance(frame, (BridgeDoneFrame, BridgeErrorFrame))
         self._sharing.relay(self._member, self._id, raw, is_last=is_last)
         if is_last:
             self.end()

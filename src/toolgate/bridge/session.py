@@ -19,30 +19,30 @@ from toolgate.bridge.frames import (
     NOT_A_FRAME,
     REPLACED,
     SILENCE,
-    ApprovalAnswerFrame,
+    BridgeApprovalAnswerFrame,
     BridgeDeltaFrame,
     BridgePingFrame,
     BridgePongFrame,
-    CancelExchangeFrame,
-    EditorHelloFrame,
-    ExchangeDoneFrame,
-    ExchangeErrorFrame,
+    BridgeCancelFrame,
+    BridgeHelloFrame,
+    BridgeDoneFrame,
+    BridgeErrorFrame,
     ExchangeFrame,
     FromEditor,
-    LentModelsFrame,
-    LentToolsFrame,
+    BridgeModelsFrame,
+    BridgeToolsFrame,
     MalformedFrame,
-    PauseWritingFrame,
-    RegisterFrame,
-    ResumeWritingFrame,
-    StartedFrame,
+    BridgePauseWritingFrame,
+    BridgeRegisterWindowFrame,
+    BridgeResumeWritingFrame,
+    BridgeStartedFrame,
     ToEditor,
-    WaitingFrame,
-    WindowFrame,
+    BridgeWaitingFrame,
+    BridgeWindowFrame,
     decode_frame,
     encode_frame,
 )
-from toolgate.bridge.handshake import BridgeAuth, join
+from toolgate.bridge.handshake import BridgeCredentials, join
 from toolgate.bridge.lending_limits import bounded_window, usable_models, usable_tools
 from toolgate.bridge.windows import EditorWindows, ExchangeKind, WindowState
 from toolgate.conversation.errors import UpstreamRejected, UpstreamUnreachable
@@ -88,7 +88,7 @@ class _OwnReceiver:
         self.exchange.lose(how)
 
 
-OnApprovalAnswer = Callable[["EditorSession", ApprovalAnswerFrame], Awaitable[None]]
+OnApprovalAnswer = Callable[["EditorSession", BridgeApprovalAnswerFrame], Awaitable[None]]
 
 
 class EditorSession:
@@ -97,7 +97,7 @@ class EditorSession:
     def __init__(
         self,
         socket: BridgeSocket,
-        admission: BridgeAuth,
+        admission: BridgeCredentials,
         windows: EditorWindows,
         options: SessionOptions | None = None,
         *,
@@ -189,7 +189,7 @@ class EditorSession:
                 frame, text = received
                 if isinstance(frame, BridgePingFrame):  # an editor that does not read gets no more pongs
                     await self._connection.send(encode_frame(BridgePongFrame(frame.n)))
-                while isinstance(frame, ApprovalAnswerFrame) and len(self._answering) >= _MAX_ANSWERING:
+                while isinstance(frame, BridgeApprovalAnswerFrame) and len(self._answering) >= _MAX_ANSWERING:
                     await asyncio.wait(self._answering, return_when=asyncio.FIRST_COMPLETED)
                 self._receive(frame, text)
         finally:
@@ -201,7 +201,7 @@ class EditorSession:
             frame = decode_frame(text)
         except MalformedFrame:  # found again by the task, which closes the connection
             return False
-        if not isinstance(frame, (BridgeDeltaFrame, StartedFrame, WaitingFrame, ExchangeDoneFrame, ExchangeErrorFrame)):
+        if not isinstance(frame, (BridgeDeltaFrame, BridgeStartedFrame, BridgeWaitingFrame, BridgeDoneFrame, BridgeErrorFrame)):
             return False
         self._received_at = asyncio.get_running_loop().time()
         self._receive(frame, text)
@@ -218,30 +218,30 @@ class EditorSession:
 
     def _receive(self, frame: FromEditor, raw: bytes) -> None:
         match frame:
-            case BridgeDeltaFrame(id=id) | StartedFrame(id=id) | WaitingFrame(id=id):
+            case BridgeDeltaFrame(id=id) | BridgeStartedFrame(id=id) | BridgeWaitingFrame(id=id):
                 if receiver := self._receivers.get(id):
                     receiver.receive_raw(frame, raw)
-            case ExchangeDoneFrame(id=id) | ExchangeErrorFrame(id=id):
+            case BridgeDoneFrame(id=id) | BridgeErrorFrame(id=id):
                 if receiver := self._receivers.pop(id, None):
                     receiver.receive_raw(frame, raw)
             case BridgePingFrame() | BridgePongFrame():
                 pass
-            case LentModelsFrame(rev=rev, items=items):
+            case BridgeModelsFrame(rev=rev, items=items):
                 if rev > self._model_rev:
                     self._model_rev = rev
                     self._lend(replace(self.state, models=usable_models(items)))
-            case LentToolsFrame(rev=rev, items=items):
+            case BridgeToolsFrame(rev=rev, items=items):
                 if rev > self._tool_rev:
                     self._tool_rev = rev
                     self._lend(replace(self.state, tools=usable_tools(items)))
-            case WindowFrame():
+            case BridgeWindowFrame():
                 self._update_window(frame)
-            case ApprovalAnswerFrame():
+            case BridgeApprovalAnswerFrame():
                 if self._on_answer is not None:
                     task = asyncio.ensure_future(self._on_answer(self, frame))  # storage takes its time
                     self._answering.add(task)
                     task.add_done_callback(self._answering.discard)
-            case EditorHelloFrame() | RegisterFrame():
+            case BridgeHelloFrame() | BridgeRegisterWindowFrame():
                 raise MalformedFrame("out of turn")
 
     def _lend(self, changed: WindowState) -> None:
@@ -250,7 +250,7 @@ class EditorSession:
             self._windows.changed()
             self._on_change(self)
 
-    def _update_window(self, frame: WindowFrame) -> None:
+    def _update_window(self, frame: BridgeWindowFrame) -> None:
         state, window = self.state, bounded_window(frame.window)
         if window.id != state.window.id:
             raise MalformedFrame("a window keeps its id")
@@ -303,11 +303,11 @@ class EditorSession:
         match signal:
             case "cancel":
                 self._receivers.pop(id, None)
-                self.write(CancelExchangeFrame(id))
+                self.write(BridgeCancelFrame(id))
             case "pause":
-                self.write(PauseWritingFrame(id))
+                self.write(BridgePauseWritingFrame(id))
             case "resume":
-                self.write(ResumeWritingFrame(id))
+                self.write(BridgeResumeWritingFrame(id))
 
     def write(self, frame: ToEditor) -> None:
         """Send a short frame at once."""

@@ -16,7 +16,7 @@ from typing import cast
 
 from toolgate.auth.authenticator import Caller
 from toolgate.mcp.server.methods import OnCrash
-from toolgate.mcp.server.stdio import LOCAL, MAX_LINE_BYTES, StdioConnection
+from toolgate.mcp.server.stdio import LOCAL, MAX_LINE_BYTES, StdioServerSession
 from toolgate.mcp.server.tool_catalog import ToolCatalog
 
 
@@ -45,7 +45,7 @@ async def _serve(
 ) -> None:
     async with opening as catalog:
         reader, write = await _open_reader(stdin), await _open_writer(stdout)
-        serving = asyncio.ensure_future(StdioConnection(catalog, write, on_crash, caller).run(reader))
+        serving = asyncio.ensure_future(StdioServerSession(catalog, write, on_crash, caller).run(reader))
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
         await asyncio.wait({serving})

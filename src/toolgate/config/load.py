@@ -9,7 +9,7 @@ import msgspec
 from toolgate.config.errors import ConfigError, ConfigProblem, ProblemCollector
 from toolgate.config.parse import parse_settings, parse_yaml
 from toolgate.config.resolve import check_bind, resolve
-from toolgate.config.resolved_config import ECHO, Config, ConfigFileOutline
+from toolgate.config.resolved_config import ECHO, Config, ConfigTruncationCheck
 from toolgate.config.settings import ConfigFile
 from toolgate.config.settings.secret import Secret
 from toolgate.upstreams.catalog import catalog
@@ -60,7 +60,7 @@ def load(
         config,
         server=msgspec.structs.replace(config.server, **overrides),
         source=path,
-        outline=ConfigFileOutline(
+        outline=ConfigTruncationCheck(
             sections=frozenset(document if isinstance(document, dict) else ()),
             ends_line=text.endswith(b"\n"),
             text=Secret(text.decode("latin-1")),

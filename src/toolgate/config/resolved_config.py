@@ -93,14 +93,14 @@ class ModelConfig(Struct, frozen=True, kw_only=True):
 ECHO = ModelConfig(name="echo", targets=(TargetConfig(upstream=BUILTIN, model="echo"),))
 
 
-class ConfigFileOutline(Struct, frozen=True, kw_only=True):
+class ConfigTruncationCheck(Struct, frozen=True, kw_only=True):
     """What shows that a file was truncated: its top-level settings, whether its last line has an end, and its text."""
 
     sections: frozenset[str] = frozenset()
     ends_line: bool = False
     text: Secret = Secret("")
 
-    def is_beginning_of(self, other: "ConfigFileOutline") -> bool:
+    def is_beginning_of(self, other: "ConfigTruncationCheck") -> bool:
         """Return whether this file is the other one, cut off."""
         ours, theirs = self.text.reveal(), other.text.reveal()
         return len(ours) < len(theirs) and theirs.startswith(ours)
@@ -126,7 +126,7 @@ class Config(Struct, frozen=True, kw_only=True):
     runs: RunSettings = RunSettings()
     log: LogSettings = LogSettings()
     source: Path | None = None
-    outline: ConfigFileOutline = ConfigFileOutline()
+    outline: ConfigTruncationCheck = ConfigTruncationCheck()
 
     def is_local(self, model: ModelConfig) -> bool:
         """Return whether the model is the embedded one."""

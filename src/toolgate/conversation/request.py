@@ -142,7 +142,7 @@ HOSTED_SETTINGS: Mapping[str, str] = {
 """Settings for the account, the cache and the abuse checks of a hosted provider, by their fields in OpenAI's APIs."""
 
 
-class OptionalFieldGroup:
+class OptionalSettingsEncoder:
     """Two or more settings that few requests specify and an encoder treats alike, by their field in the dialect.
 
     All are read at once, and one comparison shows that a request specifies none of them.

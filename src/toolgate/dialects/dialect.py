@@ -100,7 +100,7 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     unsupported: tuple[str, ...] = ()
 
 
-class RelayedText:
+class RelayedAnswerCollector:
     """The text fragments of a relayed answer, whose tokens are counted if its upstream does not report them."""
 
     __slots__ = ("calls", "reasoning", "text")

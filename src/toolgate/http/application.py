@@ -20,7 +20,7 @@ from toolgate.conversation.errors import (
     Unauthenticated,
 )
 from toolgate.http.asgi_types import Receive, Scope, Send
-from toolgate.http.exchange import ClientLeft, Exchange, Header
+from toolgate.http.exchange import ClientLeft, HttpExchange, Header
 from toolgate.http.origins import OriginPolicy
 from toolgate.scheduling import CALLER
 from toolgate.telemetry.request_log import RequestRecord, Telemetry
@@ -38,7 +38,7 @@ EDITOR_HEADER = b"x-toolgate-editor"
 class Request(Struct, frozen=True):
     """An admitted request with its caller; `arguments` are the values of the path's placeholders."""
 
-    exchange: Exchange
+    exchange: HttpExchange
     caller: Caller
     record: RequestRecord
     arguments: tuple[str, ...] = ()
@@ -108,7 +108,7 @@ class Application:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one HTTP request."""
-        exchange = Exchange(scope, receive, send)
+        exchange = HttpExchange(scope, receive, send)
         record = RequestRecord(ids.random_suffix(20), exchange.method, exchange.path)
         request_id = record.request_id.encode()
         # The SDKs of OpenAI and Anthropic show the id of a failed request by these names.
@@ -138,7 +138,7 @@ class Application:
             record.bytes_in, record.bytes_out = exchange.received, exchange.sent
             self._telemetry.finish(record)
 
-    def _admit(self, exchange: Exchange, record: RequestRecord) -> Awaitable[None]:
+    def _admit(self, exchange: HttpExchange, record: RequestRecord) -> Awaitable[None]:
         """Check whether the request may be made, and return its handler's work."""
         if exchange.method == "OPTIONS":
             return exchange.respond(204, b"", self._origins.preflight(exchange.headers))
@@ -159,7 +159,7 @@ class Application:
         CALLER.set(caller.name)
         return endpoint.handler(Request(exchange, caller, record, arguments))
 
-    def _count_failure(self, scope: Scope, exchange: Exchange, error: Unauthenticated) -> ToolgateError:
+    def _count_failure(self, scope: Scope, exchange: HttpExchange, error: Unauthenticated) -> ToolgateError:
         """Count a wrong key and return the error to send; many different ones are logged and refused."""
         wrong, address = digest_of_credential(exchange.headers), (scope.get("client") or ("",))[0]
         try:
@@ -169,7 +169,7 @@ class Application:
             return too_many
         return error
 
-    def _find(self, exchange: Exchange) -> tuple[Endpoint, tuple[str, ...]]:
+    def _find(self, exchange: HttpExchange) -> tuple[Endpoint, tuple[str, ...]]:
         method = "GET" if exchange.method == "HEAD" else exchange.method
         endpoint = self._exact.get((method, exchange.path))
         if endpoint is not None:
@@ -186,7 +186,7 @@ class Application:
         encoders = self._error_encoders
         return next((encoder for prefix, encoder in encoders if path.startswith(prefix)), encoders[-1][1])
 
-    async def _send_error(self, exchange: Exchange, record: RequestRecord, error: ToolgateError) -> None:
+    async def _send_error(self, exchange: HttpExchange, record: RequestRecord, error: ToolgateError) -> None:
         record.note_error(error)
         if exchange.started:
             return

@@ -28,7 +28,7 @@ class ClientLeft(Exception):
     """The client closed its connection before the response was complete."""
 
 
-class Exchange:
+class HttpExchange:
     """One running request and its response."""
 
     __slots__ = (

@@ -27,7 +27,7 @@ from msgspec import Struct
 from toolgate.auth.authenticator import KEY_OFFERED
 from toolgate.conversation.errors import ClientFault, InvalidRequest, Overloaded
 from toolgate.http.callback_guard import aborts_on_error
-from toolgate.http.exchange import Exchange, Header
+from toolgate.http.exchange import HttpExchange, Header
 from toolgate.http.protocol import HttpProtocol
 from toolgate.http.request_cycle import RequestResponseCycle
 from toolgate.http.request_limits import Headers
@@ -68,7 +68,7 @@ DEFAULT_LIMITS = WebSocketLimits()
 
 
 def accept(
-    exchange: Exchange,
+    exchange: HttpExchange,
     timeouts: WebSocketTimeouts,
     on_drain: Callable[[], None],
     limits: WebSocketLimits = DEFAULT_LIMITS,
@@ -100,7 +100,7 @@ def accept(
     return socket
 
 
-def upgrade_required(exchange: Exchange, message: str) -> ClientFault:
+def upgrade_required(exchange: HttpExchange, message: str) -> ClientFault:
     """Return the error that makes a client use another transport, and add its header."""
     exchange.extra_headers.append(_UPGRADE)
     return ClientFault(message, status=426, code="upgrade_required")
@@ -378,7 +378,7 @@ def _frame(text: bytes) -> bytes:
     return b"\x81\x7f%b%b" % (size.to_bytes(8, "big"), text)
 
 
-def _handshake(key: bytes, exchange: Exchange, default_headers: Headers) -> bytes:
+def _handshake(key: bytes, exchange: HttpExchange, default_headers: Headers) -> bytes:
     """Encode the response that accepts a handshake."""
     accepted = base64.b64encode(hashlib.sha1(key + _GUID, usedforsecurity=False).digest())
     headers = [

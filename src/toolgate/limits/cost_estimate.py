@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Struct
 
 from toolgate.conversation.events import Usage
-from toolgate.http.exchange import Exchange
+from toolgate.http.exchange import HttpExchange
 
 _BYTES_PER_TOKEN = 4
 _MOST_INPUT = 100_000  # a larger body is mostly images, whose tokens are many bytes each
@@ -46,7 +46,7 @@ class _OutputLimits(Struct):
 _DECODER = msgspec.json.Decoder(_OutputLimits)
 
 
-async def estimate_cost(exchange: Exchange, *, whole: bool) -> CostEstimate:
+async def estimate_cost(exchange: HttpExchange, *, whole: bool) -> CostEstimate:
     """Estimate a request by the length of its body, and if it is read `whole`, by its own limits."""
     length = exchange.named.get(b"content-length", b"")
     size = int(length) if length.isdigit() else 0

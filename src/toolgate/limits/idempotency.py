@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from toolgate.conversation import ids
 from toolgate.conversation.errors import Conflict, InvalidRequest, Overloaded
 from toolgate.http.application import Endpoint, Handler, Request
-from toolgate.http.exchange import JSON, Exchange, Header
+from toolgate.http.exchange import JSON, HttpExchange, Header
 from toolgate.storage.idempotency import (
     IdempotencyClaimGranted,
     IdempotencyKeyInUse,
@@ -100,7 +100,7 @@ class Idempotency:
         else:
             await self._execute(call, handler, claim, body)
 
-    async def _claim(self, claim: _Claim, digest: bytes, exchange: Exchange) -> StoredIdempotentAnswer | None:
+    async def _claim(self, claim: _Claim, digest: bytes, exchange: HttpExchange) -> StoredIdempotentAnswer | None:
         """Claim the key, and return None; or return the stored response of an earlier request."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._options.wait
@@ -163,13 +163,13 @@ class Idempotency:
                 continue
 
 
-class _RecordingExchange(Exchange):
+class _RecordingExchange(HttpExchange):
     """An exchange that stores the response it sends; handlers take exchanges by their class, so it is one."""
 
     __slots__ = ("_body", "_claim", "_head", "_most", "_outer", "_pieces", "_record", "_size", "_store", "stored")
 
     def __init__(
-        self, outer: Exchange, body: bytes, record: RequestRecord, store: IdempotencyStore, claim: _Claim, most: int
+        self, outer: HttpExchange, body: bytes, record: RequestRecord, store: IdempotencyStore, claim: _Claim, most: int
     ) -> None:
         super().__init__(outer._scope, outer._receive, outer._send)
         self.received = outer.received
@@ -236,7 +236,7 @@ class _RecordingExchange(Exchange):
         self.stored = True
 
 
-async def _replay(exchange: Exchange, stored: StoredIdempotentAnswer) -> None:
+async def _replay(exchange: HttpExchange, stored: StoredIdempotentAnswer) -> None:
     if stored.body is None:
         raise Conflict(
             "The first request with this Idempotency-Key was answered, but its answer was too large to be stored.",

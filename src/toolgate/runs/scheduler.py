@@ -64,7 +64,7 @@ class RunAttempt:
             self._task.cancel()
 
 
-class RunHandler(Protocol):
+class ScheduledRunHandler(Protocol):
     """Does the work of runs."""
 
     async def perform(self, attempt: RunAttempt) -> None:
@@ -81,7 +81,7 @@ class RunScheduler:
         self,
         store: RunStore,
         executor: RunExecutor,
-        handler: RunHandler,
+        handler: ScheduledRunHandler,
         options: SchedulerOptions,
         report: Callable[[str], None],
         on_resume: Callable[[str], None] = lambda _: None,

@@ -66,7 +66,7 @@ class StoredCompletion(Struct, frozen=True):
     metadata: dict[str, str]
 
 
-class HistoryHead(Struct, frozen=True):
+class ChatContinuationPoint(Struct, frozen=True):
     """A point in a history at which a chat may have ended: its digests, and the messages after it."""
 
     digest: str
@@ -75,7 +75,7 @@ class HistoryHead(Struct, frozen=True):
     behind: tuple[StoredMessage, ...]
 
 
-class RecordedExchange(Struct, frozen=True):
+class ChatExchange(Struct, frozen=True):
     """One request and its answer: the points from which its history may be known, latest first, and all of it.
 
     It is `lasting` when it is stored whether or not its client names it; `completion` is the id by which it may.
@@ -86,7 +86,7 @@ class RecordedExchange(Struct, frozen=True):
     model: str
     dialect: str
     created: float
-    heads: tuple[HistoryHead, ...]
+    heads: tuple[ChatContinuationPoint, ...]
     messages: tuple[StoredMessage, ...]
     answer: StoredMessage
     digest: str
@@ -130,11 +130,11 @@ class ChatStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def keeping(self, exchange: RecordedExchange) -> Write:
+    def keeping(self, exchange: ChatExchange) -> Write:
         """Return the write that stores the exchange in the chat that it continues, or in a new one."""
         return lambda db: _keep(db, exchange)
 
-    async def keep(self, exchange: RecordedExchange) -> None:
+    async def keep(self, exchange: ChatExchange) -> None:
         """Store the exchange; once this returns it survives a crash."""
         await self._database.change(lambda db: _keep(db, exchange))
 
@@ -215,7 +215,7 @@ def forget_chat(db: SqlConnection, id: str) -> None:
     db.execute("DELETE FROM completions WHERE chat = ?", (id,))
 
 
-def _keep(db: SqlConnection, exchange: RecordedExchange) -> None:
+def _keep(db: SqlConnection, exchange: ChatExchange) -> None:
     chat, place, messages = _find_chat(db, exchange)
     rows = [(chat, *astuple(one)[:-1], place + number) for number, one in enumerate((*messages, exchange.answer))]
     db.executemany(_ADD, rows)
@@ -243,7 +243,7 @@ def _keep(db: SqlConnection, exchange: RecordedExchange) -> None:
         db.execute(_NAME, row)
 
 
-def _find_chat(db: SqlConnection, exchange: RecordedExchange) -> tuple[str, int, Sequence[StoredMessage]]:
+def _find_chat(db: SqlConnection, exchange: ChatExchange) -> tuple[str, int, Sequence[StoredMessage]]:
     """Return the chat that the request continues, the place of its next message, and the messages that are new in it."""
     for head in exchange.heads:
         select = "SELECT id, messages, system_digest FROM chats WHERE owner = ? AND digest = ? ORDER BY updated DESC"

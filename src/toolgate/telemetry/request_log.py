@@ -137,7 +137,7 @@ class TextParseNote(Protocol):
         """The name of the tool, if there is one."""
 
 
-class ToolHttpRequest(Protocol):
+class ToolHttpLogEntry(Protocol):
     """An HTTP request that a tool has sent."""
 
     @property
@@ -228,7 +228,7 @@ class Telemetry:
         fields = {"id": request_id, "tool": name, "seconds": round(seconds, 4), "outcome": outcome}
         self.log.write("info", "tool", {}, {**fields, "arguments": outline(arguments or "{}")})
 
-    def log_tool_request(self, request: ToolHttpRequest) -> None:
+    def log_tool_request(self, request: ToolHttpLogEntry) -> None:
         """Log a request that a tool has sent: for whom, where to and how many bytes, but no content."""
         target = {"account": request.account, "method": request.method, "host": request.host, "port": request.port}
         self.log.write("info", "egress", {}, {**target, "sent": request.sent, "status": request.status})

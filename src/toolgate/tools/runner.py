@@ -33,7 +33,7 @@ from toolgate.tools.tool import (
     ToolFailure,
     ToolOutput,
     ToolSpec,
-    TransientFailure,
+    TransientToolFailure,
     ignore_progress,
 )
 
@@ -231,7 +231,7 @@ class ToolRunner:
             try:
                 output = await _call_tool(tool.invoke, invocation, seconds, late, f"{spec.name} failed")
                 break
-            except TransientFailure:
+            except TransientToolFailure:
                 if attempt == attempts:
                     raise
         if spec.cache_seconds and not output.is_error:

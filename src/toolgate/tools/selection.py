@@ -28,7 +28,7 @@ _NO_NAME = ""
 """A pattern that matches no tool."""
 
 
-class ToolQuery(Struct, frozen=True):
+class ToolSelector(Struct, frozen=True):
     """The tools that a request asks for: all, or those that have one of the names or tags or match one of the patterns.
 
     `source` restricts it to the tools of one source, unless that brings none now.
@@ -53,8 +53,8 @@ class ToolQuery(Struct, frozen=True):
         )
 
 
-NOTHING = ToolQuery()
-EVERYTHING = ToolQuery(every=True)
+NOTHING = ToolSelector()
+EVERYTHING = ToolSelector(every=True)
 
 
 class ToolRights(Struct, frozen=True):
@@ -85,7 +85,7 @@ class ToolSelection:
     def __init__(
         self,
         registry: ToolRegistry,
-        query: ToolQuery,
+        query: ToolSelector,
         context: Mapping[str, Any] | None = None,
         rights: Sequence[ToolRights] = (),
         referenced: Iterable[str] = (),
@@ -168,7 +168,7 @@ class ToolSelection:
         )
 
 
-def parse_tool_query(value: Any, at: str = BODY_FIELD) -> ToolQuery:
+def parse_tool_query(value: Any, at: str = BODY_FIELD) -> ToolSelector:
     """Parse the field of a request's body: `true`, a list of names and patterns, or `{"names": […], "tags": […]}`."""
     match value:
         case None | False:
@@ -191,7 +191,7 @@ def parse_tool_query(value: Any, at: str = BODY_FIELD) -> ToolQuery:
             )
 
 
-def parse_tool_query_header(text: str, at: str = "X-Toolgate-Tools") -> ToolQuery:
+def parse_tool_query_header(text: str, at: str = "X-Toolgate-Tools") -> ToolSelector:
     """Parse the text of a header: names, patterns and `tag:…` with commas between, or `true` or `false` as in a body."""
     words = [word for part in text.split(",") if (word := part.strip())]
     match words:
@@ -203,14 +203,14 @@ def parse_tool_query_header(text: str, at: str = "X-Toolgate-Tools") -> ToolQuer
             return _query_of(_strings(words, at), at)
 
 
-def _query_of(words: Sequence[str], at: str) -> ToolQuery:
+def _query_of(words: Sequence[str], at: str) -> ToolSelector:
     if len(words) > MAX_PATTERNS:
         raise InvalidRequest(f"{at} may hold at most {MAX_PATTERNS} entries.", param=at)
     tags = [word.removeprefix(_TAG) for word in words if word.startswith(_TAG)]
     others = [word for word in words if not word.startswith(_TAG)]
     patterns = [word for word in others if _WILD.search(word)]
     names = [word for word in others if not _WILD.search(word)]
-    return ToolQuery("*" in patterns, frozenset(names), tuple(patterns), frozenset(tags))
+    return ToolSelector("*" in patterns, frozenset(names), tuple(patterns), frozenset(tags))
 
 
 def _strings(value: Any, at: str) -> list[str]:

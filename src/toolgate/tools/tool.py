@@ -156,7 +156,7 @@ class CallTimedOut(ToolFailure):
     outcome = "timeout"
 
 
-class TransientFailure(ToolFailure):
+class TransientToolFailure(ToolFailure):
     """The call may succeed if it is tried again: a connection broke, a service was busy."""
 
 

@@ -105,10 +105,10 @@ class EngineLeases:
 
     def _command(self, worker: EngineClient, id: int, lease: _WorkerLease, order: frames.Order) -> None:
         match order:
-            case frames.GenerateFrame(number) if lease.granted is not None:
+            case frames.EngineGenerateFrame(number) if lease.granted is not None:
                 generation = lease.generations[number] = lease.granted.engine.generate(order, lambda: None)
                 lease.start(_relay(worker, id, number, generation))
-            case frames.CancelGenerationFrame(number):
+            case frames.EngineCancelFrame(number):
                 cancelled = lease.generations.pop(number, None)
                 if cancelled is not None:
                     cancelled.cancel()

@@ -26,7 +26,7 @@ StartWorker: TypeAlias = Callable[[int], Awaitable[ServerWorkerProcess]]
 """Starts a worker for a place; OSError if there can be no process."""
 
 
-class PoolOptions(Struct, frozen=True):
+class SupervisorOptions(Struct, frozen=True):
     """The supervisor's timeouts in seconds; `attempts` in a row may fail while no worker serves."""
 
     start: float = 60.0
@@ -52,7 +52,7 @@ class ServerWorkerPool:
         start: StartWorker,
         hub: SupervisorHub,
         log: Logger,
-        options: PoolOptions | None = None,
+        options: SupervisorOptions | None = None,
         *,
         renew: StartWorker | None = None,
         read: Callable[[], Awaitable[bytes | None]] = no_config_file,
@@ -64,7 +64,7 @@ class ServerWorkerPool:
         self._last_reload: messages.ReloadConfig | None = None
         self._hub = hub
         self._log = log
-        self._options = options or PoolOptions()
+        self._options = options or SupervisorOptions()
         self._at_place: list[ServerWorkerProcess | None] = [None] * size
         self._covering: list[ServerWorkerProcess | None] = [None] * size  # accepts from the place's socket meanwhile
         self._failures = [0] * size

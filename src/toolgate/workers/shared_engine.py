@@ -25,7 +25,7 @@ class BorrowedEngine:
         self._generations: dict[int, EngineGeneration] = {}
         self._lease = supervisor.request_engine(self._receive)
 
-    def generate(self, order: frames.GenerateFrame, over: Callable[[], None] = lambda: None) -> EngineGeneration:
+    def generate(self, order: frames.EngineGenerateFrame, over: Callable[[], None] = lambda: None) -> EngineGeneration:
         """Start to generate; `over` is called as soon as the engine has finished."""
         id = next(self._ids)
         generation = self._generations[id] = EngineGeneration(self, id, over)
@@ -35,7 +35,7 @@ class BorrowedEngine:
     def cancel(self, id: int) -> None:
         """Cancel a generation."""
         if self._generations.pop(id, None) is not None:
-            self._command(frames.CancelGenerationFrame(id))
+            self._command(frames.EngineCancelFrame(id))
 
     def release(self) -> None:
         """End the lease; a second time does nothing."""
@@ -63,10 +63,10 @@ class BorrowedEngine:
 
     def _report(self, report: frames.Report) -> None:
         match report:
-            case frames.GenerationEndFrame(id) | frames.GenerationFailedFrame(id):
+            case frames.EngineGenerationEndFrame(id) | frames.EngineGenerationFailedFrame(id):
                 if generation := self._generations.pop(id, None):
                     generation.receive(report)
-            case frames.GeneratedTextFrame(id) | frames.PromptProgressFrame(id):
+            case frames.EngineTextFrame(id) | frames.EnginePromptProgressFrame(id):
                 if generation := self._generations.get(id):
                     generation.receive(report)
 

@@ -14,7 +14,7 @@ import pytest
 from tests.child_processes import living_children
 from tests.tools.execution.steps import measured_steps
 from toolgate.conversation.message import Text
-from toolgate.tools.authoring.loading import CodeLocation
+from toolgate.tools.authoring.loading import ToolImportTarget
 from toolgate.tools.authoring.result_parts import ToolInvocationToken
 from toolgate.tools.authoring.results import NO_OUTPUT
 from toolgate.tools.tool import CallProgress, ReportProgress, ToolFailure, ToolOutput, ignore_progress
@@ -159,16 +159,16 @@ def chatter(progress: Progress) -> str:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> CodeLocation:
+def place(tmp_path_factory: pytest.TempPathFactory) -> ToolImportTarget:
     file = tmp_path_factory.mktemp("tools") / "odd.py"
     file.write_text(CODE)
-    return CodeLocation("odd.py", path=str(file))
+    return ToolImportTarget("odd.py", path=str(file))
 
 
 class Workers:
     """A pool and the file of odd tools."""
 
-    def __init__(self, place: CodeLocation, limits: WorkerLimits | None = None) -> None:
+    def __init__(self, place: ToolImportTarget, limits: WorkerLimits | None = None) -> None:
         self.pool = WorkerPool(limits)
         self.place = place
 
@@ -192,7 +192,7 @@ class Workers:
 
 
 @pytest.fixture
-async def workers(place: CodeLocation) -> AsyncIterator[Workers]:
+async def workers(place: ToolImportTarget) -> AsyncIterator[Workers]:
     workers = Workers(place)
     yield workers
     await workers.pool.aclose()
@@ -263,7 +263,7 @@ async def test_a_call_that_hangs_is_killed_when_it_is_cancelled(workers: Workers
     assert (await workers.call("add", a=1)).structured == 2
 
 
-async def test_a_call_has_so_much_processor_time_and_no_more(place: CodeLocation) -> None:
+async def test_a_call_has_so_much_processor_time_and_no_more(place: ToolImportTarget) -> None:
     """fault: T1, where nobody is left to cancel it"""
     workers = Workers(place, WorkerLimits(cpu=0))
     with pytest.raises(ToolFailure, match=r"SIGXCPU\. It used more processor time"):
@@ -293,7 +293,7 @@ async def test_programs_that_a_tool_started_end_with_it(workers: Workers, tmp_pa
     await gone(pids)
 
 
-async def test_closing_ends_running_calls_and_waiting_ones(place: CodeLocation) -> None:
+async def test_closing_ends_running_calls_and_waiting_ones(place: ToolImportTarget) -> None:
     workers = Workers(place, WorkerLimits(workers=1))
     running = await workers.begin("hang", how="spin")
     waiting = asyncio.create_task(workers.call("add", a=1))
@@ -321,7 +321,7 @@ asyncio.run(main())
 """
 
 
-async def test_no_process_outlives_a_server_that_is_killed(place: CodeLocation, tmp_path: Path) -> None:
+async def test_no_process_outlives_a_server_that_is_killed(place: ToolImportTarget, tmp_path: Path) -> None:
     """fault: T5"""
     server = psutil.Popen([sys.executable, "-c", SERVER, str(place.path), str(tmp_path)])
     try:
@@ -333,7 +333,7 @@ async def test_no_process_outlives_a_server_that_is_killed(place: CodeLocation, 
     await gone(pids)
 
 
-async def test_no_more_processes_run_than_allowed_and_all_calls_are_answered(place: CodeLocation) -> None:
+async def test_no_more_processes_run_than_allowed_and_all_calls_are_answered(place: ToolImportTarget) -> None:
     workers = Workers(place, WorkerLimits(workers=2))
     calls = [asyncio.create_task(workers.call("coroutine", seconds=0.02)) for _ in range(8)]
     most = 0
@@ -345,7 +345,7 @@ async def test_no_more_processes_run_than_allowed_and_all_calls_are_answered(pla
     await workers.pool.aclose()
 
 
-async def test_an_idle_worker_ends_and_the_next_call_starts_another(place: CodeLocation) -> None:
+async def test_an_idle_worker_ends_and_the_next_call_starts_another(place: ToolImportTarget) -> None:
     workers = Workers(place, WorkerLimits(idle=0.05))
     first = (await workers.call("pid")).structured
     await gone([first])
@@ -361,7 +361,7 @@ async def test_a_worker_that_died_while_idle_harms_no_call(workers: Workers) -> 
     assert (await workers.call("add", a=1)).structured == 2
 
 
-async def test_a_tool_sees_little_of_the_environment(place: CodeLocation, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_tool_sees_little_of_the_environment(place: ToolImportTarget, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PROVIDER_API_KEY", "secret")
     monkeypatch.setenv("ALLOWED", "yes")
     workers = Workers(place, WorkerLimits(environment=("ALLOWED", "ABSENT")))
@@ -446,7 +446,7 @@ def test_a_log_forgets_the_oldest() -> None:
         frames.ToolWorkerSetupFrame(1, 2, 3),
         frames.ToolWorkerCancelFrame(),
         frames.ToolWorkerInvokeFrame(
-            CodeLocation("a", path="/a"), "t", {"x": [1, 2.5, None, "é"]}, ToolInvocationToken("c", "k")
+            ToolImportTarget("a", path="/a"), "t", {"x": [1, 2.5, None, "é"]}, ToolInvocationToken("c", "k")
         ),
     ],
     ids=lambda message: type(message).__name__,
@@ -480,7 +480,7 @@ class Watch:
         self.said.append("start")
 
 
-async def test_a_call_that_finds_all_workers_busy_fails_in_time(place: CodeLocation) -> None:
+async def test_a_call_that_finds_all_workers_busy_fails_in_time(place: ToolImportTarget) -> None:
     """fault: L2"""
     workers, watch = Workers(place, WorkerLimits(workers=1, queue_seconds=0.05)), Watch()
     first = await workers.begin("hang", how="sleep")

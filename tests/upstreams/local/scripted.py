@@ -18,11 +18,11 @@ class Scripted:
     """Writes the texts of a script, one for each order; an exception among them is raised in its place."""
 
     def __init__(self, *script: str | frames.GenerationFrame | Exception) -> None:
-        self.orders: list[frames.GenerateFrame] = []
+        self.orders: list[frames.EngineGenerateFrame] = []
         self.cancelled = 0
         self._script = iter(script)
 
-    def generate(self, order: frames.GenerateFrame, over: Callable[[], None]) -> "ScriptedGeneration":
+    def generate(self, order: frames.EngineGenerateFrame, over: Callable[[], None]) -> "ScriptedGeneration":
         self.orders.append(order)
         return ScriptedGeneration(self, next(self._script), over)
 
@@ -39,15 +39,15 @@ class ScriptedGeneration:
         self._open = True
 
     async def __aiter__(self) -> AsyncIterator[frames.GenerationFrame]:
-        yield frames.PromptProgressFrame(1, 5, 5)
+        yield frames.EnginePromptProgressFrame(1, 5, 5)
         match self._said:
             case str(text):
                 words = text.split(" ")
                 for number, word in enumerate(words):
-                    yield frames.GeneratedTextFrame(1, word if number == 0 else f" {word}")
+                    yield frames.EngineTextFrame(1, word if number == 0 else f" {word}")
                 self._open = False
                 self._over()
-                yield frames.GenerationEndFrame(1, "stop", 10, 4, len(words))
+                yield frames.EngineGenerationEndFrame(1, "stop", 10, 4, len(words))
             case Exception() as error:
                 self._open = False
                 raise error

@@ -196,8 +196,8 @@ async def test_arguments_that_are_cut_off_are_shown_as_incomplete() -> None:
             return _cut()
 
     async def _told() -> Any:
-        yield frames.GeneratedTextFrame(1, '{"city": "Ro')
-        yield frames.GenerationEndFrame(1, "length", 10, 0, 5)
+        yield frames.EngineTextFrame(1, '{"city": "Ro')
+        yield frames.EngineGenerationEndFrame(1, "length", 10, 0, 5)
 
     class _cut:
         def __aiter__(self) -> Any:
@@ -234,7 +234,7 @@ async def test_settings_reach_the_engine() -> None:
 
 async def test_a_prompt_beyond_the_context_is_the_clients_fault() -> None:
     with pytest.raises(InvalidRequest, match="context is 8 tokens, and the request takes 99") as refused:
-        await emitted(Scripted(frames.GenerationFailedFrame(1, "too long", 99, 8)), [user("?")])
+        await emitted(Scripted(frames.EngineGenerationFailedFrame(1, "too long", 99, 8)), [user("?")])
     assert (refused.value.status, refused.value.code) == (400, "context_length_exceeded")
 
 

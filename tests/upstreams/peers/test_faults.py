@@ -21,7 +21,7 @@ from toolgate.conversation.errors import (
     UpstreamUnavailable,
 )
 from toolgate.upstreams.peers import PeerLimits, ReconnectingPeer
-from toolgate.upstreams.peers.frames import CancelAnswerFrame, UserMessageFrame
+from toolgate.upstreams.peers.frames import PeerCancelAnswerFrame, PeerUserMessageFrame
 from toolgate.upstreams.transport import UpstreamTimeouts
 
 KIB = 1024
@@ -257,7 +257,7 @@ async def test_a_peer_that_does_not_read_is_timed_out() -> None:
     async with scripted_peer(handler, limits) as peer:
         connection = await peer.connection()
         with pytest.raises(UpstreamTimeout, match="read nothing for"):
-            await connection.ask(lambda own: UserMessageFrame(own, "c", "x" * 32 * KIB * KIB))
+            await connection.ask(lambda own: PeerUserMessageFrame(own, "c", "x" * 32 * KIB * KIB))
         await peer.aclose()
         over.set()
 
@@ -268,7 +268,7 @@ async def test_what_could_not_be_sent_may_be_asked_again() -> None:
         connection = await stage.peer.connection()
         await connection.aclose()
         with pytest.raises(UpstreamUnavailable, match="before it was asked") as raised:
-            await connection.ask(CancelAnswerFrame)
+            await connection.ask(PeerCancelAnswerFrame)
         assert raised.value.code == "upstream_unavailable"
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.upstreams.peers.peer_server import history
 from toolgate.conversation.message import Message, Reasoning, Text, ToolCall, ToolResult
 from toolgate.conversation.request import ModelRequest
-from toolgate.upstreams.peers.history_turns import PeerHistory, read_history
+from toolgate.upstreams.peers.history_turns import HistoryForPeer, read_history
 
 TEXTS = st.text(st.sampled_from("ab <>/\n\té\u0301turn_2"), max_size=12)
 VALUES = st.recursive(
@@ -24,7 +24,7 @@ VALUES = st.recursive(
 )
 
 
-def reading(*messages: Message) -> PeerHistory:
+def reading(*messages: Message) -> HistoryForPeer:
     return read_history(ModelRequest("m", (*messages, Message("user", (Text("new"),)))))
 
 

@@ -16,7 +16,7 @@ from toolgate.conversation.ids import original_id
 from toolgate.conversation.message import Message, ToolCall
 from toolgate.conversation.request import ModelRequest
 from toolgate.dialects.dialect import Dialect
-from toolgate.storage.chats import HistoryHead, StoredMessage
+from toolgate.storage.chats import ChatContinuationPoint, StoredMessage
 from toolgate.wire.jsontext import decode_body
 
 _HEADS = 16
@@ -49,7 +49,7 @@ class ChatHistoryRows(Struct, frozen=True):
     """A request's messages as rows, the points at which it may continue a stored chat, and the digests with the answer."""
 
     rows: tuple[StoredMessage, ...]
-    heads: tuple[HistoryHead, ...]
+    heads: tuple[ChatContinuationPoint, ...]
     digest: str
     system_digest: str
 
@@ -69,7 +69,7 @@ def record_history(messages: Sequence[Message], answer: Message, about: MessageM
     heads = []
     for place, until_here, system_until_here in reversed(points[-_HEADS:]):
         instructions = [groups[at] for at in range(place + 1) if messages[at].role == "system"]
-        heads.append(HistoryHead(until_here, system_until_here, _flat(instructions), _flat(groups[place + 1 :])))
+        heads.append(ChatContinuationPoint(until_here, system_until_here, _flat(instructions), _flat(groups[place + 1 :])))
     return ChatHistoryRows(_flat(groups), tuple(heads), digest.digest(), system.digest())
 
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from toolgate.api.response_writer import PreparedRequest
 from toolgate.dialects.openai_responses.sent_items import StreamedItems, read_sent_items
-from toolgate.dialects.openai_responses.server import ResponsesEncoder
+from toolgate.dialects.openai_responses.server import ResponsesStreamEncoder
 from toolgate.engine.presenter import ShownCalls
 from toolgate.engine.tool_loop import EarlierAttempts
 from toolgate.runs.step_records import decode_steps, finished_frames, history_of
@@ -27,7 +27,7 @@ class RecoveredAttempt(Struct, frozen=True):
         if self.sent is None:
             return prepared, b""
         request = replace(prepared.request, relay=False)  # a relay numbers its frames from the beginning
-        encoder = ResponsesEncoder(request, prepared.metadata)
+        encoder = ResponsesStreamEncoder(request, prepared.metadata)
         return replace(prepared, request=request, encoder=encoder), encoder.resume(self.sent)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from toolgate.cli.api_client import ApiCallFailed
 from toolgate.cli.chat.conversation import ConversationClient, approval_response
-from toolgate.cli.chat.prompt import Prompter, edit_text
+from toolgate.cli.chat.prompt import QuestionPrompter, edit_text
 from toolgate.cli.chat.response_events import ApprovalAsked
 from toolgate.cli.chat.view import AnswerView
 
@@ -19,14 +19,14 @@ _STOPPED = "The person stopped the answer."
 _LEVELS = {"y": "once", "yes": "once", "s": "session", "session": "session", "a": "always", "always": "always"}
 
 
-class NoInteractiveUser(Exception):
+class NoTerminalForApproval(Exception):
     """A call needs approval, and there is no terminal on which to ask."""
 
 
 class ApprovalDialog:
     """Asks about the calls of one conversation."""
 
-    def __init__(self, client: ConversationClient, view: AnswerView, prompter: Prompter | None) -> None:
+    def __init__(self, client: ConversationClient, view: AnswerView, prompter: QuestionPrompter | None) -> None:
         self._client = client
         self._view = view
         self._prompter = prompter
@@ -34,7 +34,7 @@ class ApprovalDialog:
     def answer(self, asked: ApprovalAsked) -> list[dict[str, Any]]:
         """Ask until the server has taken an answer; return the items that the next request must send for it."""
         if self._prompter is None:
-            raise NoInteractiveUser(
+            raise NoTerminalForApproval(
                 f"{asked.name} needs a person's approval, and there is no terminal to ask on. "
                 f"Approve it with `toolgate approvals approve {asked.id} --level always` and ask again, "
                 "or allow it in the configuration (docs/approvals.md)."
@@ -73,7 +73,7 @@ class ApprovalDialog:
         self._view.line(f"  {asked.name} {arguments}")
         return arguments
 
-    def _ask(self, prompter: Prompter, arguments: str) -> dict[str, Any] | None:
+    def _ask(self, prompter: QuestionPrompter, arguments: str) -> dict[str, Any] | None:
         """Read an answer; None if it has to be asked again."""
         word, _, rest = prompter.ask(f"  {CHOICES}").strip().partition(" ")
         if word.lower() in _LEVELS:

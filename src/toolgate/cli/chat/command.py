@@ -9,12 +9,12 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from toolgate.cli.api_client import DEFAULT_URL, ApiCallFailed, Key, Url, fail
-from toolgate.cli.chat.approval_dialog import ApprovalDialog, NoInteractiveUser
+from toolgate.cli.chat.approval_dialog import ApprovalDialog, NoTerminalForApproval
 from toolgate.cli.chat.attachments import AttachmentRefused, read_attachment
 from toolgate.cli.chat.conversation import ConversationClient
 from toolgate.cli.chat.prompt import LinePrompter, open_terminal
 from toolgate.cli.chat.repl import talk
-from toolgate.cli.chat.state import ChatState, state_folder
+from toolgate.cli.chat.state import ChatStateFiles, state_folder
 from toolgate.cli.chat.transcript import Transcript
 from toolgate.cli.chat.turn import ChatSession
 from toolgate.cli.chat.view import AnswerView
@@ -60,7 +60,7 @@ def chat(
         instructions=system,
         session=f"chat-{os.urandom(8).hex()}",
     )
-    state = ChatState(state_folder(os.environ))
+    state = ChatStateFiles(state_folder(os.environ))
     asked = _read_question(question)
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr] # a terminal that is not UTF-8
     try:
@@ -70,7 +70,7 @@ def chat(
             talk(client, state, transcript, attached)
         else:
             _answer_once(client, state, transcript, asked, attached)
-    except (ApiCallFailed, AttachmentRefused, NoInteractiveUser) as error:
+    except (ApiCallFailed, AttachmentRefused, NoTerminalForApproval) as error:
         fail(str(error))
 
 
@@ -100,7 +100,7 @@ def _refuse(text: str) -> NoReturn:
     raise typer.Exit(_USAGE)
 
 
-def _resumed(client: ConversationClient, state: ChatState, go_on: bool, resume: str | None) -> Transcript:
+def _resumed(client: ConversationClient, state: ChatStateFiles, go_on: bool, resume: str | None) -> Transcript:
     """Go on with an earlier chat if that is wished; its turns are known then."""
     transcript = Transcript()
     last = state.last(client.url) if go_on and resume is None else None
@@ -118,7 +118,7 @@ def _resumed(client: ConversationClient, state: ChatState, go_on: bool, resume: 
 
 def _answer_once(
     client: ConversationClient,
-    state: ChatState,
+    state: ChatStateFiles,
     transcript: Transcript,
     question: str,
     attached: Sequence[dict[str, Any]],

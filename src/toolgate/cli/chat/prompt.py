@@ -23,7 +23,7 @@ Completer = Callable[[str, str], Iterable[str]]
 """Returns completions for a word, given the whole line before its end."""
 
 
-class Prompter(Protocol):
+class QuestionPrompter(Protocol):
     """Asks a person a question while an answer is made."""
 
     def ask(self, question: str, prefill: str = "") -> str:

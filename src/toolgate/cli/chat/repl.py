@@ -11,7 +11,7 @@ from toolgate.cli.chat.conversation import ConversationClient
 from toolgate.cli.chat.prompt import LinePrompter, echo
 from toolgate.cli.chat.response_events import AnswerDelta
 from toolgate.cli.chat.slash_commands import ChatEnded, SlashCommands, describe_tools
-from toolgate.cli.chat.state import ChatState
+from toolgate.cli.chat.state import ChatStateFiles
 from toolgate.cli.chat.transcript import Transcript
 from toolgate.cli.chat.turn import ChatSession
 from toolgate.cli.chat.view import AnswerView
@@ -20,7 +20,7 @@ _TERMINATED = 143
 
 
 def talk(
-    client: ConversationClient, state: ChatState, transcript: Transcript, attached: Sequence[dict[str, Any]] = ()
+    client: ConversationClient, state: ChatStateFiles, transcript: Transcript, attached: Sequence[dict[str, Any]] = ()
 ) -> None:
     """Chat until the person leaves; what is attached is sent with the first message."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))  # so that the terminal gets its settings back

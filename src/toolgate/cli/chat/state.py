@@ -15,29 +15,29 @@ MAX_HISTORY = 1000
 _MAX_SERVERS = 50
 
 
-class LastResponse(NamedTuple):
+class ChatResumePoint(NamedTuple):
     """The end of a conversation."""
 
     id: str
     model: str | None
 
 
-class ChatState:
+class ChatStateFiles:
     """Files in one folder, by default `toolgate` in the user's state folder."""
 
     def __init__(self, folder: Path) -> None:
         self._last = folder / "chats.json"
         self._history = folder / "chat-history"
 
-    def last(self, url: str) -> LastResponse | None:
+    def last(self, url: str) -> ChatResumePoint | None:
         """Return the last response of a conversation with this server."""
         match self._read().get(url):
             case {"response": str(id), **rest}:
                 model = rest.get("model")
-                return LastResponse(id, model if isinstance(model, str) else None)
+                return ChatResumePoint(id, model if isinstance(model, str) else None)
         return None
 
-    def keep(self, url: str, last: LastResponse) -> None:
+    def keep(self, url: str, last: ChatResumePoint) -> None:
         """Store the last response, for `--continue`."""
         others = {one: value for one, value in self._read().items() if one != url}
         newest = dict(list(others.items())[-_MAX_SERVERS:])

@@ -23,7 +23,7 @@ from toolgate.cli.chat.response_events import (
     ToolEnded,
     ToolStarted,
 )
-from toolgate.cli.chat.state import ChatState, LastResponse
+from toolgate.cli.chat.state import ChatStateFiles, ChatResumePoint
 from toolgate.cli.chat.transcript import Transcript
 from toolgate.cli.chat.view import AnswerView
 
@@ -39,7 +39,7 @@ class ChatSession:
         view: AnswerView,
         dialog: ApprovalDialog,
         transcript: Transcript,
-        state: ChatState,
+        state: ChatStateFiles,
         attached: Sequence[dict[str, Any]] = (),
     ) -> None:
         self.client = client
@@ -141,7 +141,7 @@ class ChatSession:
         """Keep the turn in the transcript, and the end of the conversation for `--continue`."""
         self.transcript.end(self.view.calls, "".join(turn.text))
         if turn.stored and not self.stopped and self.client.previous:
-            self._state.keep(self.client.url, LastResponse(self.client.previous, self.client.model))
+            self._state.keep(self.client.url, ChatResumePoint(self.client.previous, self.client.model))
 
 
 class _Turn:

@@ -37,7 +37,7 @@ from toolgate.dialects.anthropic.shared_codec import (
     write_usage,
 )
 from toolgate.dialects.anthropic.stream_decoder import object_of, read_event
-from toolgate.dialects.dialect import AnswerMetadata, RelayedText
+from toolgate.dialects.dialect import AnswerMetadata, RelayedAnswerCollector
 from toolgate.wire.stream_framing import StreamFrame
 
 _ID = re.compile(ID_PATTERN)
@@ -84,7 +84,7 @@ class MessagesRelay:
         self._ids: set[str] = set()
         self._reason: FinishReason | None = None
         self._invalid_tool: str | None = None  # the tool of a call whose arguments are no object
-        self._relayed = RelayedText()
+        self._relayed = RelayedAnswerCollector()
         self._held: dict[str, Any] | None = None  # a message_delta that lacks usage
 
     @property

@@ -63,10 +63,10 @@ def reply_id() -> str:
 
 def encoder(request: ModelRequest, metadata: AnswerMetadata) -> StreamEncoder:
     """Return an encoder for the streamed answer to this request."""
-    return MessagesEncoder(metadata, request)
+    return MessagesStreamEncoder(metadata, request)
 
 
-class MessagesEncoder:
+class MessagesStreamEncoder:
     """Encodes the events of a run as message events.
 
     A block of text or thinking is opened by its first delta, because an empty one breaks clients that send it back; a call

@@ -75,7 +75,7 @@ class _Block:
         return value
 
 
-class MessagesDecoder:
+class MessagesStreamDecoder:
     """Decodes one streamed message."""
 
     def __init__(self, tools: Collection[str]) -> None:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from toolgate.conversation.errors import UpstreamRejected
 from toolgate.conversation.message import Reasoning
-from toolgate.conversation.request import NO_SETTINGS, ModelRequest, OptionalFieldGroup, RequestSettings, ThinkingConfig
+from toolgate.conversation.request import NO_SETTINGS, ModelRequest, OptionalSettingsEncoder, RequestSettings, ThinkingConfig
 from toolgate.dialects.anthropic.encode_messages import lacks_thinking
 from toolgate.dialects.anthropic.shared_codec import NAME
 from toolgate.dialects.dialect import Quirks
@@ -21,7 +21,7 @@ from toolgate.dialects.dialect import Quirks
 MIN_BUDGET = 1024
 _BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, "xhigh": 24576, "max": 32768}
 _EFFORTS = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "xhigh", "max": "max"}
-_UNSUPPORTED = OptionalFieldGroup(
+_UNSUPPORTED = OptionalSettingsEncoder(
     seed="seed",
     frequency_penalty="frequency_penalty",
     presence_penalty="presence_penalty",

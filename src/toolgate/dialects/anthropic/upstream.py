@@ -19,7 +19,7 @@ from toolgate.conversation.tool_memoization import MemoizedTools, cached_by_tool
 from toolgate.dialects.anthropic.encode_messages import MessageEncoder, calls_in, write_system
 from toolgate.dialects.anthropic.relay import MessagesRelay, repair_response
 from toolgate.dialects.anthropic.shared_codec import NAME, read_usage
-from toolgate.dialects.anthropic.stream_decoder import MessagesDecoder
+from toolgate.dialects.anthropic.stream_decoder import MessagesStreamDecoder
 from toolgate.dialects.anthropic.thinking import ThinkingPlan, plan_thinking, write_sampling
 from toolgate.dialects.dialect import AnswerMetadata, Quirks, StreamRelay, UpstreamStreamDecoder
 from toolgate.dialects.upstream_errors import decode_error_object, decode_error_response
@@ -56,7 +56,7 @@ def headers(api_key: str | None) -> dict[str, str]:
 
 def decoder(request: ModelRequest) -> UpstreamStreamDecoder:
     """Return a decoder for the streamed answer to this request."""
-    return MessagesDecoder(tool_names(request.tools))
+    return MessagesStreamDecoder(tool_names(request.tools))
 
 
 def relay(request: ModelRequest, metadata: AnswerMetadata) -> StreamRelay:
@@ -76,7 +76,7 @@ def decode_response(body: Any, request: ModelRequest) -> ModelResponse:
     content = body.get("content") if type(body) is dict else None
     if type(content) is not list:
         raise MalformedResponse("The upstream's answer holds no content.")
-    decoder = MessagesDecoder(tool_names(request.tools))
+    decoder = MessagesStreamDecoder(tool_names(request.tools))
     events: list[StepEvent] = decoder.read({"type": "message_start", "message": body})
     for index, block in enumerate(content):
         events += decoder.read({"type": "content_block_start", "index": index, "content_block": block})

@@ -13,7 +13,7 @@ from toolgate.conversation.request import ModelRequest
 from toolgate.dialects.dialect import AnswerMetadata, StreamEncoder
 from toolgate.dialects.ollama.requests import own_extra, read_images, read_settings
 from toolgate.dialects.ollama.server import (
-    OllamaEncoder,
+    OllamaStreamEncoder,
     encode_error,
     reply_id,
     warning_line,
@@ -58,7 +58,7 @@ def line_fields(content: str = "", **more: Any) -> dict[str, Any]:
 
 def encoder(request: ModelRequest, metadata: AnswerMetadata) -> StreamEncoder:
     """Return an encoder for the streamed answer to this request."""
-    return OllamaEncoder(request, metadata, line_fields)
+    return OllamaStreamEncoder(request, metadata, line_fields)
 
 
 def encode_response(response: ModelResponse, request: ModelRequest, metadata: AnswerMetadata) -> bytes:

@@ -17,24 +17,24 @@ from toolgate.conversation.request import ModelRequest
 from toolgate.conversation.surrogates import SurrogateJoiner
 from toolgate.conversation.tool_memoization import tool_names
 from toolgate.conversation.tool_name_matching import CallNameCorrector
-from toolgate.dialects.dialect import AnswerMetadata, RelayedText
+from toolgate.dialects.dialect import AnswerMetadata, RelayedAnswerCollector
 from toolgate.dialects.ollama.server import encode_stream_error, shows_thinking
 from toolgate.dialects.ollama.shared_codec import encode_line, read_reason, write_arguments, write_date, write_reason
-from toolgate.dialects.ollama.stream_decoder import OllamaDecoder, OllamaLine, read_line
+from toolgate.dialects.ollama.stream_decoder import OllamaStreamDecoder, OllamaLine, read_line
 from toolgate.wire.stream_framing import StreamFrame
 
 
 class OllamaRelay:
     """Relays the lines of one answer."""
 
-    def __init__(self, decoder: OllamaDecoder, request: ModelRequest, metadata: AnswerMetadata) -> None:
+    def __init__(self, decoder: OllamaStreamDecoder, request: ModelRequest, metadata: AnswerMetadata) -> None:
         self.done = False
         self.names = CallNameCorrector(tool_names(request.tools))
         self.usage: Usage | None = None
         self.reason: FinishReason | None = None
         self.calls = 0
         self._decoder = decoder
-        self._relayed = RelayedText()
+        self._relayed = RelayedAnswerCollector()
         self._thinking = False
         self._repair = OllamaLineRepair(request, metadata)
         self._held: dict[str, Any] | None = None  # the last line, which lacks usage

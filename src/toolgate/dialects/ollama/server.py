@@ -50,7 +50,7 @@ def line_fields(content: str = "", **more: Any) -> dict[str, Any]:
 
 def encoder(request: ModelRequest, metadata: AnswerMetadata) -> StreamEncoder:
     """Return an encoder for the streamed answer to this request."""
-    return OllamaEncoder(request, metadata, line_fields)
+    return OllamaStreamEncoder(request, metadata, line_fields)
 
 
 def encode_response(response: ModelResponse, request: ModelRequest, metadata: AnswerMetadata) -> bytes:
@@ -83,7 +83,7 @@ def encode_load(body: Any, metadata: AnswerMetadata) -> bytes:
     return write_load(body, metadata, line_fields)
 
 
-class OllamaEncoder:
+class OllamaStreamEncoder:
     """Encodes the events of a run as lines of JSON; the constant bytes of a line are encoded once."""
 
     def __init__(self, request: ModelRequest, metadata: AnswerMetadata, fields: LineFields) -> None:

@@ -122,7 +122,7 @@ def _exact_arguments(data: bytes) -> tuple[str, ...] | None:
     return tuple(arguments)
 
 
-class OllamaDecoder:
+class OllamaStreamDecoder:
     """Decodes the lines of one answer."""
 
     def __init__(self, tools: Collection[str]) -> None:

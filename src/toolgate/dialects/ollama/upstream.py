@@ -17,7 +17,7 @@ from toolgate.conversation.request import (
     HOSTED_SETTINGS,
     NO_SETTINGS,
     ModelRequest,
-    OptionalFieldGroup,
+    OptionalSettingsEncoder,
     OutputFormat,
     RequestSettings,
     ThinkingConfig,
@@ -30,7 +30,7 @@ from toolgate.dialects.dialect import AnswerMetadata, Quirks, StreamRelay, Upstr
 from toolgate.dialects.ollama.encode_messages import encode_messages, encode_prompt
 from toolgate.dialects.ollama.relay import OllamaLineRepair, OllamaRelay
 from toolgate.dialects.ollama.shared_codec import NAME, PROMPT, read_usage
-from toolgate.dialects.ollama.stream_decoder import OllamaDecoder, OllamaLine, line_of
+from toolgate.dialects.ollama.stream_decoder import OllamaStreamDecoder, OllamaLine, line_of
 from toolgate.dialects.upstream_errors import decode_error_response
 
 __all__ = [
@@ -47,13 +47,13 @@ __all__ = [
 
 _EMPTY_SCHEMA: Mapping[str, Any] = {"type": "object", "properties": {}}
 
-_RARE_OPTIONS = OptionalFieldGroup(
+_RARE_OPTIONS = OptionalSettingsEncoder(
     top_k="top_k",
     seed="seed",
     frequency_penalty="frequency_penalty",
     presence_penalty="presence_penalty",
 )
-_UNSUPPORTED = OptionalFieldGroup(**HOSTED_SETTINGS, verbosity="verbosity")
+_UNSUPPORTED = OptionalSettingsEncoder(**HOSTED_SETTINGS, verbosity="verbosity")
 _EFFORTS: Mapping[str, bool | str] = {
     "none": False,
     "minimal": "low",
@@ -77,12 +77,12 @@ def headers(api_key: str | None) -> dict[str, str]:
 
 def decoder(request: ModelRequest) -> UpstreamStreamDecoder:
     """Return a decoder for the streamed answer to this request."""
-    return OllamaDecoder(tool_names(request.tools))
+    return OllamaStreamDecoder(tool_names(request.tools))
 
 
 def relay(request: ModelRequest, metadata: AnswerMetadata) -> StreamRelay:
     """Return a relay for the streamed answer to this request."""
-    return OllamaRelay(OllamaDecoder(tool_names(request.tools)), request, metadata)
+    return OllamaRelay(OllamaStreamDecoder(tool_names(request.tools)), request, metadata)
 
 
 def usage_of(body: Any) -> Usage | None:
@@ -92,7 +92,7 @@ def usage_of(body: Any) -> Usage | None:
 
 def decode_response(body: Any, request: ModelRequest) -> ModelResponse:
     """Decode a whole answer, as if it were the only line of a stream."""
-    decoder = OllamaDecoder(tool_names(request.tools))
+    decoder = OllamaStreamDecoder(tool_names(request.tools))
     return fold([*decoder.read(_as_line(body)), *decoder.end()])
 
 

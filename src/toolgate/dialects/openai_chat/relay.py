@@ -19,7 +19,7 @@ from toolgate.conversation.request import ModelRequest
 from toolgate.conversation.surrogates import SurrogateJoiner
 from toolgate.conversation.tool_memoization import tool_names
 from toolgate.conversation.tool_name_matching import CallNameCorrector
-from toolgate.dialects.dialect import AnswerMetadata, RelayedText
+from toolgate.dialects.dialect import AnswerMetadata, RelayedAnswerCollector
 from toolgate.dialects.openai_chat.requests import wants_usage
 from toolgate.dialects.openai_chat.server import encode_stream_error, end_before_error
 from toolgate.dialects.openai_chat.shared_codec import read_reason, read_usage, write_reason, write_usage
@@ -116,7 +116,7 @@ class _Choice:
         self._names = names
         self.waits = False
         self.moved: list[dict[str, Any]] = []  # calls of another choice, to be sent with the next chunk
-        self.relayed = RelayedText()
+        self.relayed = RelayedAnswerCollector()
         # by the choice that holds the call
         self.correlators: defaultdict[int, CallCorrelator] = defaultdict(CallCorrelator)
         self._numbered: dict[tuple[int, int], _Call] = {}

@@ -37,10 +37,10 @@ def reply_id() -> str:
 
 def encoder(request: ModelRequest, metadata: AnswerMetadata) -> StreamEncoder:
     """Return an encoder for the streamed answer to this request."""
-    return ChatEncoder(metadata, wants_usage(request), uses_legacy_functions(request))
+    return ChatStreamEncoder(metadata, wants_usage(request), uses_legacy_functions(request))
 
 
-class ChatEncoder:
+class ChatStreamEncoder:
     """Encodes the events of a run as chat completion chunks; the constant bytes of a chunk are encoded once."""
 
     def __init__(self, metadata: AnswerMetadata, usage: bool, legacy: bool) -> None:

@@ -92,7 +92,7 @@ def content_parts(content: list[Any]) -> Iterator[tuple[str, str]]:
                 yield "thinking", text
 
 
-class ChatDecoder:
+class ChatStreamDecoder:
     """Decodes the first choice of a chat stream; with `joined`, calls in other choices are taken as its own."""
 
     def __init__(self, tools: Collection[str], joined: bool = True) -> None:

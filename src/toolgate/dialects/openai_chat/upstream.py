@@ -18,7 +18,7 @@ from toolgate.conversation.request import (
     HOSTED_SETTINGS,
     NO_SETTINGS,
     ModelRequest,
-    OptionalFieldGroup,
+    OptionalSettingsEncoder,
     OutputFormat,
     RequestSettings,
     ToolChoice,
@@ -30,7 +30,7 @@ from toolgate.dialects.dialect import AnswerMetadata, Quirks, StreamRelay, Upstr
 from toolgate.dialects.openai_chat.encode_messages import encode_messages
 from toolgate.dialects.openai_chat.relay import ChatRelay, repair_response
 from toolgate.dialects.openai_chat.shared_codec import NAME, read_usage
-from toolgate.dialects.openai_chat.stream_decoder import SOURCES, ChatDecoder
+from toolgate.dialects.openai_chat.stream_decoder import SOURCES, ChatStreamDecoder
 from toolgate.dialects.upstream_errors import decode_error_response
 from toolgate.wire.jsontext import encode
 
@@ -47,7 +47,7 @@ __all__ = [
 ]
 
 _EMPTY_SCHEMA: Mapping[str, Any] = {"type": "object", "properties": {}}
-_RARE_SETTINGS = OptionalFieldGroup(
+_RARE_SETTINGS = OptionalSettingsEncoder(
     top_k="top_k",
     seed="seed",
     frequency_penalty="frequency_penalty",
@@ -71,7 +71,7 @@ def headers(api_key: str | None) -> dict[str, str]:
 
 def decoder(request: ModelRequest) -> UpstreamStreamDecoder:
     """Return a decoder for the streamed answer to this request."""
-    return ChatDecoder(tool_names(request.tools), request.settings.choices == 1)
+    return ChatStreamDecoder(tool_names(request.tools), request.settings.choices == 1)
 
 
 def relay(request: ModelRequest, metadata: AnswerMetadata) -> StreamRelay:
@@ -89,7 +89,7 @@ def decode_response(body: Any, request: ModelRequest) -> ModelResponse:
     plain = _decode_plain_text(body)
     if plain is not None:
         return plain
-    decoder = ChatDecoder(tool_names(request.tools), request.settings.choices == 1)
+    decoder = ChatStreamDecoder(tool_names(request.tools), request.settings.choices == 1)
     return fold([*decoder.read(_as_chunk(body)), *decoder.end()])
 
 

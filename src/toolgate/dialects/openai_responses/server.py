@@ -55,7 +55,7 @@ def reply_id() -> str:
 
 def encoder(request: ModelRequest, metadata: AnswerMetadata) -> StreamEncoder:
     """Return an encoder for the streamed answer to this request."""
-    return ResponsesEncoder(request, metadata)
+    return ResponsesStreamEncoder(request, metadata)
 
 
 def encode_response(response: ModelResponse, request: ModelRequest, metadata: AnswerMetadata) -> bytes:
@@ -99,7 +99,7 @@ class _Item(Struct):
     sent: bool = False  # a delta of it was sent, or it was announced by an earlier process
 
 
-class ResponsesEncoder:
+class ResponsesStreamEncoder:
     """Encodes the events of a run as the events of one response."""
 
     def __init__(self, request: ModelRequest, metadata: AnswerMetadata) -> None:

@@ -85,7 +85,7 @@ def is_cut(value: dict[str, Any], arguments: str) -> bool:
     return value.get("status") in UNENDED and not (arguments and is_object(normalize_arguments(arguments)))
 
 
-class ResponsesDecoder:
+class ResponsesStreamDecoder:
     """Decodes the events of one response."""
 
     def __init__(self, tools: Collection[str]) -> None:

@@ -15,7 +15,7 @@ from toolgate.conversation.request import (
     HOSTED_SETTINGS,
     NO_SETTINGS,
     ModelRequest,
-    OptionalFieldGroup,
+    OptionalSettingsEncoder,
     OutputFormat,
     effort_of,
 )
@@ -24,7 +24,7 @@ from toolgate.dialects.dialect import AnswerMetadata, Quirks, StreamRelay, Upstr
 from toolgate.dialects.openai_responses.encode_messages import InputItemEncoder
 from toolgate.dialects.openai_responses.relay import ResponsesRelay, repair_response
 from toolgate.dialects.openai_responses.shared_codec import LOGPROBS, NAME
-from toolgate.dialects.openai_responses.stream_decoder import ResponsesDecoder, usage_of
+from toolgate.dialects.openai_responses.stream_decoder import ResponsesStreamDecoder, usage_of
 from toolgate.dialects.openai_responses.tools import read_choice, write_choice, write_tools
 from toolgate.dialects.upstream_errors import decode_error_response
 
@@ -45,9 +45,9 @@ _ENCRYPTED_REASONING = "reasoning.encrypted_content"
 _NOT_COPIED = frozenset(  # fields of the client's request that are encoded separately, or that concern our own storage
     {"store", "previous_response_id", "conversation", "background", "include", "tool_choice", "text", "reasoning"}
 )
-_RARE = OptionalFieldGroup(**HOSTED_SETTINGS, top_logprobs="top_logprobs")
-_UNSUPPORTED = OptionalFieldGroup(top_k="top_k", stop="stop", seed="seed")
-_PENALTIES = OptionalFieldGroup(frequency_penalty="frequency_penalty", presence_penalty="presence_penalty")
+_RARE = OptionalSettingsEncoder(**HOSTED_SETTINGS, top_logprobs="top_logprobs")
+_UNSUPPORTED = OptionalSettingsEncoder(top_k="top_k", stop="stop", seed="seed")
+_PENALTIES = OptionalSettingsEncoder(frequency_penalty="frequency_penalty", presence_penalty="presence_penalty")
 """Penalties are in the open specification but not in OpenAI's, so they are sent for clients of this dialect only."""
 
 
@@ -63,7 +63,7 @@ def headers(api_key: str | None) -> dict[str, str]:
 
 def decoder(request: ModelRequest) -> UpstreamStreamDecoder:
     """Return a decoder for the streamed answer to this request."""
-    return ResponsesDecoder(tool_names(request.tools))
+    return ResponsesStreamDecoder(tool_names(request.tools))
 
 
 def relay(request: ModelRequest, metadata: AnswerMetadata) -> StreamRelay:
@@ -75,7 +75,7 @@ def decode_response(body: Any, request: ModelRequest) -> ModelResponse:
     """Decode a whole answer, like a stream that has nothing but its last event."""
     if type(body) is not dict:
         raise MalformedResponse("The upstream's answer is not an object.")
-    decoder = ResponsesDecoder(tool_names(request.tools))
+    decoder = ResponsesStreamDecoder(tool_names(request.tools))
     return fold(decoder.read_whole(body))
 
 

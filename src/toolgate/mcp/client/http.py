@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from toolgate.conversation.errors import ToolgateError, UpstreamUnavailable
 from toolgate.mcp.client.backoff import Backoff
 from toolgate.mcp.client.response_messages import EVENT_STREAM, media_type, read_error, read_messages
-from toolgate.mcp.oauth.bearer import BearerToken
+from toolgate.mcp.oauth.bearer import BearerTokenRefresher
 from toolgate.mcp.protocol.headers import METHOD, NAME, NAME_PARAMS, PROTOCOL_VERSION, SESSION_ID, encode_value
 from toolgate.mcp.protocol.jsonrpc import (
     INTERNAL_ERROR,
@@ -52,7 +52,7 @@ class HttpTransport:
         self,
         server: RemoteServerConfig,
         http: StreamingHttpClient,
-        bearer: BearerToken | None,
+        bearer: BearerTokenRefresher | None,
         check_url: CheckUrl | None,
     ) -> None:
         self._server = server

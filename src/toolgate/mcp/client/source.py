@@ -18,7 +18,7 @@ from toolgate.mcp.client.results import decode_result, is_small
 from toolgate.mcp.client.session import ClientSession
 from toolgate.mcp.client.stdio import StdioTransport
 from toolgate.mcp.client.tool_names import ambiguous_names, public_names
-from toolgate.mcp.oauth.bearer import BearerToken
+from toolgate.mcp.oauth.bearer import BearerTokenRefresher
 from toolgate.mcp.oauth.login_storage import LoginRepository
 from toolgate.mcp.protocol.headers import argument_at, encode_value, header_text, parameter_header
 from toolgate.mcp.protocol.line_reader import printable
@@ -105,7 +105,7 @@ class McpSource:
         self._check_seconds = check_seconds
         self._retries = (first_retry, last_retry)
         self._bearer = (
-            BearerToken(name, server, http, tokens, check_url)
+            BearerTokenRefresher(name, server, http, tokens, check_url)
             if isinstance(server, RemoteServerConfig) and http is not None and tokens is not None
             else None
         )

@@ -16,7 +16,7 @@ from toolgate.mcp.protocol.transport import CheckUrl, McpError, StreamingHttpCli
 _EARLY_SECONDS = 30.0
 
 
-class BearerToken:
+class BearerTokenRefresher:
     """The token of one server, used by many requests and renewed by one at a time.
 
     A renewal is finished even if the request that started it was cancelled: the authorization server may have revoked the

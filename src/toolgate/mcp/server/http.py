@@ -15,7 +15,7 @@ from msgspec import Struct
 from toolgate.api.response_writer import KeepaliveTimings
 from toolgate.conversation.errors import ClientFault, Conflict, Forbidden, InvalidRequest
 from toolgate.http.application import Request
-from toolgate.http.exchange import Exchange
+from toolgate.http.exchange import HttpExchange
 from toolgate.mcp.protocol.headers import PROTOCOL_VERSION, SESSION_ID
 from toolgate.mcp.protocol.jsonrpc import (
     HEADER_MISMATCH,
@@ -277,7 +277,7 @@ class McpEndpoint:
                 await exchange.write(_encode_event(error))
             await exchange.end()
 
-    async def _stream(self, exchange: Exchange, outbox: McpOutbox) -> None:
+    async def _stream(self, exchange: HttpExchange, outbox: McpOutbox) -> None:
         """Send messages as they come, and a comment after each interval without one."""
         self._telemetry.stream_opened()
         try:
@@ -330,7 +330,7 @@ async def _cancel(task: asyncio.Future[None]) -> None:
         task.result()
 
 
-def _accepts_events(exchange: Exchange) -> bool:
+def _accepts_events(exchange: HttpExchange) -> bool:
     """Return whether the client takes an event stream; one that takes neither that nor JSON is refused."""
     accept = exchange.header(b"accept")
     if accept is None:
@@ -341,7 +341,7 @@ def _accepts_events(exchange: Exchange) -> bool:
     return bool(kinds & {"text/event-stream", "text/*"})
 
 
-def _check_origin(exchange: Exchange) -> None:
+def _check_origin(exchange: HttpExchange) -> None:
     """Refuse a foreign web page, even with a valid key, as the protocol demands; our own pages are allowed."""
     origin = exchange.header(b"origin")
     if origin is None or any(name == b"access-control-allow-origin" for name, _ in exchange.extra_headers):
@@ -353,7 +353,7 @@ def _check_origin(exchange: Exchange) -> None:
         )
 
 
-def _method_not_allowed(exchange: Exchange) -> ClientFault:
+def _method_not_allowed(exchange: HttpExchange) -> ClientFault:
     exchange.extra_headers.append((b"allow", b"POST"))
     return ClientFault("This revision of the protocol allows only POST.", status=405, code="method_not_allowed")
 

@@ -40,7 +40,7 @@ GRACE_SECONDS = 1.0
 Write: TypeAlias = Callable[[bytes], Awaitable[None]]
 
 
-class StdioConnection:
+class StdioServerSession:
     """One client on a pair of pipes."""
 
     def __init__(self, catalog: ToolCatalog, write: Write, on_crash: OnCrash, caller: Caller = LOCAL) -> None:

@@ -28,7 +28,7 @@ MAX_DEPTH = 100
 Tools: TypeAlias = Mapping[str, ToolDef]
 
 
-class NumberLiteral(str):
+class NumberAsWritten(str):
     """A number, spelled as in the call."""
 
     __slots__ = ()
@@ -43,8 +43,8 @@ def argument_json(call: ToolCall) -> str:
 
 
 def argument_values(call: ToolCall) -> dict[str, Any]:
-    """Return the call's arguments by name, their numbers as `NumberLiteral`."""
-    found: dict[str, Any] = json.loads(argument_json(call), parse_int=NumberLiteral, parse_float=NumberLiteral)
+    """Return the call's arguments by name, their numbers as `NumberAsWritten`."""
+    found: dict[str, Any] = json.loads(argument_json(call), parse_int=NumberAsWritten, parse_float=NumberAsWritten)
     level: list[Any] = [found]
     for _ in range(MAX_DEPTH):
         objects = [one.values() for one in level if isinstance(one, dict)]
@@ -67,7 +67,7 @@ def python_text(value: Any, quote: Callable[[str], str] = quoted) -> str:
 
 def _text(value: Any, names: tuple[str, str, str], quote: Callable[[str], str], indent: str, inner: str) -> str:
     match value:
-        case NumberLiteral():
+        case NumberAsWritten():
             return str(value)
         case str():
             return quote(value)
@@ -108,7 +108,7 @@ def ascii_text(text: str) -> str:
 def bare_text(value: Any, key: str, types: ParameterTypes, python: bool = False) -> str:
     """Render a value whose type the schema gives; `UnrenderableValue` if it would be read back as another value."""
     allowed = types.of(key)
-    if isinstance(value, str) and not isinstance(value, NumberLiteral):
+    if isinstance(value, str) and not isinstance(value, NumberAsWritten):
         if allowed != {STRING} and parse_bare(value, allowed) is not None:
             raise UnrenderableValue(f"The text of {key!r} would be read as another value than a string.")
         return str(value)
@@ -121,7 +121,7 @@ def bare_text(value: Any, key: str, types: ParameterTypes, python: bool = False)
 
 def _plain(value: Any) -> Any:
     match value:
-        case NumberLiteral():
+        case NumberAsWritten():
             return str(value)
         case list():
             return [_plain(item) for item in value]

@@ -30,7 +30,7 @@ class CallProblem(Struct, frozen=True):
     reason: str
 
 
-class StopProbe(Exception):  # not an error: it ends a reader early
+class ProbeFoundCall(Exception):  # not an error: it ends a reader early
     """A call begins here; raised while the scanner only probes for calls."""
 
 
@@ -133,7 +133,7 @@ class ParserState:
         if tool is None:
             return None
         if self.probing:
-            raise StopProbe
+            raise ProbeFoundCall
         self.drop_markup()
         self.buffer.held = None
         if tool == self.answer:

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from toolgate.text_tools.parsing.call_markers import CallMarkers
 from toolgate.text_tools.parsing.input_buffer import InputBuffer, Parse, TextSink, word_set
-from toolgate.text_tools.parsing.parser_state import ParserState, StopProbe
+from toolgate.text_tools.parsing.parser_state import ParserState, ProbeFoundCall
 from toolgate.text_tools.parsing.syntax import CallMarker, Read, Syntax
 
 REASONING_MARKS = (
@@ -196,7 +196,7 @@ class Scanner:
         try:
             yield from read(self._state, matched)
             return
-        except StopProbe:
+        except ProbeFoundCall:
             pass
         finally:
             self._state.probing = False

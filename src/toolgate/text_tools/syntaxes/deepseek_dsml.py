@@ -5,7 +5,7 @@ from functools import partial
 
 from toolgate.conversation.message import ToolCall
 from toolgate.text_tools.call_formats import tagged
-from toolgate.text_tools.parsing.call_rendering import NumberLiteral, Tools, argument_values, free_of, json_text
+from toolgate.text_tools.parsing.call_rendering import NumberAsWritten, Tools, argument_values, free_of, json_text
 from toolgate.text_tools.parsing.input_buffer import Parse
 from toolgate.text_tools.parsing.parser_state import ParserState
 from toolgate.text_tools.parsing.syntax import CallMarker, Syntax, fixed_markers
@@ -28,7 +28,7 @@ def render(wrapper: str, gap: str, calls: Sequence[ToolCall], _: Tools) -> str:
         lines.append(f'<{_BAR}invoke name="{free_of(call.name, *tagged.MARKUP)}">')
         values = argument_values(call)
         for key, value in values.items():
-            is_string = isinstance(value, str) and not isinstance(value, NumberLiteral)
+            is_string = isinstance(value, str) and not isinstance(value, NumberAsWritten)
             text = free_of(str(value), f"</{_BAR}parameter", f"<{_BAR}parameter") if is_string else json_text(value)
             attributes = f'name="{free_of(key, *tagged.MARKUP)}" string="{"true" if is_string else "false"}"'
             lines.append(f"<{_BAR}parameter {attributes}>{text}</{_BAR}parameter>")

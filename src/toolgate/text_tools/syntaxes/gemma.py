@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from toolgate.conversation.message import ToolCall
 from toolgate.text_tools.call_formats import tagged
-from toolgate.text_tools.parsing.call_rendering import NumberLiteral, Tools, argument_values, bare_text, free_of
+from toolgate.text_tools.parsing.call_rendering import NumberAsWritten, Tools, argument_values, bare_text, free_of
 from toolgate.text_tools.parsing.input_buffer import Parse
 from toolgate.text_tools.parsing.lenient_json import LenientJsonReader
 from toolgate.text_tools.parsing.parser_state import CallSink, ParserState
@@ -99,7 +99,7 @@ def render_gemma4(calls: Sequence[ToolCall], _: Tools) -> str:
 
 def _gemma4_value(value: object) -> str:
     match value:
-        case NumberLiteral():
+        case NumberAsWritten():
             return str(value)
         case str():
             return f"{_QUOTE}{free_of(value, _QUOTE)}{_QUOTE}"

@@ -13,7 +13,7 @@ from functools import lru_cache
 from toolgate.conversation.message import ToolCall
 from toolgate.text_tools.call_formats import json_calls, python_calls, tagged
 from toolgate.text_tools.parsing.call_rendering import (
-    NumberLiteral,
+    NumberAsWritten,
     Tools,
     argument_values,
     bare_text,
@@ -137,7 +137,7 @@ def _value(value: object, key: str, types: ParameterTypes, prefix: str, escapes:
     try:
         text = bare_text(value, key, types)
     except UnrenderableValue:
-        if not isinstance(value, str) or isinstance(value, NumberLiteral) or not takes_strings:
+        if not isinstance(value, str) or isinstance(value, NumberAsWritten) or not takes_strings:
             raise
         return f"<![CDATA[{value.replace(']]>', ']]]]><![CDATA[>')}]]>"
     if not takes_strings and text[:1] in ("[", "{"):

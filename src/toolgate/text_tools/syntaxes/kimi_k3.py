@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from toolgate.conversation.message import ToolCall
 from toolgate.text_tools.call_formats import tagged
-from toolgate.text_tools.parsing.call_rendering import NumberLiteral, Tools, argument_values, free_of, json_text
+from toolgate.text_tools.parsing.call_rendering import NumberAsWritten, Tools, argument_values, free_of, json_text
 from toolgate.text_tools.parsing.input_buffer import Parse
 from toolgate.text_tools.parsing.parser_state import ParserState
 from toolgate.text_tools.parsing.schema_types import json_type_of
@@ -58,8 +58,8 @@ def render(calls: Sequence[ToolCall], _: Tools) -> str:
     for number, call in enumerate(calls, 1):
         parts.append(f'{_CALL}tool="{free_of(call.name, *_MARKS)}" index="{number}"{_SEP}')
         for key, value in argument_values(call).items():
-            is_string = isinstance(value, str) and not isinstance(value, NumberLiteral)
-            kind = "number" if isinstance(value, NumberLiteral) else json_type_of(value)
+            is_string = isinstance(value, str) and not isinstance(value, NumberAsWritten)
+            kind = "number" if isinstance(value, NumberAsWritten) else json_type_of(value)
             text = free_of(str(value), _ARGUMENT, _ARGUMENT_END) if is_string else json_text(value)
             parts.append(f'{_ARGUMENT}key="{free_of(key, *_MARKS)}" type="{kind}"{_SEP}{text}{_ARGUMENT_END}')
         parts.append(_CALL_END)

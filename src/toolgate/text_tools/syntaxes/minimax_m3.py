@@ -9,7 +9,7 @@ from toolgate.text_tools.call_formats import tagged
 from toolgate.text_tools.parsing.bare_values import BareValueConverter, parse_bare
 from toolgate.text_tools.parsing.call_rendering import (
     MAX_DEPTH,
-    NumberLiteral,
+    NumberAsWritten,
     Tools,
     argument_values,
     free_of,
@@ -146,7 +146,7 @@ def _render_value(value: Any, schema: Any, types: ParameterTypes) -> str:
             if (not value and allowed != {ARRAY}) or ARRAY not in allowed:
                 raise UnrenderableValue("An empty array cannot be distinguished from an empty string here.")
             return "".join([f"{_NS}<item>{_render_value(one, types.item(schema), types)}{_NS}</item>" for one in value])
-        case str() if not isinstance(value, NumberLiteral):
+        case str() if not isinstance(value, NumberAsWritten):
             if allowed <= {ARRAY, OBJECT} or (allowed != {STRING} and parse_bare(value, allowed) is not None):
                 raise UnrenderableValue("The text would be read as another value than a string.")
             return free_of(value, _NS)

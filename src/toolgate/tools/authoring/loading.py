@@ -27,7 +27,7 @@ _LOADING = threading.Lock()
 """sys.path and sys.modules belong to the process, so one place is loaded at a time."""
 
 
-class CodeLocation(Struct, frozen=True):
+class ToolImportTarget(Struct, frozen=True):
     """The place of code: the file or package at a `path`, or a `module` by its name, and perhaps one `attribute` of it.
 
     With both, `module` is inside the package at `path`. `label` names the place for a person.
@@ -43,7 +43,7 @@ class CodeLoadError(Exception):
     """The code cannot be loaded; the message names the file, the line and the reason."""
 
 
-def load(place: CodeLocation) -> list[PythonToolDefinition]:
+def load(place: ToolImportTarget) -> list[PythonToolDefinition]:
     """Load the code, unless it is loaded, and return its tools; CodeLoadError if it cannot be loaded."""
     registry = PythonToolRegistry()
     try:
@@ -61,7 +61,7 @@ def load(place: CodeLocation) -> list[PythonToolDefinition]:
     return registry.definitions
 
 
-def unload(place: CodeLocation) -> None:
+def unload(place: ToolImportTarget) -> None:
     """Remove the code from `sys.modules`, so that it is loaded again the next time."""
     name = _private_name(Path(place.path)) if place.path else place.module or ""
     for known in [known for known in sys.modules if known == name or known.startswith(f"{name}.")]:
@@ -129,7 +129,7 @@ def _add_decorated(registry: PythonToolRegistry, module: ModuleType, attribute: 
             raise BadTool(f"`{name}` is not decorated with @tool")
 
 
-def _load_problem(place: CodeLocation, error: BaseException) -> str:
+def _load_problem(place: ToolImportTarget, error: BaseException) -> str:
     """Describe what went wrong, and in which line of the author's own file."""
     if place.path is None:
         file = getattr(sys.modules.get(place.module or ""), "__file__", None)

@@ -14,7 +14,7 @@ from toolgate.tools.builtin.granted_folders import GrantedFolders
 from toolgate.tools.builtin.read_files import ListFilesTool, ReadFileTool
 from toolgate.tools.builtin.search_files import SearchFilesTool
 from toolgate.tools.builtin.write_file import WriteFileTool
-from toolgate.tools.egress import HttpClient
+from toolgate.tools.egress import EgressHttpClient
 from toolgate.tools.tool import OnChange, Tool
 
 NAMES = frozenset(
@@ -32,7 +32,7 @@ class BuiltinSource:
         self,
         roots: Sequence[Path] = (),
         *,
-        http: HttpClient | None = None,
+        http: EgressHttpClient | None = None,
         allow_commands: bool = False,
         disabled: frozenset[str] = frozenset(),
         protected: Sequence[Path] = (),

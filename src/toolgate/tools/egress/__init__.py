@@ -12,7 +12,7 @@ name_lookup.py        the addresses of hosts, looked up in threads
 
 from toolgate.tools.egress.account_allowance import EgressAllowance, EgressBudget, UnlimitedEgress
 from toolgate.tools.egress.guarded_http import GuardedHttp, HttpCarrier, HttpHop
-from toolgate.tools.egress.http import EgressNoResponse, EgressRefused, EgressRequest, EgressResponse, HttpClient
+from toolgate.tools.egress.http import EgressNoResponse, EgressRefused, EgressRequest, EgressResponse, EgressHttpClient
 from toolgate.tools.egress.policy import EgressPolicy, Resolve
 
 __all__ = [

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from toolgate.tools.tool import Invocation, ToolFailure, TransientFailure
+from toolgate.tools.tool import Invocation, ToolFailure, TransientToolFailure
 
 MIB = 1024 * 1024
 
@@ -14,7 +14,7 @@ class EgressRefused(ToolFailure):
     """The request may not be made; nothing was sent to its destination."""
 
 
-class EgressNoResponse(TransientFailure):
+class EgressNoResponse(TransientToolFailure):
     """The request was made and there was no response."""
 
 
@@ -46,7 +46,7 @@ class EgressResponse(Struct, frozen=True):
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-class HttpClient(Protocol):
+class EgressHttpClient(Protocol):
     """The only way in which tools reach the network."""
 
     async def send(self, request: EgressRequest) -> EgressResponse:

@@ -6,7 +6,7 @@ from toolgate.tools.execution.durable import ReplayableApprovals
 from toolgate.tools.tool import ApprovalVerdict, ProposedCall, Stance, ToolSpec
 
 
-class WaitingCalls(Protocol):
+class ApprovalWaitObserver(Protocol):
     """Notes which calls wait."""
 
     def call_waiting(self, call: str, approval: str) -> None:
@@ -19,7 +19,7 @@ class WaitingCalls(Protocol):
 class ObservedApprovals:
     """The approvals of one run (`ReplayableApprovals`)."""
 
-    def __init__(self, approvals: ReplayableApprovals, waiting: WaitingCalls) -> None:
+    def __init__(self, approvals: ReplayableApprovals, waiting: ApprovalWaitObserver) -> None:
         self._approvals = approvals
         self._waiting = waiting
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from toolgate.conversation.errors import InvalidRequest
-from toolgate.tools.selection import NOTHING, ToolQuery, parse_tool_query, parse_tool_query_header
+from toolgate.tools.selection import NOTHING, ToolSelector, parse_tool_query, parse_tool_query_header
 
 Execution: TypeAlias = Literal["none", "auto"]
 Status: TypeAlias = Literal["off", "text", "events"]
@@ -35,7 +35,7 @@ class RequestToolOptions(Struct, frozen=True):
     """
 
     execution: Execution = "none"
-    query: ToolQuery = NOTHING
+    query: ToolSelector = NOTHING
     rounds: int | None = None
     status: Status = "off"
     session: str = ""

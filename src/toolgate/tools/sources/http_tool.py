@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from toolgate.conversation.message import Media, Text
-from toolgate.tools.egress import EgressRefused, EgressRequest, EgressResponse, HttpClient
+from toolgate.tools.egress import EgressRefused, EgressRequest, EgressResponse, EgressHttpClient
 from toolgate.tools.egress.http import account_of
 from toolgate.tools.egress.url import read_url
 from toolgate.tools.tool import CallPreview, Invocation, ToolOutput, ToolSpec
@@ -36,7 +36,7 @@ class HttpTool:
     """Calls one operation of a service at `base_url`; `headers` are its credentials."""
 
     def __init__(
-        self, spec: ToolSpec, compose: Compose, base_url: str, headers: Mapping[str, str], http: HttpClient
+        self, spec: ToolSpec, compose: Compose, base_url: str, headers: Mapping[str, str], http: EgressHttpClient
     ) -> None:
         self._spec = spec
         self._compose = compose

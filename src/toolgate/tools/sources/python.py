@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from toolgate.tools.authoring.in_process_tool import InProcessTool, token_of
-from toolgate.tools.authoring.loading import CodeLoadError, CodeLocation, load, unload
+from toolgate.tools.authoring.loading import CodeLoadError, ToolImportTarget, load, unload
 from toolgate.tools.authoring.registry import PythonToolRegistry
 from toolgate.tools.schema_check import ToolSchemaLinter
 from toolgate.tools.sources.python_paths import PythonCodeNotFound, find_places
@@ -22,7 +22,7 @@ from toolgate.tools.workers.process import WorkerLimits
 class WorkerTool:
     """A tool that runs in a worker process; cancelling a call kills the process if it does not stop by itself."""
 
-    def __init__(self, described: frames.WorkerToolInfo, place: CodeLocation, pool: WorkerPool) -> None:
+    def __init__(self, described: frames.WorkerToolInfo, place: ToolImportTarget, pool: WorkerPool) -> None:
         self._described = described
         self._place = place
         self._pool = pool
@@ -80,7 +80,7 @@ class PythonSource:
         self._tools: tuple[Tool, ...] = ()
         self._problems: tuple[str, ...] = ()
         self._homes: dict[str, str] = {}
-        self._loaded: list[CodeLocation] = []
+        self._loaded: list[ToolImportTarget] = []
         self._loading: asyncio.Task[None] | None = None
 
     @property
@@ -121,7 +121,7 @@ class PythonSource:
         self._tools, self._problems = (), ()
 
     async def _load(self, on_change: OnChange) -> None:
-        places: dict[CodeLocation, None] = {}
+        places: dict[ToolImportTarget, None] = {}
         for text in self._texts:
             try:
                 places |= dict.fromkeys(find_places(text, self._base))
@@ -139,7 +139,7 @@ class PythonSource:
             self._add_problem(f"there are no tools in {', '.join(self._texts)}")
         on_change()
 
-    async def _add_tools(self, place: CodeLocation) -> None:
+    async def _add_tools(self, place: ToolImportTarget) -> None:
         found = await self._describe(place)
         schemas = [described.spec.input_schema for described in found]
         problems = await asyncio.to_thread(lambda: [self._schemas.problem(schema) for schema in schemas])
@@ -158,7 +158,7 @@ class PythonSource:
             tool = self._registry.find(described.spec.name)
             self._tools += (tool,) if tool is not None else ()
 
-    async def _describe(self, place: CodeLocation) -> Sequence[frames.WorkerToolInfo]:
+    async def _describe(self, place: ToolImportTarget) -> Sequence[frames.WorkerToolInfo]:
         """Let a worker load the code and describe its tools; CodeLoadError if it cannot."""
         try:
             async with asyncio.timeout(self._load_seconds):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Raw
 
 from toolgate.bridge.exchange import ExchangeTimeouts
-from toolgate.bridge.frames import AnswerPiece, BridgeDataPart, BridgeTextPart, InvokeToolFrame, LentTool, encode_frame
+from toolgate.bridge.frames import AnswerPiece, BridgeDataPart, BridgeTextPart, BridgeInvokeToolFrame, LentTool, encode_frame
 from toolgate.bridge.windows import EditorWindow, EditorWindows
 from toolgate.conversation.errors import Overloaded, UpstreamFault
 from toolgate.conversation.message import Media, Text
@@ -151,7 +151,7 @@ class VscodeTool:
     async def _run(self, window: EditorWindow, invocation: Invocation) -> ToolOutput:
         seconds = self._seconds
         exchange = window.exchange(ExchangeTimeouts(start=seconds, consent=seconds, first_byte=seconds, total=seconds))
-        frame = InvokeToolFrame(
+        frame = BridgeInvokeToolFrame(
             exchange.id, self._origin, Raw(encode(invocation.arguments)), seconds, invocation.caller, invocation.run
         )
         try:

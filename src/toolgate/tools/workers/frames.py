@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from toolgate.conversation.message import Media, MediaKind, Text
-from toolgate.tools.authoring.loading import CodeLocation
+from toolgate.tools.authoring.loading import ToolImportTarget
 from toolgate.tools.authoring.result_parts import ToolInvocationToken
 from toolgate.tools.tool import CallPreview, ToolOutput, ToolSpec
 from toolgate.wire.jsontext import check_structure
@@ -28,13 +28,13 @@ class ToolWorkerSetupFrame(Struct, frozen=True, tag="setup"):
 class ToolWorkerDescribeFrame(Struct, frozen=True, tag="describe"):
     """Request: describe the tools of this code."""
 
-    place: CodeLocation
+    place: ToolImportTarget
 
 
 class ToolWorkerPrepareFrame(Struct, frozen=True, tag="prepare"):
     """Request: describe this call to a person."""
 
-    place: CodeLocation
+    place: ToolImportTarget
     tool: str
     arguments: Mapping[str, Any]
 
@@ -42,7 +42,7 @@ class ToolWorkerPrepareFrame(Struct, frozen=True, tag="prepare"):
 class ToolWorkerInvokeFrame(Struct, frozen=True, tag="invoke"):
     """Request: run this tool."""
 
-    place: CodeLocation
+    place: ToolImportTarget
     tool: str
     arguments: Mapping[str, Any]
     call: ToolInvocationToken

@@ -21,7 +21,7 @@ from toolgate.tools.authoring.cancellation import CancellationTokenSource
 from toolgate.tools.authoring.definition import PythonToolDefinition, ToolFunction
 from toolgate.tools.authoring.in_process_tool import preparation_of
 from toolgate.tools.authoring.jsonable import whole_characters
-from toolgate.tools.authoring.loading import CodeLoadError, CodeLocation, load
+from toolgate.tools.authoring.loading import CodeLoadError, ToolImportTarget, load
 from toolgate.tools.authoring.registry import PythonToolRegistry
 from toolgate.tools.authoring.result_parts import Progress, ToolInvocationToken
 from toolgate.tools.authoring.results import error_text, output_of
@@ -72,7 +72,7 @@ class WorkerLoop:
         self._limits = limits
         self._requests: queue.SimpleQueue[frames.WorkerRequest] = queue.SimpleQueue()
         self._cancellation = CancellationTokenSource()
-        self._loaded: dict[CodeLocation, dict[str, PythonToolDefinition]] = {}
+        self._loaded: dict[ToolImportTarget, dict[str, PythonToolDefinition]] = {}
         self._registry = PythonToolRegistry()
         self._runner: asyncio.Runner | None = None
 
@@ -125,14 +125,14 @@ class WorkerLoop:
                 value = self._run(self._definition(place, tool).invoke, arguments, call)
                 return frames.encode_output(output_of(value, self._limits.output))
 
-    def _definition(self, place: CodeLocation, name: str) -> PythonToolDefinition:
+    def _definition(self, place: ToolImportTarget, name: str) -> PythonToolDefinition:
         """Find the tool; if its module was first loaded by way of another place, it is registered there."""
         for tools in (self._tools(place), *self._loaded.values()):
             if name in tools:
                 return tools[name]
         raise BadTool(f"{place.label} has no tool `{name}` any more.")
 
-    def _tools(self, place: CodeLocation) -> dict[str, PythonToolDefinition]:
+    def _tools(self, place: ToolImportTarget) -> dict[str, PythonToolDefinition]:
         if place not in self._loaded:
             self._loaded[place] = {definition.spec.name: definition for definition in load(place)}
             for definition in self._loaded[place].values():
@@ -146,14 +146,14 @@ class WorkerLoop:
         with suppress(ValueError, OSError):  # a lower limit is in force already
             soft_limit = int(time.process_time()) + self._limits.cpu + 1
             resource.setrlimit(resource.RLIMIT_CPU, (soft_limit, hard_limit))
-        call = CallContext(self._cancellation.token, Progress(ProgressThrottle(self._pipes)), invocation)
+        call = CallContext(self._cancellation.token, Progress(ToolWorkerProgressThrottle(self._pipes)), invocation)
         if step.blocks:
             return step.run(arguments, call)
         self._runner = self._runner or asyncio.Runner()
         return self._runner.run(_run_cancellable(step, arguments, call))
 
 
-class ProgressThrottle:
+class ToolWorkerProgressThrottle:
     """Sends a tool's reports to the server, but not more of them than a person could read."""
 
     def __init__(self, pipes: WorkerPipes) -> None:

@@ -66,12 +66,12 @@ class LlamaEngine:
 
     def __init__(self, pipes: EnginePipes) -> None:
         self._pipes = pipes
-        self._orders: queue.SimpleQueue[frames.GenerateFrame] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[frames.EngineGenerateFrame] = queue.SimpleQueue()
         self._cancelled: set[int] = set()
         self._server: Any = None  # the runtime has no types
         self._filter = ControlTokenFilter(())
 
-    def load(self, order: frames.LoadFrame) -> None:
+    def load(self, order: frames.EngineLoadFrame) -> None:
         """Load the weights; WeightsNotLoadable if that fails."""
         began = time.monotonic()
         self._server = _load(order)
@@ -85,9 +85,9 @@ class LlamaEngine:
         """Read messages until the server is gone, then end at once: loading and generating cannot be interrupted."""
         while (order := self._pipes.read()) is not None:
             match order:
-                case frames.GenerateFrame():
+                case frames.EngineGenerateFrame():
                     self._orders.put(order)
-                case frames.CancelGenerationFrame(id):
+                case frames.EngineCancelFrame(id):
                     self._cancelled.add(id)
         os._exit(0)
 
@@ -101,7 +101,7 @@ class LlamaEngine:
                     self._server.handle_chat_completions(_body(order, self._filter), writer)
                 report = writer.report
             except (ValueError, RuntimeError, TypeError) as error:  # what the runtime raises for a request it rejects
-                report = frames.GenerationFailedFrame(order.id, str(error)[:1000])
+                report = frames.EngineGenerationFailedFrame(order.id, str(error)[:1000])
             self._pipes.write(report)
             self._cancelled.discard(order.id)
 
@@ -109,13 +109,13 @@ class LlamaEngine:
 class GenerationCallback:
     """Sends the runtime's chunks of one answer; returns True when the answer is to stop."""
 
-    def __init__(self, pipes: EnginePipes, order: frames.GenerateFrame, cancelled: set[int]) -> None:
+    def __init__(self, pipes: EnginePipes, order: frames.EngineGenerateFrame, cancelled: set[int]) -> None:
         self._pipes = pipes
         self._id = order.id
         self._cancelled = cancelled
         self._stops = StopTextFilter(order.stop)
         self._ending: frames.Ending = "cancelled"
-        self._failed: frames.GenerationFailedFrame | None = None
+        self._failed: frames.EngineGenerationFailedFrame | None = None
         self._counts: Mapping[str, Any] = {}
 
     def __call__(self, chunk: Any) -> bool:
@@ -127,29 +127,29 @@ class GenerationCallback:
             details = error if isinstance(error, dict) else {}
             message = str(details.get("message") or error)[:1000]
             prompt, context = details.get("n_prompt_tokens"), details.get("n_ctx")
-            self._failed = frames.GenerationFailedFrame(self._id, message, prompt, context)
+            self._failed = frames.EngineGenerationFailedFrame(self._id, message, prompt, context)
             return True
         self._counts = chunk.get("timings") or self._counts
         if "prompt_progress" in chunk:
             progress = chunk["prompt_progress"]
             self._pipes.write(
-                frames.PromptProgressFrame(self._id, progress.get("processed", 0), progress.get("total", 0))
+                frames.EnginePromptProgressFrame(self._id, progress.get("processed", 0), progress.get("total", 0))
             )
         for choice in chunk.get("choices") or ():
             self._send_text(choice.get("delta", {}).get("content"))
             if choice.get("finish_reason") and self._stops.found is None:
                 self._ending = "length" if choice["finish_reason"] == "length" else "stop"
                 if rest := self._stops.end():
-                    self._pipes.write(frames.GeneratedTextFrame(self._id, rest))
+                    self._pipes.write(frames.EngineTextFrame(self._id, rest))
         return self._stops.found is not None or self._id in self._cancelled
 
     @property
-    def report(self) -> frames.GenerationEndFrame | frames.GenerationFailedFrame:
+    def report(self) -> frames.EngineGenerationEndFrame | frames.EngineGenerationFailedFrame:
         """Return how the answer ended."""
         if self._failed is not None:
             return self._failed
         cached, count = int(self._counts.get("cache_n", 0)), self._counts.get
-        return frames.GenerationEndFrame(
+        return frames.EngineGenerationEndFrame(
             self._id,
             self._ending,
             cached + int(count("prompt_n", 0)),
@@ -160,12 +160,12 @@ class GenerationCallback:
 
     def _send_text(self, text: str | None) -> None:
         if text and (released := self._stops.feed(text)):
-            self._pipes.write(frames.GeneratedTextFrame(self._id, released))
+            self._pipes.write(frames.EngineTextFrame(self._id, released))
         if self._stops.found is not None:
             self._ending = "stop_sequence"
 
 
-def _body(order: frames.GenerateFrame, filter_text: ControlTokenFilter) -> dict[str, Any]:
+def _body(order: frames.EngineGenerateFrame, filter_text: ControlTokenFilter) -> dict[str, Any]:
     """Return the request in the runtime's format; its timings have the exact token counts, also of a cancelled answer.
 
     Control tokens are removed from the content of all messages, so that only the model's template begins and ends turns.
@@ -183,7 +183,7 @@ def _body(order: frames.GenerateFrame, filter_text: ControlTokenFilter) -> dict[
     return {**body, "grammar": order.grammar} if order.grammar else body
 
 
-def _load(order: frames.LoadFrame) -> Any:
+def _load(order: frames.EngineLoadFrame) -> Any:
     if not Path(order.path).is_file():
         raise WeightsNotLoadable(f"There is no file {order.path}.")
     try:
@@ -200,7 +200,7 @@ def _load(order: frames.LoadFrame) -> Any:
         raise WeightsNotLoadable(f"{Path(order.path).name} cannot be loaded: {error}.") from None
 
 
-def _parameters(runtime: Any, order: frames.LoadFrame) -> Any:
+def _parameters(runtime: Any, order: frames.EngineLoadFrame) -> Any:
     """Return the runtime's settings: bounded memory, no copy of the file, and no access to the port that it opens."""
     parameters = runtime.CommonParams()
     parameters.model.path = order.path
@@ -226,14 +226,14 @@ def main() -> None:
     with suppress(OSError):  # when memory runs out, the kernel ends this process before the server
         Path("/proc/self/oom_score_adj").write_text("500")
     order = pipes.read()
-    if not isinstance(order, frames.LoadFrame):
+    if not isinstance(order, frames.EngineLoadFrame):
         return
     engine = LlamaEngine(pipes)
     threading.Thread(target=engine.listen, name="toolgate-listener", daemon=True).start()
     try:
         engine.load(order)
     except WeightsNotLoadable as error:
-        pipes.write(frames.LoadRefusedFrame(str(error)))
+        pipes.write(frames.EngineLoadRefusedFrame(str(error)))
         sys.stderr.flush()
         os._exit(1)
     engine.serve()

@@ -29,7 +29,7 @@ class TextGeneration(Protocol):
 class GenerationEngine(Protocol):
     """Generates text."""
 
-    def generate(self, order: frames.GenerateFrame, over: Callable[[], None]) -> TextGeneration:
+    def generate(self, order: frames.EngineGenerateFrame, over: Callable[[], None]) -> TextGeneration:
         """Start a generation; `over` is called as soon as it ends."""
 
 

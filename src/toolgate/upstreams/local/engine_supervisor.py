@@ -113,7 +113,7 @@ class EngineSupervisor:
         """Run an engine until it dies."""
         self._set("loading", f"{path.name} is being loaded.")
         options, loop = self._options, asyncio.get_running_loop()
-        order = frames.LoadFrame(str(path), options.context, options.threads or own_processors(), options.cache)
+        order = frames.EngineLoadFrame(str(path), options.context, options.threads or own_processors(), options.cache)
         engine = await EngineProcess.start(order)
         try:
             began, self._engine = loop.time(), engine

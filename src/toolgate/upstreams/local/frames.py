@@ -16,7 +16,7 @@ LONGEST = 64 * 1024 * 1024
 Ending: TypeAlias = Literal["stop", "length", "stop_sequence", "cancelled"]
 
 
-class LoadFrame(Struct, frozen=True, tag="load"):
+class EngineLoadFrame(Struct, frozen=True, tag="load"):
     """The first message: the weights to load and their resources. The prompt cache is in MiB."""
 
     path: str
@@ -25,7 +25,7 @@ class LoadFrame(Struct, frozen=True, tag="load"):
     cache: int
 
 
-class GenerateFrame(Struct, frozen=True, tag="generate"):
+class EngineGenerateFrame(Struct, frozen=True, tag="generate"):
     """Generate an answer to these messages; `sampling` is passed on, `grammar` constrains the answer."""
 
     id: int
@@ -36,7 +36,7 @@ class GenerateFrame(Struct, frozen=True, tag="generate"):
     grammar: str | None = None
 
 
-class CancelGenerationFrame(Struct, frozen=True, tag="cancel"):
+class EngineCancelFrame(Struct, frozen=True, tag="cancel"):
     """Cancel this answer."""
 
     id: int
@@ -48,13 +48,13 @@ class EngineReadyFrame(Struct, frozen=True, tag="ready"):
     seconds: float
 
 
-class LoadRefusedFrame(Struct, frozen=True, tag="refused"):
+class EngineLoadRefusedFrame(Struct, frozen=True, tag="refused"):
     """The weights cannot be loaded; the process ends."""
 
     message: str
 
 
-class PromptProgressFrame(Struct, frozen=True, tag="reading"):
+class EnginePromptProgressFrame(Struct, frozen=True, tag="reading"):
     """The tokens of the prompt that have been read."""
 
     id: int
@@ -62,14 +62,14 @@ class PromptProgressFrame(Struct, frozen=True, tag="reading"):
     total: int
 
 
-class GeneratedTextFrame(Struct, frozen=True, tag="text"):
+class EngineTextFrame(Struct, frozen=True, tag="text"):
     """More text of the answer."""
 
     id: int
     text: str
 
 
-class GenerationEndFrame(Struct, frozen=True, tag="over"):
+class EngineGenerationEndFrame(Struct, frozen=True, tag="over"):
     """The answer has ended: why, and its tokens; `cached` is the cached part of the prompt."""
 
     id: int
@@ -80,7 +80,7 @@ class GenerationEndFrame(Struct, frozen=True, tag="over"):
     stop_sequence: str | None = None
 
 
-class GenerationFailedFrame(Struct, frozen=True, tag="failed"):
+class EngineGenerationFailedFrame(Struct, frozen=True, tag="failed"):
     """The answer failed; `prompt` and `context` are set when the prompt is longer than the context."""
 
     id: int
@@ -89,18 +89,18 @@ class GenerationFailedFrame(Struct, frozen=True, tag="failed"):
     context: int | None = None
 
 
-Order: TypeAlias = LoadFrame | GenerateFrame | CancelGenerationFrame
-GenerationFrame: TypeAlias = PromptProgressFrame | GeneratedTextFrame | GenerationEndFrame | GenerationFailedFrame
-Report: TypeAlias = EngineReadyFrame | LoadRefusedFrame | GenerationFrame
+Order: TypeAlias = EngineLoadFrame | EngineGenerateFrame | EngineCancelFrame
+GenerationFrame: TypeAlias = EnginePromptProgressFrame | EngineTextFrame | EngineGenerationEndFrame | EngineGenerationFailedFrame
+Report: TypeAlias = EngineReadyFrame | EngineLoadRefusedFrame | GenerationFrame
 
-_ORDERS: msgspec.json.Decoder[Order] = msgspec.json.Decoder(LoadFrame | GenerateFrame | CancelGenerationFrame)
+_ORDERS: msgspec.json.Decoder[Order] = msgspec.json.Decoder(EngineLoadFrame | EngineGenerateFrame | EngineCancelFrame)
 _REPORTS: msgspec.json.Decoder[Report] = msgspec.json.Decoder(
     EngineReadyFrame
-    | LoadRefusedFrame
-    | PromptProgressFrame
-    | GeneratedTextFrame
-    | GenerationEndFrame
-    | GenerationFailedFrame
+    | EngineLoadRefusedFrame
+    | EnginePromptProgressFrame
+    | EngineTextFrame
+    | EngineGenerationEndFrame
+    | EngineGenerationFailedFrame
 )
 
 

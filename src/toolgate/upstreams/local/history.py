@@ -42,7 +42,7 @@ class LocalHistoryToolCall(Struct, frozen=True):
         return f"The tool {self.name} was called with {self.arguments} and {outcome}:\n{result}"
 
 
-class LocalTurn(Struct, frozen=True):
+class LocalHistoryTurn(Struct, frozen=True):
     """A question, the tools used for it, and the answer so far."""
 
     question: str
@@ -54,11 +54,11 @@ class LocalHistory(Struct, frozen=True):
     """A whole conversation; the last turn is the one to answer."""
 
     system: str
-    turns: tuple[LocalTurn, ...]
+    turns: tuple[LocalHistoryTurn, ...]
     warnings: tuple[str, ...] = ()
 
     @property
-    def last(self) -> LocalTurn:
+    def last(self) -> LocalHistoryTurn:
         """The turn to answer."""
         return self.turns[-1]
 
@@ -82,9 +82,9 @@ def read(messages: Sequence[Message], secret: bytes) -> LocalHistory:
     return LocalHistory(system, _turns(messages, ResultDelimiters(secret)), (*warnings, *unread_parts(messages)))
 
 
-def _turns(messages: Sequence[Message], marks: ResultDelimiters) -> tuple[LocalTurn, ...]:
+def _turns(messages: Sequence[Message], marks: ResultDelimiters) -> tuple[LocalHistoryTurn, ...]:
     results = {part.call_id: part for message in messages for part in message.parts if isinstance(part, ToolResult)}
-    turns: list[LocalTurn] = []
+    turns: list[LocalHistoryTurn] = []
     fresh = True
     for message in messages:
         marks.add(message)
@@ -92,20 +92,20 @@ def _turns(messages: Sequence[Message], marks: ResultDelimiters) -> tuple[LocalT
             case "user":
                 text = plain_text(message.parts)
                 if turns and fresh:  # two messages in a row are one question
-                    turns[-1] = LocalTurn(f"{turns[-1].question}\n\n{text}")
+                    turns[-1] = LocalHistoryTurn(f"{turns[-1].question}\n\n{text}")
                 else:
-                    turns.append(LocalTurn(text))
+                    turns.append(LocalHistoryTurn(text))
                 fresh = True
             case "assistant":
-                turn = turns.pop() if turns else LocalTurn("")
+                turn = turns.pop() if turns else LocalHistoryTurn("")
                 turns.append(_answered(turn, message.parts, results, marks))
                 fresh = False
-    return tuple(turns) or (LocalTurn(""),)
+    return tuple(turns) or (LocalHistoryTurn(""),)
 
 
 def _answered(
-    turn: LocalTurn, parts: Sequence[Part], results: dict[str, ToolResult], marks: ResultDelimiters
-) -> LocalTurn:
+    turn: LocalHistoryTurn, parts: Sequence[Part], results: dict[str, ToolResult], marks: ResultDelimiters
+) -> LocalHistoryTurn:
     used, answer = list(turn.used), turn.answer
     for part in parts:
         match part:
@@ -115,7 +115,7 @@ def _answered(
                 used.append(_used(part, results.get(part.id), marks))
             case Reasoning() | _:
                 pass  # thoughts of other models would only mislead a small one
-    return LocalTurn(turn.question, tuple(used), answer)
+    return LocalHistoryTurn(turn.question, tuple(used), answer)
 
 
 def _used(call: ToolCall, result: ToolResult | None, marks: ResultDelimiters) -> LocalHistoryToolCall:

@@ -50,7 +50,7 @@ class EngineGeneration:
     def receive(self, message: frames.GenerationFrame | EngineFault) -> None:
         """Take a message of the engine, or its end."""
         self._messages.put_nowait(message)
-        if not isinstance(message, (frames.GeneratedTextFrame, frames.PromptProgressFrame)):
+        if not isinstance(message, (frames.EngineTextFrame, frames.EnginePromptProgressFrame)):
             self._on_end()
 
     async def __aiter__(self) -> AsyncIterator[frames.GenerationFrame]:
@@ -60,7 +60,7 @@ class EngineGeneration:
             if isinstance(message, EngineFault):
                 self._over = True
                 raise message
-            self._over = isinstance(message, (frames.GenerationEndFrame, frames.GenerationFailedFrame))
+            self._over = isinstance(message, (frames.EngineGenerationEndFrame, frames.EngineGenerationFailedFrame))
             yield message
 
     def cancel(self) -> None:
@@ -96,7 +96,7 @@ class EngineProcess:
         self._receiving = asyncio.create_task(self._receive_all())
 
     @classmethod
-    async def start(cls, order: frames.LoadFrame) -> "EngineProcess":
+    async def start(cls, order: frames.EngineLoadFrame) -> "EngineProcess":
         """Start a process and load the weights; EngineFault if that fails."""
         engine = cls()
         try:
@@ -113,7 +113,7 @@ class EngineProcess:
         """The process id."""
         return self._process.pid
 
-    def generate(self, order: frames.GenerateFrame, over: Callable[[], None] = lambda: None) -> EngineGeneration:
+    def generate(self, order: frames.EngineGenerateFrame, over: Callable[[], None] = lambda: None) -> EngineGeneration:
         """Start an answer to these messages; earlier ones are generated first."""
         self._count += 1
         generation = self._generations[self._count] = EngineGeneration(self, self._count, over)
@@ -126,7 +126,7 @@ class EngineProcess:
     def cancel(self, id: int) -> None:
         """Cancel this answer."""
         if self._generations.pop(id, None) is not None:
-            self._send(frames.CancelGenerationFrame(id))
+            self._send(frames.EngineCancelFrame(id))
 
     async def ended(self) -> str:
         """Wait for the process to end by itself, and return how it did."""
@@ -172,12 +172,12 @@ class EngineProcess:
         match report:
             case frames.EngineReadyFrame() if not self._loaded.done():
                 self._loaded.set_result(report)
-            case frames.LoadRefusedFrame(message) if not self._loaded.done():
+            case frames.EngineLoadRefusedFrame(message) if not self._loaded.done():
                 self._loaded.set_exception(EngineFault(message))
-            case frames.GenerationEndFrame(id) | frames.GenerationFailedFrame(id):
+            case frames.EngineGenerationEndFrame(id) | frames.EngineGenerationFailedFrame(id):
                 if generation := self._generations.pop(id, None):
                     generation.receive(report)
-            case frames.GeneratedTextFrame(id) | frames.PromptProgressFrame(id):
+            case frames.EngineTextFrame(id) | frames.EnginePromptProgressFrame(id):
                 if generation := self._generations.get(id):
                     generation.receive(report)
 

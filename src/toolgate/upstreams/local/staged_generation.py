@@ -61,7 +61,7 @@ class GenerationOutput(Struct):
     """The text of one generation, filled while it runs."""
 
     pieces: list[str] = []
-    over: frames.GenerationEndFrame | None = None
+    over: frames.EngineGenerationEndFrame | None = None
 
     @property
     def text(self) -> str:
@@ -114,7 +114,7 @@ class StagedGeneration:
         names = [tool.name for tool in tools] + ([none] if none else [])
         asked = stage_prompts.to_choose(plan.conversation, plan.tools, none)
         choosing = {**_GREEDY, "logit_bias": [[none, _NO_TOOL_PENALTY]]} if none else _GREEDY
-        order = frames.GenerateFrame(0, asked, _NAME_TOKENS, choosing, grammar=grammar.one_of(names))
+        order = frames.EngineGenerateFrame(0, asked, _NAME_TOKENS, choosing, grammar=grammar.one_of(names))
         written = GenerationOutput()
         await _drain(self._write(order, written, _not_yet))
         return next((tool for tool in tools if tool.name == written.text.strip()), None)
@@ -150,7 +150,7 @@ class StagedGeneration:
     async def _text_answer(self, start: list[StepEvent]) -> AsyncGenerator[list[StepEvent], None]:
         """Yield an answer in text, or in JSON if that was requested."""
         plan, settings = self._plan, self._plan.settings
-        order = frames.GenerateFrame(
+        order = frames.EngineGenerateFrame(
             0, stage_prompts.to_answer(plan.conversation), plan.max_tokens, sampling(settings), stop=settings.stop
         )
         written = GenerationOutput()
@@ -168,11 +168,11 @@ class StagedGeneration:
 
     def _arguments(self, tool: ToolDef, written: GenerationOutput) -> AsyncGenerator[str, None]:
         most = min(self._plan.max_tokens, _ARGUMENT_TOKENS)
-        order = frames.GenerateFrame(0, stage_prompts.to_call(self._plan.conversation, tool), most, _GREEDY)
+        order = frames.EngineGenerateFrame(0, stage_prompts.to_call(self._plan.conversation, tool), most, _GREEDY)
         return self._write_with_grammar(order, grammar.arguments(tool.input_schema), written)
 
     async def _write_with_grammar(
-        self, order: frames.GenerateFrame, forms: Iterator[str], written: GenerationOutput
+        self, order: frames.EngineGenerateFrame, forms: Iterator[str], written: GenerationOutput
     ) -> AsyncGenerator[str, None]:
         """Yield the text of the first of these grammars that the engine accepts."""
         for form in forms:
@@ -187,20 +187,20 @@ class StagedGeneration:
         raise MalformedResponse("The embedded model could not be held to the form that was asked for.")
 
     async def _write(
-        self, order: frames.GenerateFrame, written: GenerationOutput, done: Callable[[], None]
+        self, order: frames.EngineGenerateFrame, written: GenerationOutput, done: Callable[[], None]
     ) -> AsyncGenerator[str, None]:
         """Yield the pieces of one generation; `done` is called when it has ended, read or not."""
         generation = self._engine.generate(order, done)
         try:
             async for message in generation:
                 match message:
-                    case frames.GeneratedTextFrame(_, text):
+                    case frames.EngineTextFrame(_, text):
                         written.pieces.append(text)
                         yield text
-                    case frames.GenerationEndFrame():
+                    case frames.EngineGenerationEndFrame():
                         written.over = message
                         self._usage += Usage(message.prompt, message.written, cache_read=message.cached)
-                    case frames.GenerationFailedFrame():
+                    case frames.EngineGenerationFailedFrame():
                         raise _fault(message)
         except EngineFault as fault:
             text = f"{fault} It is being started again; this answer is lost."
@@ -221,7 +221,7 @@ async def _drain(pieces: AsyncGenerator[str, None]) -> None:
             pass
 
 
-def _fault(failed: frames.GenerationFailedFrame) -> InvalidRequest | MalformedResponse:
+def _fault(failed: frames.EngineGenerationFailedFrame) -> InvalidRequest | MalformedResponse:
     if failed.prompt is not None:
         text = f"This model's context is {failed.context} tokens, and the request takes {failed.prompt}."
         return InvalidRequest(text, param="messages", code="context_length_exceeded")

@@ -17,13 +17,13 @@ from toolgate.conversation.errors import MalformedResponse, UpstreamRejected, Up
 from toolgate.upstreams.peers.exchange import PeerExchange, fault_of_frame
 from toolgate.upstreams.peers.frames import (
     PROTOCOL,
-    CancelAnswerFrame,
-    HelloFrame,
+    PeerCancelAnswerFrame,
+    PeerHelloFrame,
     PeerErrorFrame,
-    PingFrame,
-    PongFrame,
+    PeerPingFrame,
+    PeerPongFrame,
     SentFrame,
-    WelcomeFrame,
+    PeerWelcomeFrame,
     decode_frame,
     encode_frame,
 )
@@ -63,11 +63,11 @@ class PeerConnection:
     async def handshake(self) -> None:
         """Exchange the first frames and start to receive; the peer must support our protocol."""
         try:
-            await self._socket.send(encode_frame(HelloFrame(PROTOCOL, f"toolgate/{__version__}")))
-            welcome: WelcomeFrame | None = None
+            await self._socket.send(encode_frame(PeerHelloFrame(PROTOCOL, f"toolgate/{__version__}")))
+            welcome: PeerWelcomeFrame | None = None
             while welcome is None:
                 match decode_frame(await self._socket.receive()):
-                    case WelcomeFrame() as welcome:
+                    case PeerWelcomeFrame() as welcome:
                         pass
                     case PeerErrorFrame() as failure:
                         raise fault_of_frame(failure, self._peer)
@@ -150,10 +150,10 @@ class PeerConnection:
     async def _receive(self, text: str) -> None:
         frame = decode_frame(text)
         match frame:
-            case None | WelcomeFrame() | PongFrame():
+            case None | PeerWelcomeFrame() | PeerPongFrame():
                 return
-            case PingFrame():
-                await self._socket.send(encode_frame(PongFrame()))
+            case PeerPingFrame():
+                await self._socket.send(encode_frame(PeerPongFrame()))
             case PeerErrorFrame(id=None):
                 raise PeerConnectionLost(f"gave up the connection: {fault_of_frame(frame, self._peer).message}")
             case _ if frame.id is not None and (exchange := self._exchanges.get(frame.id)) is not None:
@@ -172,14 +172,14 @@ class PeerConnection:
                 await self._socket.aclose()
                 return
             if silence >= interval:
-                await self._send_if_open(PingFrame())
+                await self._send_if_open(PeerPingFrame())
             await asyncio.sleep(interval - silence if silence < interval else min(interval, 2 * interval - silence))
 
     def _cancel(self, exchange: PeerExchange) -> None:
         """Cancel an exchange at the peer; frames that still arrive for it are dropped."""
         self._exchanges.pop(exchange.id, None)
         if self.open:
-            self._start_task(self._send_if_open(CancelAnswerFrame(exchange.id)))
+            self._start_task(self._send_if_open(PeerCancelAnswerFrame(exchange.id)))
 
     async def _send_if_open(self, frame: SentFrame) -> None:
         with contextlib.suppress(PeerConnectionLost):  # `_receive_all` gets the same error and handles it

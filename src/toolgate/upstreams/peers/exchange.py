@@ -16,11 +16,11 @@ from toolgate.conversation.errors import (
     UpstreamUnavailable,
 )
 from toolgate.upstreams.peers.frames import (
-    AnswerDoneFrame,
+    PeerAnswerDoneFrame,
     PeerConversationCreated,
     PeerErrorFrame,
     ReceivedFrame,
-    TextDeltaFrame,
+    PeerTextDeltaFrame,
 )
 from toolgate.upstreams.transport.limits import UpstreamTimeouts, size
 
@@ -53,7 +53,7 @@ class PeerExchange:
         """
         self.id = id
         self.conversation: str | None = None
-        self.ending: AnswerDoneFrame | None = None
+        self.ending: PeerAnswerDoneFrame | None = None
         self.begun = False
         self._peer = peer
         self._timeouts = timeouts
@@ -91,11 +91,11 @@ class PeerExchange:
     def receive(self, frame: ReceivedFrame) -> None:
         """Take a frame of this id."""
         match frame:
-            case TextDeltaFrame(text=text):
+            case PeerTextDeltaFrame(text=text):
                 self._add_text(text)
             case PeerConversationCreated(conversation=conversation):
                 self.conversation = conversation
-            case AnswerDoneFrame():
+            case PeerAnswerDoneFrame():
                 self.ending = frame
             case PeerErrorFrame():
                 self._fault = fault_of_frame(frame, self._peer)

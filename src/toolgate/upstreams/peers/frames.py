@@ -22,14 +22,14 @@ class _Frame(Struct, frozen=True, tag_field="type", omit_defaults=True):
     """Any frame."""
 
 
-class HelloFrame(_Frame, frozen=True, tag="hello"):
+class PeerHelloFrame(_Frame, frozen=True, tag="hello"):
     """The first frame that we send."""
 
     protocol: int
     client: str
 
 
-class WelcomeFrame(_Frame, frozen=True, tag="welcome"):
+class PeerWelcomeFrame(_Frame, frozen=True, tag="welcome"):
     """The peer's first frame; `max_frame` is the longest frame that it accepts, in bytes."""
 
     protocol: int
@@ -51,7 +51,7 @@ class PeerConversationCreated(_Frame, frozen=True, tag="conversation_created"):
     conversation: Annotated[str, Meta(min_length=1, max_length=512)]
 
 
-class UserMessageFrame(_Frame, frozen=True, tag="send_message"):
+class PeerUserMessageFrame(_Frame, frozen=True, tag="send_message"):
     """The user's next message in a conversation."""
 
     id: str
@@ -59,7 +59,7 @@ class UserMessageFrame(_Frame, frozen=True, tag="send_message"):
     text: str
 
 
-class TextDeltaFrame(_Frame, frozen=True, tag="delta"):
+class PeerTextDeltaFrame(_Frame, frozen=True, tag="delta"):
     """More text of the answer."""
 
     id: str
@@ -73,7 +73,7 @@ class PeerTokenUsage(Struct, frozen=True):
     output: Annotated[int, Meta(ge=0, le=MAX_TOKENS)]
 
 
-class AnswerDoneFrame(_Frame, frozen=True, tag="done"):
+class PeerAnswerDoneFrame(_Frame, frozen=True, tag="done"):
     """The answer is complete."""
 
     id: str
@@ -90,25 +90,25 @@ class PeerErrorFrame(_Frame, frozen=True, tag="error"):
     retry_after: float | None = None
 
 
-class CancelAnswerFrame(_Frame, frozen=True, tag="cancel"):
+class PeerCancelAnswerFrame(_Frame, frozen=True, tag="cancel"):
     """The reader has left."""
 
     id: str
 
 
-class PingFrame(_Frame, frozen=True, tag="ping"):
+class PeerPingFrame(_Frame, frozen=True, tag="ping"):
     """Check whether the other side is alive."""
 
 
-class PongFrame(_Frame, frozen=True, tag="pong"):
+class PeerPongFrame(_Frame, frozen=True, tag="pong"):
     """Reply to a ping."""
 
 
 SentFrame: TypeAlias = (
-    HelloFrame | CreatePeerConversationFrame | UserMessageFrame | CancelAnswerFrame | PingFrame | PongFrame
+    PeerHelloFrame | CreatePeerConversationFrame | PeerUserMessageFrame | PeerCancelAnswerFrame | PeerPingFrame | PeerPongFrame
 )
 ReceivedFrame: TypeAlias = (
-    WelcomeFrame | PeerConversationCreated | TextDeltaFrame | AnswerDoneFrame | PeerErrorFrame | PingFrame | PongFrame
+    PeerWelcomeFrame | PeerConversationCreated | PeerTextDeltaFrame | PeerAnswerDoneFrame | PeerErrorFrame | PeerPingFrame | PeerPongFrame
 )
 
 
@@ -121,13 +121,13 @@ _decoder = msgspec.json.Decoder(ReceivedFrame)
 _KNOWN = {
     kind.__struct_config__.tag
     for kind in (
-        WelcomeFrame,
+        PeerWelcomeFrame,
         PeerConversationCreated,
-        TextDeltaFrame,
-        AnswerDoneFrame,
+        PeerTextDeltaFrame,
+        PeerAnswerDoneFrame,
         PeerErrorFrame,
-        PingFrame,
-        PongFrame,
+        PeerPingFrame,
+        PeerPongFrame,
     )
 }
 

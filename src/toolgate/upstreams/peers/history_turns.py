@@ -27,7 +27,7 @@ _GAP = "\n\n"
 _EXPLANATION = "This is our conversation so far. Go on from where it ends."
 
 
-class PeerTurn(Struct, frozen=True):
+class PeerHistoryTurn(Struct, frozen=True):
     """The texts of one speaker in a row: `text` as it is sent to the peer, `compared` without marks of results."""
 
     speaker: Speaker
@@ -35,12 +35,12 @@ class PeerTurn(Struct, frozen=True):
     compared: str
 
 
-class PeerHistory(Struct, frozen=True):
+class HistoryForPeer(Struct, frozen=True):
     """A history: `earlier` turns end with the model's last one, `last` is the turn that follows."""
 
     system: str
-    earlier: tuple[PeerTurn, ...]
-    last: PeerTurn
+    earlier: tuple[PeerHistoryTurn, ...]
+    last: PeerHistoryTurn
     warnings: tuple[str, ...] = ()
 
     @property
@@ -67,11 +67,11 @@ class PeerHistory(Struct, frozen=True):
 
     def digest_after(self, answer: str, replay: Replay) -> str:
         """Return the digest of the conversation after this answer."""
-        turns = (*self.earlier, self.last, PeerTurn("assistant", answer, answer))
+        turns = (*self.earlier, self.last, PeerHistoryTurn("assistant", answer, answer))
         return _digest(self.system, turns, replay)
 
 
-def read_history(request: ModelRequest, secret: bytes | None = None) -> PeerHistory:
+def read_history(request: ModelRequest, secret: bytes | None = None) -> HistoryForPeer:
     """Read the history of a request; InvalidRequest when its new message cannot be sent to a peer.
 
     Results stand between marks made of `secret`. The digests leave the marks out, so a conversation goes on whatever the
@@ -89,10 +89,10 @@ def read_history(request: ModelRequest, secret: bytes | None = None) -> PeerHist
     system = _GAP.join([text for message in settled.messages if message.role == "system" if (text := _text(message))])
     turns = _turns(messages, ResultDelimiters(secret or new_secret()))
     warnings = (*settled.warnings[len(request.warnings) :], *_left_out(settled.messages))
-    return PeerHistory(system, turns[:-1], turns[-1], warnings)
+    return HistoryForPeer(system, turns[:-1], turns[-1], warnings)
 
 
-def _turns(messages: Iterable[Message], marks: ResultDelimiters) -> tuple[PeerTurn, ...]:
+def _turns(messages: Iterable[Message], marks: ResultDelimiters) -> tuple[PeerHistoryTurn, ...]:
     """Join neighbouring messages of one speaker to a turn; tool results are the user's."""
     turns: list[tuple[Speaker, list[str], list[str]]] = []
     for message in messages:
@@ -103,7 +103,7 @@ def _turns(messages: Iterable[Message], marks: ResultDelimiters) -> tuple[PeerTu
         if text := _text(message):
             turns[-1][1].append(_text(message, marks.mark([text])) if message.role == "tool" else text)
             turns[-1][2].append(text)
-    return tuple([PeerTurn(speaker, _GAP.join(texts), _GAP.join(compared)) for speaker, texts, compared in turns])
+    return tuple([PeerHistoryTurn(speaker, _GAP.join(texts), _GAP.join(compared)) for speaker, texts, compared in turns])
 
 
 def _text(message: Message, mark: str = "") -> str:
@@ -156,7 +156,7 @@ def _left_out(messages: Sequence[Message]) -> Iterator[str]:
     yield from unread_parts(messages)
 
 
-def _free_tag(tag: str, history: PeerHistory) -> str:
+def _free_tag(tag: str, history: HistoryForPeer) -> str:
     """Return the tag, or if a text contains it, one that depends on all texts: no text can close it by itself."""
     texts = [history.system, history.new, *[turn.text for turn in history.earlier]]
     if not any(f"<{tag}" in text or f"</{tag}" in text for text in texts):
@@ -164,7 +164,7 @@ def _free_tag(tag: str, history: PeerHistory) -> str:
     return f"{tag}_{hashlib.sha256(encode(texts)).hexdigest()[:16]}"
 
 
-def _digest(system: str, turns: Sequence[PeerTurn], replay: Replay) -> str:
+def _digest(system: str, turns: Sequence[PeerHistoryTurn], replay: Replay) -> str:
     compared: list[tuple[Speaker, str]] = []
     for turn in turns:
         is_user = turn.speaker == "user"

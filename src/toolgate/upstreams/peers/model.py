@@ -18,8 +18,8 @@ from toolgate.dialects.dialect import Quirks
 from toolgate.engine.ports import ModelStream
 from toolgate.upstreams.peers.connection import PeerConnection
 from toolgate.upstreams.peers.exchange import ConversationForgotten, PeerExchange
-from toolgate.upstreams.peers.frames import CreatePeerConversationFrame, UserMessageFrame
-from toolgate.upstreams.peers.history_turns import PeerHistory, Replay, read_history
+from toolgate.upstreams.peers.frames import CreatePeerConversationFrame, PeerUserMessageFrame
+from toolgate.upstreams.peers.history_turns import HistoryForPeer, Replay, read_history
 from toolgate.upstreams.peers.reconnect import ReconnectingPeer
 from toolgate.upstreams.tool_translation import adapt
 
@@ -87,7 +87,7 @@ class PeerModel:
 
         return PeerStream(self._peer.name, self._model, exchange, remember, warnings)
 
-    async def _send_new(self, request: ModelRequest, history: PeerHistory) -> tuple[str, PeerExchange]:
+    async def _send_new(self, request: ModelRequest, history: HistoryForPeer) -> tuple[str, PeerExchange]:
         """Return the conversation that this request continues, and the exchange in it."""
         connection = await self._peer.connection()  # before a conversation is taken, so that an outage costs none
         connection.check_size(history.new)
@@ -111,7 +111,7 @@ class PeerModel:
                 f"The peer forgot a conversation that it had just created: {forgotten.message}"
             ) from None
 
-    async def _take_conversation(self, request: ModelRequest, history: PeerHistory) -> str | None:
+    async def _take_conversation(self, request: ModelRequest, history: HistoryForPeer) -> str | None:
         if not history.earlier:
             return None
         try:
@@ -183,7 +183,7 @@ class PeerConversationSaver(Protocol):
 
 
 async def _send_message(connection: PeerConnection, conversation: str, text: str) -> PeerExchange:
-    return await connection.ask(lambda own: UserMessageFrame(own, conversation, text))
+    return await connection.ask(lambda own: PeerUserMessageFrame(own, conversation, text))
 
 
 def _unsupported(request: ModelRequest) -> list[str]:

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from toolgate.bridge.frames import (
-    AskFrame,
+    BridgeAskFrame,
     BridgeDataPart,
     BridgeTextPart,
     BridgeToolCallPart,
@@ -39,14 +39,14 @@ from toolgate.conversation.message import (
 from toolgate.conversation.request import (
     HOSTED_SETTINGS,
     ModelRequest,
-    OptionalFieldGroup,
+    OptionalSettingsEncoder,
     RequestSettings,
     ToolChoice,
     ToolDef,
 )
 
 _NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
-_OPTIONS = OptionalFieldGroup(
+_OPTIONS = OptionalSettingsEncoder(
     temperature="temperature",
     top_p="top_p",
     max_tokens="max_tokens",
@@ -54,7 +54,7 @@ _OPTIONS = OptionalFieldGroup(
     presence_penalty="presence_penalty",
     seed="seed",
 )
-_UNSUPPORTED = OptionalFieldGroup(
+_UNSUPPORTED = OptionalSettingsEncoder(
     **HOSTED_SETTINGS,
     top_k="top_k",
     verbosity="verbosity",
@@ -81,7 +81,7 @@ class AskAttribution(Struct, frozen=True):
 
 def encode_ask(
     id: str, model: ModelAddress, request: ModelRequest, capabilities: EditorCapabilities, origin: AskAttribution
-) -> tuple[AskFrame, tuple[str, ...]]:
+) -> tuple[BridgeAskFrame, tuple[str, ...]]:
     """Return the frame, and warnings of what it leaves out."""
     dropped: list[str] = []
     choice = request.tool_choice or ToolChoice()
@@ -89,7 +89,7 @@ def encode_ask(
     forced = choice.mode == "required" and len(tools) == 1
     if choice.mode == "required" and not tools:
         raise InvalidRequest("tool_choice demands a call, but there is no tool to call.", param="tool_choice")
-    frame = AskFrame(
+    frame = BridgeAskFrame(
         id=id,
         model=model,
         messages=tuple(_messages(request.messages, capabilities, dropped)),

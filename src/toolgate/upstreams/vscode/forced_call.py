@@ -20,7 +20,7 @@ _NAME = "call_tool"
 _ANY_OBJECT: Mapping[str, Any] = {"type": "object", "properties": {}}
 
 
-def as_one_tool(request: ModelRequest) -> "tuple[ModelRequest, CombinedCallDecoder] | None":
+def as_one_tool(request: ModelRequest) -> "tuple[ModelRequest, CombinedToolUnwrapper] | None":
     """Return the request with one tool in place of several, if it demands a call of one of them."""
     choice = request.tool_choice
     tools = [tool for tool in request.tools if tool.kind == "function"]
@@ -31,7 +31,7 @@ def as_one_tool(request: ModelRequest) -> "tuple[ModelRequest, CombinedCallDecod
         name += "_"
     combined = ToolDef(name, _description(tools), _schema(tools))
     changed = replace(request, tools=(combined,), tool_choice=ToolChoice("required", (name,), choice.parallel))
-    return changed, CombinedCallDecoder(name, {tool.name for tool in tools})
+    return changed, CombinedToolUnwrapper(name, {tool.name for tool in tools})
 
 
 def _description(tools: list[ToolDef]) -> str:
@@ -67,7 +67,7 @@ _decode_combined = msgspec.json.Decoder(_Combined).decode
 _decode_bare = msgspec.json.Decoder(_Call).decode
 
 
-class CombinedCallDecoder:
+class CombinedToolUnwrapper:
     """Turns calls of the combined tool into calls of the tools that they name; other calls pass unchanged."""
 
     done = False

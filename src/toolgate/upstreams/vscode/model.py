@@ -16,7 +16,7 @@ from toolgate.bridge.frames import (
     BridgeThinkingPart,
     BridgeToolCallPart,
     BridgeToolResultPart,
-    CountFrame,
+    BridgeCountFrame,
     EditorTokenUsage,
     LentModel,
     ModelAddress,
@@ -93,7 +93,7 @@ class VscodeModel:
         others = await count_request_aside(replace(request, messages=_without_texts(request)))
         exchange = window.exchange(replace(self._timeouts, start=_COUNT_SECONDS, first_byte=_COUNT_SECONDS))
         try:
-            frame = CountFrame(exchange.id, ModelAddress(lent.vendor, lent.id), texts)
+            frame = BridgeCountFrame(exchange.id, ModelAddress(lent.vendor, lent.id), texts)
             await window.send(encode_frame(frame), exchange, "count", request.caller)
             await exchange.begin()
         finally:

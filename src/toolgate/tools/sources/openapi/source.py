@@ -10,7 +10,7 @@ from urllib.parse import urljoin
 
 from msgspec.structs import replace
 
-from toolgate.tools.egress import EgressRefused, EgressRequest, HttpClient
+from toolgate.tools.egress import EgressRefused, EgressRequest, EgressHttpClient
 from toolgate.tools.egress.url import MAX_URL, read_url
 from toolgate.tools.schema_check import ToolSchemaLinter
 from toolgate.tools.sources.http_tool import HttpTool
@@ -27,10 +27,10 @@ _URL = re.compile(r"(?i)https?://")
 _VARIABLE = re.compile(r"\{([^{}]+)\}")
 
 
-class OperatorHttpClient(HttpClient, Protocol):
+class OperatorHttpClient(EgressHttpClient, Protocol):
     """An HTTP client that can be allowed to reach the hosts that the operator configured."""
 
-    def trusting(self, url: str) -> HttpClient:
+    def trusting(self, url: str) -> EgressHttpClient:
         """Return a client that may also reach the host of this URL."""
 
     async def check(self, url: str) -> None:
