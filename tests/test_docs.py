@@ -15,7 +15,7 @@ from toolgate.cli.chat.approval_dialog import ApprovalDialog
 from toolgate.cli.chat.command import chat
 from toolgate.cli.chat.conversation import ConversationClient
 from toolgate.cli.chat.slash_commands import SlashCommands
-from toolgate.cli.chat.state import ChatStateFiles
+from toolgate.cli.chat.state_files import ChatStateFiles
 from toolgate.cli.chat.transcript import Transcript
 from toolgate.cli.chat.turn import ChatSession
 from toolgate.cli.chat.view import AnswerView

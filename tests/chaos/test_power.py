@@ -16,7 +16,7 @@ from tests.chaos.disk import Image, count, image, log_of, ruins, unsynced
 from tests.runs.processes import WANTS, Server, calling, server, until
 from tests.storage.test_approvals import approved, question
 from toolgate.approvals.record import Approval, StandingApproval
-from toolgate.runs.sqlite_steps import DbosSqliteEngine
+from toolgate.runs.dbos_sqlite_engine import DbosSqliteEngine
 from toolgate.runs.step_records import RunSteps
 from toolgate.runs.workflows import DbosExecutor
 from toolgate.storage.approvals import ApprovalStore

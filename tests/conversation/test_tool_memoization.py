@@ -10,7 +10,7 @@ from toolgate.dialects.dialect import Dialect, Quirks
 from toolgate.dialects.ollama import DIALECT as OLLAMA
 from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
 from toolgate.dialects.openai_responses import DIALECT as OPENAI_RESPONSES
-from toolgate.upstreams.tool_translation import adapt
+from toolgate.upstreams.tool_definition_rewrite import adapt
 from toolgate.wire.jsontext import encode
 
 TOOLS = (

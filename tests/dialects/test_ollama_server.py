@@ -28,7 +28,7 @@ from toolgate.conversation.message import (
 from toolgate.conversation.request import ModelRequest, OutputFormat, RequestSettings, ThinkingConfig
 from toolgate.dialects.dialect import Dialect, Quirks
 from toolgate.dialects.ollama.shared_codec import THINKING
-from toolgate.upstreams.tool_translation import adapt
+from toolgate.upstreams.tool_definition_rewrite import adapt
 
 PNG = "iVBORw0KGgoAAAANSUhEUg=="
 CALL = ToolCall("call_aaaaaaaaaaaaaaaa", "get_weather", '{"city": "Oslo"}')

@@ -11,7 +11,7 @@ from toolgate.conversation.message import Message, Part, Text, ToolCall, ToolRes
 from toolgate.conversation.request import ModelRequest
 from toolgate.dialects.dialect import AnswerMetadata
 from toolgate.dialects.openai_responses.input_items import InputItemDecoder
-from toolgate.dialects.openai_responses.sent_items import is_withdrawn, read_sent_items, withdraw_item
+from toolgate.dialects.openai_responses.items_sent_before_crash import is_withdrawn, read_sent_items, withdraw_item
 from toolgate.dialects.openai_responses.server import ResponsesStreamEncoder
 from toolgate.wire.fields import Fields
 

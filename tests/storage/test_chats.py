@@ -9,7 +9,7 @@ import pytest
 from toolgate.api.records.decode_sent import record_history
 from toolgate.api.records.message_rows import MessageMetadata, message_rows
 from toolgate.conversation.message import Message, Text
-from toolgate.storage.chats import ChatStore, PageRequest, ChatExchange
+from toolgate.storage.chats import ChatExchange, ChatStore, PageRequest
 from toolgate.storage.database import Database
 
 EVERYTHING = PageRequest(limit=100, newest_first=False)

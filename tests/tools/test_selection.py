@@ -12,9 +12,9 @@ from toolgate.tools.selection import (
     EVERYTHING,
     MAX_PATTERNS,
     NOTHING,
-    ToolSelector,
     ToolRights,
     ToolSelection,
+    ToolSelector,
     parse_tool_query,
     parse_tool_query_header,
 )

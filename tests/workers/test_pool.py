@@ -19,10 +19,12 @@ from toolgate.processes.child import ChildProcess
 from toolgate.telemetry.logs import Logger
 from toolgate.workers import how_many, messages
 from toolgate.workers.hub import SupervisorHub
-from toolgate.workers.pool import BAD_CONFIG, GAVE_UP, SupervisorOptions, ServerWorkerPool
+from toolgate.workers.pool import BAD_CONFIG, GAVE_UP, ServerWorkerPool, SupervisorOptions
 from toolgate.workers.process import ServerWorkerProcess
 
-QUICK = SupervisorOptions(start=10.0, first_pause=0.001, longest_pause=0.005, attempts=3, drain=5.0, forced=0.1, linger=0.0)
+QUICK = SupervisorOptions(
+    start=10.0, first_pause=0.001, longest_pause=0.005, attempts=3, drain=5.0, forced=0.1, linger=0.0
+)
 SERVES = """
 import socket, sys, time
 line = socket.socket(fileno=int(sys.argv[1]))

@@ -19,7 +19,7 @@ from msgspec.structs import asdict, replace
 from toolgate.auth.authenticator import ANONYMOUS
 from toolgate.auth.key_fields import KeyRights, KeyUpdate, read_change, reject_unknown
 from toolgate.auth.key_registry import KeyRegistry, to_settings
-from toolgate.auth.stored_keys import is_former_valid, is_valid
+from toolgate.auth.stored_key_cache import is_former_valid, is_valid
 from toolgate.config import Config, KeySettings, Secret
 from toolgate.conversation.errors import Conflict, InvalidRequest, NotFound
 from toolgate.conversation.ids import random_suffix

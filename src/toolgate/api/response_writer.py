@@ -10,7 +10,7 @@ from typing import Protocol, cast
 
 from msgspec import Struct
 
-from toolgate.api.untranslated_content import UntranslatedContent
+from toolgate.api.dropped_answer_content import UntranslatedContent
 from toolgate.conversation.errors import GatewayFault, ToolgateError
 from toolgate.conversation.events import Delta, Finish, ModelResponse, PartEnd, PartStart, RunEvent
 from toolgate.conversation.fold import fold, is_empty

@@ -1,6 +1,6 @@
 """The server as an ASGI application: passes requests to the site of the configuration in force, and reloads that.
 
-It knows when a configuration changes. What a configuration consists of is known to `site.py` and `services.py`.
+It knows when a configuration changes. What a configuration consists of is known to `configured_site.py` and `services.py`.
 """
 
 import asyncio
@@ -8,8 +8,8 @@ import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
+from toolgate.app.configured_site import Site
 from toolgate.app.services import Services
-from toolgate.app.site import Site
 from toolgate.config import Config, ConfigError, diff, load
 from toolgate.config.stable_read import wait_until_settled
 from toolgate.conversation.errors import ToolgateError

@@ -11,7 +11,7 @@ from toolgate.runs.executor import DurableExecutor, InProcessExecutor, LazyRunEx
 from toolgate.runs.node_id import is_gone, this_node
 from toolgate.runs.scheduler import SchedulerOptions
 from toolgate.runs.step_records import RunSteps
-from toolgate.runs.timeline import RunTimelines
+from toolgate.runs.timeline_recorder import RunTimelines
 from toolgate.storage.database import Database
 from toolgate.storage.responses import HistoryLimits, ResponseStore
 from toolgate.storage.runs import RunStore

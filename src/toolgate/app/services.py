@@ -1,6 +1,6 @@
 """Build, open and close what outlives a configuration: storage, connections, keys, quotas, tools and running responses.
 
-A reload builds a new site (`site.py`) on top of these objects, which learn of it by one call, `apply`.
+A reload builds a new site (`configured_site.py`) on top of these objects, which learn of it by one call, `apply`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +34,7 @@ from toolgate.upstreams.transport import UpstreamHttpClient
 from toolgate.workers.client import SupervisorClient
 
 if TYPE_CHECKING:
-    from toolgate.app.site import Site
+    from toolgate.app.configured_site import Site
     from toolgate.upstreams.local.state import LocalModelState
 
 

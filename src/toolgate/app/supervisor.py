@@ -20,7 +20,7 @@ from toolgate.http.sockets import bind, url_of
 from toolgate.workers import how_many
 from toolgate.workers.accepted_config import AcceptedConfig, open_text
 from toolgate.workers.hub import SupervisorHub
-from toolgate.workers.pool import SupervisorOptions, ServerWorkerPool
+from toolgate.workers.pool import ServerWorkerPool, SupervisorOptions
 from toolgate.workers.process import ServerWorkerProcess, WorkerStart
 
 _BEYOND_DRAIN = 15.0

@@ -26,7 +26,7 @@ from toolgate.mcp.server.http import McpEndpoint
 from toolgate.mcp.server.sessions import McpSessions
 from toolgate.mcp.server.tool_catalog import ToolCatalog
 from toolgate.pubsub.pubsub import LocalPubSub, PubSub, wait_for
-from toolgate.runs.timeline import RunTimelines
+from toolgate.runs.timeline_recorder import RunTimelines
 from toolgate.storage.approvals import ApprovalStore
 from toolgate.storage.database import Database
 from toolgate.storage.hidden_turns import HiddenTurnStore

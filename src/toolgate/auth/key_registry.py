@@ -13,7 +13,7 @@ from toolgate.auth.active_requests import ActiveRequests
 from toolgate.auth.authenticator import Authenticator
 from toolgate.auth.key_fields import KeyRights
 from toolgate.auth.keys_required_marker import KeysRequiredFile
-from toolgate.auth.stored_keys import StoredKeyCache
+from toolgate.auth.stored_key_cache import StoredKeyCache
 from toolgate.config import Config, KeySettings, Secret
 from toolgate.storage.database import Database
 from toolgate.storage.keys import KeyStore, StoredKey

@@ -16,14 +16,14 @@ from toolgate.bridge.frames import (
     AnswerPiece,
     BridgeDataPart,
     BridgeDeltaFrame,
+    BridgeDoneFrame,
+    BridgeErrorFrame,
+    BridgeStartedFrame,
     BridgeThinkingPart,
     BridgeToolCallPart,
     BridgeToolResultPart,
-    BridgeDoneFrame,
-    BridgeErrorFrame,
-    ExchangeFrame,
-    BridgeStartedFrame,
     BridgeWaitingFrame,
+    ExchangeFrame,
 )
 from toolgate.conversation.errors import (
     MalformedResponse,

@@ -381,7 +381,9 @@ ToEditor: TypeAlias = (
     | BridgePingFrame
     | BridgePongFrame
 )
-ExchangeFrame: TypeAlias = BridgeStartedFrame | BridgeWaitingFrame | BridgeDeltaFrame | BridgeDoneFrame | BridgeErrorFrame
+ExchangeFrame: TypeAlias = (
+    BridgeStartedFrame | BridgeWaitingFrame | BridgeDeltaFrame | BridgeDoneFrame | BridgeErrorFrame
+)
 FromEditor: TypeAlias = (
     ExchangeFrame
     | BridgeHelloFrame

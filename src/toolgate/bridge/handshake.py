@@ -16,14 +16,14 @@ from toolgate.bridge.frames import (
     MAX_FRAME,
     NO_COMMON_PROTOCOL,
     SILENCE,
-    BridgePingFrame,
-    BridgePongFrame,
-    BridgeWelcomeFrame,
     BridgeChallengeFrame,
     BridgeHelloFrame,
+    BridgePingFrame,
+    BridgePongFrame,
+    BridgeRegisterWindowFrame,
+    BridgeWelcomeFrame,
     GatewayIdentity,
     MalformedFrame,
-    BridgeRegisterWindowFrame,
 )
 from toolgate.bridge.lending_limits import bounded_identity, bounded_window
 from toolgate.bridge.proof import PROTOCOL, is_proof, new_nonce, prove

@@ -22,8 +22,8 @@ from toolgate.bridge.bus_messages import (
     MemberAlive,
     MemberJoined,
     WindowAnnounced,
-    WindowStateChanged,
     WindowLeft,
+    WindowStateChanged,
     decode_bus_message,
     encode_bus_message,
 )
@@ -33,10 +33,10 @@ from toolgate.bridge.frames import (
     BridgeDeltaFrame,
     BridgeDoneFrame,
     BridgeErrorFrame,
-    ExchangeFrame,
-    MalformedFrame,
     BridgeStartedFrame,
     BridgeWaitingFrame,
+    ExchangeFrame,
+    MalformedFrame,
     decode_frame,
 )
 from toolgate.bridge.session import EditorSession, SessionOptions
@@ -304,7 +304,9 @@ class BridgeBusMember:
             frame = decode_frame(raw)
         except MalformedFrame:  # the other process would have closed the connection
             frame = None
-        if isinstance(frame, (BridgeDeltaFrame, BridgeStartedFrame, BridgeWaitingFrame, BridgeDoneFrame, BridgeErrorFrame)):
+        if isinstance(
+            frame, (BridgeDeltaFrame, BridgeStartedFrame, BridgeWaitingFrame, BridgeDoneFrame, BridgeErrorFrame)
+        ):
             exchange.receive(frame)
             if exchange.over:
                 self._exchanges.pop(id, None)

@@ -20,25 +20,25 @@ from toolgate.bridge.frames import (
     REPLACED,
     SILENCE,
     BridgeApprovalAnswerFrame,
-    BridgeDeltaFrame,
-    BridgePingFrame,
-    BridgePongFrame,
     BridgeCancelFrame,
-    BridgeHelloFrame,
+    BridgeDeltaFrame,
     BridgeDoneFrame,
     BridgeErrorFrame,
-    ExchangeFrame,
-    FromEditor,
+    BridgeHelloFrame,
     BridgeModelsFrame,
-    BridgeToolsFrame,
-    MalformedFrame,
     BridgePauseWritingFrame,
+    BridgePingFrame,
+    BridgePongFrame,
     BridgeRegisterWindowFrame,
     BridgeResumeWritingFrame,
     BridgeStartedFrame,
-    ToEditor,
+    BridgeToolsFrame,
     BridgeWaitingFrame,
     BridgeWindowFrame,
+    ExchangeFrame,
+    FromEditor,
+    MalformedFrame,
+    ToEditor,
     decode_frame,
     encode_frame,
 )
@@ -201,7 +201,9 @@ class EditorSession:
             frame = decode_frame(text)
         except MalformedFrame:  # found again by the task, which closes the connection
             return False
-        if not isinstance(frame, (BridgeDeltaFrame, BridgeStartedFrame, BridgeWaitingFrame, BridgeDoneFrame, BridgeErrorFrame)):
+        if not isinstance(
+            frame, (BridgeDeltaFrame, BridgeStartedFrame, BridgeWaitingFrame, BridgeDoneFrame, BridgeErrorFrame)
+        ):
             return False
         self._received_at = asyncio.get_running_loop().time()
         self._receive(frame, text)

@@ -20,7 +20,7 @@ from toolgate.conversation.errors import (
     Unauthenticated,
 )
 from toolgate.http.asgi_types import Receive, Scope, Send
-from toolgate.http.exchange import ClientLeft, HttpExchange, Header
+from toolgate.http.exchange import ClientLeft, Header, HttpExchange
 from toolgate.http.origins import OriginPolicy
 from toolgate.scheduling import CALLER
 from toolgate.telemetry.request_log import RequestRecord, Telemetry

@@ -27,7 +27,7 @@ from msgspec import Struct
 from toolgate.auth.authenticator import KEY_OFFERED
 from toolgate.conversation.errors import ClientFault, InvalidRequest, Overloaded
 from toolgate.http.callback_guard import aborts_on_error
-from toolgate.http.exchange import HttpExchange, Header
+from toolgate.http.exchange import Header, HttpExchange
 from toolgate.http.protocol import HttpProtocol
 from toolgate.http.request_cycle import RequestResponseCycle
 from toolgate.http.request_limits import Headers

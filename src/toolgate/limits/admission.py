@@ -15,7 +15,7 @@ from toolgate.conversation.errors import RateLimited
 from toolgate.conversation.events import Usage
 from toolgate.engine.run_limits import Price
 from toolgate.http.application import Endpoint, Handler, Request
-from toolgate.http.exchange import HttpExchange, Header
+from toolgate.http.exchange import Header, HttpExchange
 from toolgate.limits import Budgets, Counters, KeyBudget, KeyLimits, RateLimitResult, Reservation
 from toolgate.limits.cost_estimate import CostEstimate, estimate_cost
 from toolgate.limits.local_budgets import BudgetReservation

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from toolgate.conversation import ids
 from toolgate.conversation.errors import Conflict, InvalidRequest, Overloaded
 from toolgate.http.application import Endpoint, Handler, Request
-from toolgate.http.exchange import JSON, HttpExchange, Header
+from toolgate.http.exchange import JSON, Header, HttpExchange
 from toolgate.storage.idempotency import (
     IdempotencyClaimGranted,
     IdempotencyKeyInUse,

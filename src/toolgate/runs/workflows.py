@@ -20,9 +20,9 @@ from dbos import DBOS, DBOSConfig, DBOSPortableJSONSerializer, SetWorkflowID, er
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from toolgate.conversation.errors import GatewayFault
+from toolgate.runs.dbos_postgres_engine import RETRY_SECONDS, DbosPostgresEngine
+from toolgate.runs.dbos_sqlite_engine import DbosSqliteEngine
 from toolgate.runs.executor import StepsLost, Work
-from toolgate.runs.postgres_steps import RETRY_SECONDS, DbosPostgresEngine
-from toolgate.runs.sqlite_steps import DbosSqliteEngine
 from toolgate.storage.runs import LeaseLost
 from toolgate.storage.sql_engine import unavailable
 

@@ -17,7 +17,7 @@ from toolgate.engine.json_thread import LARGE_BODY, run_in_thread
 from toolgate.engine.ports import ModelStream
 from toolgate.upstreams.http_streams import WholeResponseStream, open_stream, wrong_types_as_malformed
 from toolgate.upstreams.setting_emulation import EmulatedSettingsRewriter, in_turn, substitute
-from toolgate.upstreams.tool_translation import ToolNameRestorer, adapt, check_choices
+from toolgate.upstreams.tool_definition_rewrite import ToolNameRestorer, adapt, check_choices
 from toolgate.upstreams.transport import UpstreamHttpClient, UpstreamTimeouts
 from toolgate.upstreams.wrapped_streams import with_warning
 from toolgate.wire.jsontext import encode

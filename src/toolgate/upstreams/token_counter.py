@@ -5,7 +5,7 @@ from toolgate.conversation.size import is_request_larger
 from toolgate.dialects.dialect import Quirks, TokenCountCodec
 from toolgate.engine.json_thread import LARGE_BODY, run_in_thread
 from toolgate.upstreams.http_model import OWN_HEADERS, UpstreamEndpoint
-from toolgate.upstreams.tool_translation import adapt
+from toolgate.upstreams.tool_definition_rewrite import adapt
 from toolgate.upstreams.transport import UpstreamHttpClient
 from toolgate.wire.jsontext import decode_response_body, encode
 

@@ -14,7 +14,7 @@ from toolgate.app.asgi_app import Toolgate
 from toolgate.config import BUILTIN, Config, ModelConfig, Secret, TargetConfig
 from toolgate.config.settings import ServerSettings
 from toolgate.http.listener import listening
-from toolgate.runs import timeline
+from toolgate.runs import timeline_recorder
 from toolgate.testing import ScriptedModel
 
 
@@ -22,7 +22,7 @@ from toolgate.testing import ScriptedModel
 async def test_a_run_is_followed_and_cancelled_through_another_node(
     tmp_path: Path, storage_url: str, monkeypatch: pytest.MonkeyPatch, background: bool
 ) -> None:
-    monkeypatch.setattr(timeline, "_BEAT_SECONDS", 0.2)
+    monkeypatch.setattr(timeline_recorder, "_BEAT_SECONDS", 0.2)
     write, idle = Oracle(tmp_path / "runs"), Oracle(tmp_path / "idle")
     write.give = forever
     player = Player()

@@ -20,7 +20,7 @@ from toolgate.dialects.openai_chat.requests import uses_legacy_functions
 from toolgate.dialects.openai_chat.shared_codec import NAME as CHAT
 from toolgate.engine.json_thread import LARGE_BODY
 from toolgate.http.application import Request
-from toolgate.storage.chats import ChatStore, ChatExchange
+from toolgate.storage.chats import ChatExchange, ChatStore
 
 _LARGEST = 32 * MIB
 _DONE = b"data: [DONE]\n\n"

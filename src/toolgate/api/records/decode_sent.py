@@ -69,7 +69,9 @@ def record_history(messages: Sequence[Message], answer: Message, about: MessageM
     heads = []
     for place, until_here, system_until_here in reversed(points[-_HEADS:]):
         instructions = [groups[at] for at in range(place + 1) if messages[at].role == "system"]
-        heads.append(ChatContinuationPoint(until_here, system_until_here, _flat(instructions), _flat(groups[place + 1 :])))
+        heads.append(
+            ChatContinuationPoint(until_here, system_until_here, _flat(instructions), _flat(groups[place + 1 :]))
+        )
     return ChatHistoryRows(_flat(groups), tuple(heads), digest.digest(), system.digest())
 
 

@@ -17,7 +17,7 @@ from toolgate.http.application import Endpoint
 from toolgate.limits.prices import cost_of, prices_by_name
 from toolgate.pubsub.pubsub import LocalPubSub, PubSub
 from toolgate.runs.node_id import is_gone, this_node
-from toolgate.runs.timeline import RunTimelines
+from toolgate.runs.timeline_recorder import RunTimelines
 from toolgate.storage.chats import ChatStore
 from toolgate.storage.database import Database
 from toolgate.storage.invocations import InvocationStore

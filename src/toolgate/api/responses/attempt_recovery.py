@@ -7,7 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from toolgate.api.response_writer import PreparedRequest
-from toolgate.dialects.openai_responses.sent_items import StreamedItems, read_sent_items
+from toolgate.dialects.openai_responses.items_sent_before_crash import StreamedItems, read_sent_items
 from toolgate.dialects.openai_responses.server import ResponsesStreamEncoder
 from toolgate.engine.presenter import ShownCalls
 from toolgate.engine.tool_loop import EarlierAttempts

@@ -50,7 +50,7 @@ class BackgroundRequest(Struct, frozen=True):
 
 
 class BackgroundChatRequest(Struct, frozen=True):
-    """A stored request on its way through the chat handler (`toolgate.api.chat.ChatRequest`)."""
+    """A stored request on its way through the chat handler (`toolgate.api.chat.ChatRequestContext`)."""
 
     exchange: ResponseSink
     caller: Caller

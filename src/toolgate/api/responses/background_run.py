@@ -34,7 +34,7 @@ from toolgate.engine.json_thread import run_in_thread
 from toolgate.http.application import with_rights
 from toolgate.limits.local_budgets import BudgetReservation
 from toolgate.runs.scheduler import EarlyEnd, RunAttempt
-from toolgate.runs.timeline import RunTimeline, RunTimelines
+from toolgate.runs.timeline_recorder import RunTimeline, RunTimelines
 from toolgate.scheduling import CALLER
 from toolgate.storage.conversations import ConversationStore
 from toolgate.storage.responses import ResponseStore
@@ -127,7 +127,7 @@ class LiveResponses:
 
 
 class BackgroundRunHandler:
-    """Makes background responses (`toolgate.runs.scheduler.RunHandler`)."""
+    """Makes background responses (`toolgate.runs.scheduler.ScheduledRunHandler`)."""
 
     def __init__(
         self,

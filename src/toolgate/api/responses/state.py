@@ -14,7 +14,7 @@ from toolgate.pubsub.pubsub import LocalPubSub, PubSub
 from toolgate.runs.executor import RunExecutor
 from toolgate.runs.node_id import is_gone
 from toolgate.runs.scheduler import RunScheduler, SchedulerOptions
-from toolgate.runs.timeline import RunTimelines
+from toolgate.runs.timeline_recorder import RunTimelines
 from toolgate.storage.conversation_locks import ConversationLocks
 from toolgate.storage.conversations import ConversationStore
 from toolgate.storage.database import Database

@@ -14,15 +14,15 @@ from toolgate.api.paging import list_page, read_cursor, read_limit, read_query, 
 from toolgate.api.records.time_query import read_times
 from toolgate.api.records.write_queue import WriteQueue
 from toolgate.api.responses.state import ResponsesState
-from toolgate.api.runs.followers import SharedRunDescription, RunFollowers
 from toolgate.api.runs.fork import RunForker, read_fork
 from toolgate.api.runs.run_object import NO_CONTENT, content_of, run_object, timeline_object
+from toolgate.api.runs.shared_description import RunFollowers, SharedRunDescription
 from toolgate.conversation.errors import Conflict, InvalidRequest, NotFound, Overloaded, ToolgateError
 from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
 from toolgate.engine.json_thread import run_in_thread
 from toolgate.http.application import Endpoint, Request
 from toolgate.pubsub.pubsub import PubSub, wait_for
-from toolgate.runs.timeline import RunTimelines, decode_entries, topic
+from toolgate.runs.timeline_recorder import RunTimelines, decode_entries, topic
 from toolgate.storage.responses import ResponseStore
 from toolgate.storage.run_records import RunFilter, RunRecord
 from toolgate.storage.runs import End, Live

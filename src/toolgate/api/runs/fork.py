@@ -19,7 +19,7 @@ from toolgate.conversation.errors import Conflict, Forbidden, InvalidRequest
 from toolgate.dialects.openai_responses import DIALECT as OPENAI_RESPONSES
 from toolgate.engine.json_thread import run_in_thread
 from toolgate.http.application import Request
-from toolgate.runs.timeline import decode_entries, encode_entry
+from toolgate.runs.timeline_recorder import decode_entries, encode_entry
 from toolgate.storage.responses import ResponseStore, StoredResponse
 from toolgate.storage.run_records import RunRecord, RunRecordStore
 from toolgate.wire.fields import Fields

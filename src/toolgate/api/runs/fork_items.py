@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from toolgate.conversation.errors import Conflict, InvalidRequest
 from toolgate.conversation.ids import random_suffix
 from toolgate.dialects.openai_responses.shared_codec import SERVER_LABEL, call_item_id
-from toolgate.runs.timeline import CallEntry, StepEntry, TimelineEntry
+from toolgate.runs.timeline_recorder import CallEntry, StepEntry, TimelineEntry
 
 NOT_STORED = "not_stored"
 """The code of the error for a run whose content is not stored."""

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Struct
 
 from toolgate.dialects.openai_responses.shared_codec import call_item_id
-from toolgate.runs.timeline import CallEntry, StepEntry, TimelineEntry
+from toolgate.runs.timeline_recorder import CallEntry, StepEntry, TimelineEntry
 from toolgate.storage.run_records import RunRecord
 
 MOST_TEXT = 16_000

@@ -14,7 +14,7 @@ from toolgate.cli.chat.attachments import AttachmentRefused, read_attachment
 from toolgate.cli.chat.conversation import ConversationClient
 from toolgate.cli.chat.prompt import LinePrompter, open_terminal
 from toolgate.cli.chat.repl import talk
-from toolgate.cli.chat.state import ChatStateFiles, state_folder
+from toolgate.cli.chat.state_files import ChatStateFiles, state_folder
 from toolgate.cli.chat.transcript import Transcript
 from toolgate.cli.chat.turn import ChatSession
 from toolgate.cli.chat.view import AnswerView

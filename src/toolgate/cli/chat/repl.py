@@ -11,7 +11,7 @@ from toolgate.cli.chat.conversation import ConversationClient
 from toolgate.cli.chat.prompt import LinePrompter, echo
 from toolgate.cli.chat.response_events import AnswerDelta
 from toolgate.cli.chat.slash_commands import ChatEnded, SlashCommands, describe_tools
-from toolgate.cli.chat.state import ChatStateFiles
+from toolgate.cli.chat.state_files import ChatStateFiles
 from toolgate.cli.chat.transcript import Transcript
 from toolgate.cli.chat.turn import ChatSession
 from toolgate.cli.chat.view import AnswerView

@@ -23,7 +23,7 @@ from toolgate.cli.chat.response_events import (
     ToolEnded,
     ToolStarted,
 )
-from toolgate.cli.chat.state import ChatStateFiles, ChatResumePoint
+from toolgate.cli.chat.state_files import ChatResumePoint, ChatStateFiles
 from toolgate.cli.chat.transcript import Transcript
 from toolgate.cli.chat.view import AnswerView
 

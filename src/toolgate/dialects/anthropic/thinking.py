@@ -13,7 +13,13 @@ from msgspec.structs import replace
 
 from toolgate.conversation.errors import UpstreamRejected
 from toolgate.conversation.message import Reasoning
-from toolgate.conversation.request import NO_SETTINGS, ModelRequest, OptionalSettingsEncoder, RequestSettings, ThinkingConfig
+from toolgate.conversation.request import (
+    NO_SETTINGS,
+    ModelRequest,
+    OptionalSettingsEncoder,
+    RequestSettings,
+    ThinkingConfig,
+)
 from toolgate.dialects.anthropic.encode_messages import lacks_thinking
 from toolgate.dialects.anthropic.shared_codec import NAME
 from toolgate.dialects.dialect import Quirks

@@ -20,7 +20,7 @@ from toolgate.conversation.tool_name_matching import CallNameCorrector
 from toolgate.dialects.dialect import AnswerMetadata, RelayedAnswerCollector
 from toolgate.dialects.ollama.server import encode_stream_error, shows_thinking
 from toolgate.dialects.ollama.shared_codec import encode_line, read_reason, write_arguments, write_date, write_reason
-from toolgate.dialects.ollama.stream_decoder import OllamaStreamDecoder, OllamaLine, read_line
+from toolgate.dialects.ollama.stream_decoder import OllamaLine, OllamaStreamDecoder, read_line
 from toolgate.wire.stream_framing import StreamFrame
 
 

@@ -30,7 +30,7 @@ from toolgate.dialects.dialect import AnswerMetadata, Quirks, StreamRelay, Upstr
 from toolgate.dialects.ollama.encode_messages import encode_messages, encode_prompt
 from toolgate.dialects.ollama.relay import OllamaLineRepair, OllamaRelay
 from toolgate.dialects.ollama.shared_codec import NAME, PROMPT, read_usage
-from toolgate.dialects.ollama.stream_decoder import OllamaStreamDecoder, OllamaLine, line_of
+from toolgate.dialects.ollama.stream_decoder import OllamaLine, OllamaStreamDecoder, line_of
 from toolgate.dialects.upstream_errors import decode_error_response
 
 __all__ = [

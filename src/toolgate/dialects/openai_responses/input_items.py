@@ -25,7 +25,7 @@ from toolgate.conversation.message import (
 )
 from toolgate.conversation.reasoning_envelope import unwrap_signature
 from toolgate.conversation.request import ApprovalResponse, ToolDef
-from toolgate.dialects.openai_responses.sent_items import is_withdrawn
+from toolgate.dialects.openai_responses.items_sent_before_crash import is_withdrawn
 from toolgate.dialects.openai_responses.shared_codec import NAME, SERVER_LABEL, call_ids_of, own_extra, read_reasoning
 from toolgate.dialects.openai_responses.tools import offered_in_input, read_tools
 from toolgate.wire.fields import Fields

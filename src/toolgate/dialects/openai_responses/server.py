@@ -25,6 +25,7 @@ from toolgate.conversation.message import ApprovalRequest, Opaque, Part, Reasoni
 from toolgate.conversation.request import ModelRequest
 from toolgate.dialects.dialect import AnswerMetadata, StreamEncoder
 from toolgate.dialects.dialect import warning_comment as encode_warning
+from toolgate.dialects.openai_responses.items_sent_before_crash import StreamedItem, StreamedItems, withdraw_item
 from toolgate.dialects.openai_responses.requests import decode_request
 from toolgate.dialects.openai_responses.response_object import (
     DONE,
@@ -39,7 +40,6 @@ from toolgate.dialects.openai_responses.response_object import (
     write_content,
     write_item,
 )
-from toolgate.dialects.openai_responses.sent_items import StreamedItem, StreamedItems, withdraw_item
 from toolgate.dialects.openai_responses.shared_codec import NAME, call_item_id, new_item_id, write_reason, write_usage
 from toolgate.wire.jsontext import encode
 

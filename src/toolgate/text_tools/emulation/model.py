@@ -31,7 +31,7 @@ from toolgate.text_tools.prompts.rendering import PromptRenderer
 from toolgate.text_tools.prompts.system_messages import inject, lost_of_system, system_texts
 from toolgate.text_tools.syntaxes import syntax as syntax_named
 from toolgate.upstreams import token_counting_offline
-from toolgate.upstreams.tool_translation import ToolNameRestorer
+from toolgate.upstreams.tool_definition_rewrite import ToolNameRestorer
 from toolgate.upstreams.wrapped_streams import with_warning
 
 _BLANK_LINE = "\n\n"

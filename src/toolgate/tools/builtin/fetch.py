@@ -5,7 +5,7 @@ import asyncio
 from toolgate.conversation.message import Text
 from toolgate.tools.builtin.charset import decoded, is_binary
 from toolgate.tools.builtin.html_text import readable
-from toolgate.tools.egress import EgressRequest, EgressResponse, EgressHttpClient
+from toolgate.tools.egress import EgressHttpClient, EgressRequest, EgressResponse
 from toolgate.tools.egress.http import MIB, account_of
 from toolgate.tools.tool import Annotations, CallPreview, Invocation, ToolFailure, ToolOutput, ToolSpec
 

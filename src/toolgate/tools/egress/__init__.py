@@ -12,12 +12,13 @@ name_lookup.py        the addresses of hosts, looked up in threads
 
 from toolgate.tools.egress.account_allowance import EgressAllowance, EgressBudget, UnlimitedEgress
 from toolgate.tools.egress.guarded_http import GuardedHttp, HttpCarrier, HttpHop
-from toolgate.tools.egress.http import EgressNoResponse, EgressRefused, EgressRequest, EgressResponse, EgressHttpClient
+from toolgate.tools.egress.http import EgressHttpClient, EgressNoResponse, EgressRefused, EgressRequest, EgressResponse
 from toolgate.tools.egress.policy import EgressPolicy, Resolve
 
 __all__ = [
     "EgressAllowance",
     "EgressBudget",
+    "EgressHttpClient",
     "EgressNoResponse",
     "EgressPolicy",
     "EgressRefused",
@@ -25,7 +26,6 @@ __all__ = [
     "EgressResponse",
     "GuardedHttp",
     "HttpCarrier",
-    "HttpClient",
     "HttpHop",
     "Resolve",
     "UnlimitedEgress",

@@ -14,7 +14,7 @@ from toolgate.engine.ports import RunJournal
 from toolgate.engine.tool_loop import EarlierAttempts
 from toolgate.runs.journal import StepJournal
 from toolgate.runs.step_records import CallRetryStep, RunSteps, encode_step
-from toolgate.runs.timeline import RunTimeline
+from toolgate.runs.timeline_recorder import RunTimeline
 from toolgate.tools.runner import new_invocation
 from toolgate.tools.tool import (
     ApprovalVerdict,

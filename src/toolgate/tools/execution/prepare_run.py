@@ -22,7 +22,7 @@ from toolgate.engine.ports import Model, ModelStream, RunJournal
 from toolgate.engine.presenter import Presentation
 from toolgate.engine.run_limits import RunLimits
 from toolgate.engine.tool_loop import EarlierAttempts, ToolLoop
-from toolgate.runs.timeline import RunTimeline, RunTimelines
+from toolgate.runs.timeline_recorder import RunTimeline, RunTimelines
 from toolgate.tools.execution.durable import HOLD_SECONDS, DurableApprovals, DurableRunContext, ReplayableApprovals
 from toolgate.tools.execution.observed_approvals import ObservedApprovals
 from toolgate.tools.execution.options import RequestToolOptions

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from toolgate.conversation.message import Media, MediaKind, Text
-from toolgate.tools.egress import EgressRequest, EgressResponse, EgressHttpClient
+from toolgate.tools.egress import EgressHttpClient, EgressRequest, EgressResponse
 from toolgate.tools.egress.http import account_of
 from toolgate.tools.egress.url import read_url
 from toolgate.tools.sources.http_tool import is_json, merged, output_of

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from toolgate.conversation.message import Media, Text
-from toolgate.tools.egress import EgressRefused, EgressRequest, EgressResponse, EgressHttpClient
+from toolgate.tools.egress import EgressHttpClient, EgressRefused, EgressRequest, EgressResponse
 from toolgate.tools.egress.http import account_of
 from toolgate.tools.egress.url import read_url
 from toolgate.tools.tool import CallPreview, Invocation, ToolOutput, ToolSpec

@@ -53,7 +53,9 @@ def _at(path: Path, base: Path) -> list[ToolImportTarget]:
         return _package(path, base)
     inner = sorted(entry for entry in path.iterdir() if not entry.name.startswith(("_", ".")))
     files = [
-        ToolImportTarget(_label(file, base), path=str(file)) for file in inner if file.suffix == ".py" and file.is_file()
+        ToolImportTarget(_label(file, base), path=str(file))
+        for file in inner
+        if file.suffix == ".py" and file.is_file()
     ]
     packages = [folder for folder in inner if (folder / "__init__.py").is_file()]
     return files + [place for folder in packages for place in _package(folder, base)]

@@ -11,7 +11,14 @@ from collections.abc import Callable, Sequence
 from msgspec import Raw
 
 from toolgate.bridge.exchange import ExchangeTimeouts
-from toolgate.bridge.frames import AnswerPiece, BridgeDataPart, BridgeTextPart, BridgeInvokeToolFrame, LentTool, encode_frame
+from toolgate.bridge.frames import (
+    AnswerPiece,
+    BridgeDataPart,
+    BridgeInvokeToolFrame,
+    BridgeTextPart,
+    LentTool,
+    encode_frame,
+)
 from toolgate.bridge.windows import EditorWindow, EditorWindows
 from toolgate.conversation.errors import Overloaded, UpstreamFault
 from toolgate.conversation.message import Media, Text

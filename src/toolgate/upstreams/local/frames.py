@@ -90,7 +90,9 @@ class EngineGenerationFailedFrame(Struct, frozen=True, tag="failed"):
 
 
 Order: TypeAlias = EngineLoadFrame | EngineGenerateFrame | EngineCancelFrame
-GenerationFrame: TypeAlias = EnginePromptProgressFrame | EngineTextFrame | EngineGenerationEndFrame | EngineGenerationFailedFrame
+GenerationFrame: TypeAlias = (
+    EnginePromptProgressFrame | EngineTextFrame | EngineGenerationEndFrame | EngineGenerationFailedFrame
+)
 Report: TypeAlias = EngineReadyFrame | EngineLoadRefusedFrame | GenerationFrame
 
 _ORDERS: msgspec.json.Decoder[Order] = msgspec.json.Decoder(EngineLoadFrame | EngineGenerateFrame | EngineCancelFrame)

@@ -20,7 +20,7 @@ from toolgate.upstreams.local import frames, grammar, stage_prompts
 from toolgate.upstreams.local.engine_pool import GenerationEngine
 from toolgate.upstreams.local.process import EngineFault
 from toolgate.upstreams.local.tool_choice_plan import NAME, ToolChoicePlan, sampling
-from toolgate.upstreams.tool_translation import ToolNameRestorer
+from toolgate.upstreams.tool_definition_rewrite import ToolNameRestorer
 
 _NAME_TOKENS = 64
 _ARGUMENT_TOKENS = 1024

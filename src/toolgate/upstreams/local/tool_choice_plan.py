@@ -12,7 +12,7 @@ from toolgate.conversation.result_delimiters import new_secret
 from toolgate.dialects.dialect import Quirks
 from toolgate.upstreams.local import grammar, history
 from toolgate.upstreams.local.history import LocalHistory
-from toolgate.upstreams.tool_translation import AdaptedRequest, adapt
+from toolgate.upstreams.tool_definition_rewrite import AdaptedRequest, adapt
 
 NAME = "embedded"
 MOST_CALLS = 6

@@ -18,12 +18,12 @@ from toolgate.upstreams.peers.exchange import PeerExchange, fault_of_frame
 from toolgate.upstreams.peers.frames import (
     PROTOCOL,
     PeerCancelAnswerFrame,
-    PeerHelloFrame,
     PeerErrorFrame,
+    PeerHelloFrame,
     PeerPingFrame,
     PeerPongFrame,
-    SentFrame,
     PeerWelcomeFrame,
+    SentFrame,
     decode_frame,
     encode_frame,
 )

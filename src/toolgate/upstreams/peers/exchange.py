@@ -19,8 +19,8 @@ from toolgate.upstreams.peers.frames import (
     PeerAnswerDoneFrame,
     PeerConversationCreated,
     PeerErrorFrame,
-    ReceivedFrame,
     PeerTextDeltaFrame,
+    ReceivedFrame,
 )
 from toolgate.upstreams.transport.limits import UpstreamTimeouts, size
 

@@ -105,10 +105,21 @@ class PeerPongFrame(_Frame, frozen=True, tag="pong"):
 
 
 SentFrame: TypeAlias = (
-    PeerHelloFrame | CreatePeerConversationFrame | PeerUserMessageFrame | PeerCancelAnswerFrame | PeerPingFrame | PeerPongFrame
+    PeerHelloFrame
+    | CreatePeerConversationFrame
+    | PeerUserMessageFrame
+    | PeerCancelAnswerFrame
+    | PeerPingFrame
+    | PeerPongFrame
 )
 ReceivedFrame: TypeAlias = (
-    PeerWelcomeFrame | PeerConversationCreated | PeerTextDeltaFrame | PeerAnswerDoneFrame | PeerErrorFrame | PeerPingFrame | PeerPongFrame
+    PeerWelcomeFrame
+    | PeerConversationCreated
+    | PeerTextDeltaFrame
+    | PeerAnswerDoneFrame
+    | PeerErrorFrame
+    | PeerPingFrame
+    | PeerPongFrame
 )
 
 

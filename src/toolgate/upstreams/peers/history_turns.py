@@ -103,7 +103,9 @@ def _turns(messages: Iterable[Message], marks: ResultDelimiters) -> tuple[PeerHi
         if text := _text(message):
             turns[-1][1].append(_text(message, marks.mark([text])) if message.role == "tool" else text)
             turns[-1][2].append(text)
-    return tuple([PeerHistoryTurn(speaker, _GAP.join(texts), _GAP.join(compared)) for speaker, texts, compared in turns])
+    return tuple(
+        [PeerHistoryTurn(speaker, _GAP.join(texts), _GAP.join(compared)) for speaker, texts, compared in turns]
+    )
 
 
 def _text(message: Message, mark: str = "") -> str:

@@ -21,7 +21,7 @@ from toolgate.upstreams.peers.exchange import ConversationForgotten, PeerExchang
 from toolgate.upstreams.peers.frames import CreatePeerConversationFrame, PeerUserMessageFrame
 from toolgate.upstreams.peers.history_turns import HistoryForPeer, Replay, read_history
 from toolgate.upstreams.peers.reconnect import ReconnectingPeer
-from toolgate.upstreams.tool_translation import adapt
+from toolgate.upstreams.tool_definition_rewrite import adapt
 
 DIALECT = "peer"
 _NO_QUIRKS = Quirks()

@@ -11,12 +11,12 @@ from msgspec.structs import replace
 
 from toolgate.bridge.exchange import EditorExchange, ExchangeTimeouts
 from toolgate.bridge.frames import (
+    BridgeCountFrame,
     BridgeDataPart,
     BridgeTextPart,
     BridgeThinkingPart,
     BridgeToolCallPart,
     BridgeToolResultPart,
-    BridgeCountFrame,
     EditorTokenUsage,
     LentModel,
     ModelAddress,
@@ -44,9 +44,9 @@ from toolgate.engine.ports import ModelStream
 from toolgate.scheduling import FairSlots, QueueFull
 from toolgate.upstreams.setting_emulation import EmulatedSettingsRewriter, in_turn, substitute
 from toolgate.upstreams.token_counting_offline import count_request_aside
-from toolgate.upstreams.tool_translation import ToolNameRestorer, adapt
+from toolgate.upstreams.tool_definition_rewrite import ToolNameRestorer, adapt
+from toolgate.upstreams.vscode.combined_tool import as_one_tool
 from toolgate.upstreams.vscode.encode_ask import AskAttribution, EditorCapabilities, encode_ask
-from toolgate.upstreams.vscode.forced_call import as_one_tool
 
 DIALECT = "vscode"
 UPSTREAM = "vscode"

@@ -10,7 +10,7 @@ from urllib.parse import urljoin
 
 from msgspec.structs import replace
 
-from toolgate.tools.egress import EgressRefused, EgressRequest, EgressHttpClient
+from toolgate.tools.egress import EgressHttpClient, EgressRefused, EgressRequest
 from toolgate.tools.egress.url import MAX_URL, read_url
 from toolgate.tools.schema_check import ToolSchemaLinter
 from toolgate.tools.sources.http_tool import HttpTool

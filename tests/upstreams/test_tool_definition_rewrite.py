@@ -9,7 +9,7 @@ from toolgate.conversation.events import Delta, PartEnd, PartStart, StepEvent
 from toolgate.conversation.message import Message, Text, ToolCall, ToolResult
 from toolgate.conversation.request import ModelRequest, RequestSettings, ToolChoice, ToolDef
 from toolgate.dialects.dialect import Quirks
-from toolgate.upstreams.tool_translation import AdaptedRequest, ToolNameRestorer, adapt, short_name
+from toolgate.upstreams.tool_definition_rewrite import AdaptedRequest, ToolNameRestorer, adapt, short_name
 
 LONG = "mcp__a_server_with_a_very_long_name__" + "and_a_tool_with_a_longer_one" * 2
 ASK = Message("user", (Text("go"),))

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from tests.tools.execution.toolwork import soon
 from toolgate.auth.authenticator import ANONYMOUS
 from toolgate.auth.key_registry import KeyRegistry
-from toolgate.auth.stored_keys import StoredKeyCache
+from toolgate.auth.stored_key_cache import StoredKeyCache
 from toolgate.config import Config, KeySettings, Secret, ServerSettings
 from toolgate.conversation.errors import Overloaded, Unauthenticated
 from toolgate.storage.database import Database, SqlConnection

@@ -12,8 +12,15 @@ from tests.tools.execution.toolwork import soon
 from toolgate.conversation.events import Usage
 from toolgate.conversation.message import Message, Text, ToolCall, ToolResult
 from toolgate.pubsub.pubsub import LocalPubSub
-from toolgate.runs import timeline as timelines
-from toolgate.runs.timeline import CallEntry, RunTimeline, RunTimelines, StepEntry, TimelineEntry, decode_entries
+from toolgate.runs import timeline_recorder as timelines
+from toolgate.runs.timeline_recorder import (
+    CallEntry,
+    RunTimeline,
+    RunTimelines,
+    StepEntry,
+    TimelineEntry,
+    decode_entries,
+)
 from toolgate.storage.database import Database
 from toolgate.storage.responses import Write
 from toolgate.storage.run_records import CUT_OFF, RunRecord, RunRecordStore
