@@ -72,7 +72,7 @@ class Database:
         return await self._run(lambda: self._engine.read(partial(status, self._engine)), prepared=False)
 
     async def check(self) -> list[str]:
-        """Return what is damaged, in type_names for a person."""
+        """Return what is damaged, in sentences for a person."""
         return await self._run(self._engine.check, prepared=False)
 
     async def aclose(self) -> None:

@@ -67,7 +67,7 @@ class SqlEngine(Protocol):
         """Return whether there is a table of this name."""
 
     def check(self) -> list[str]:
-        """Return what is damaged, in type_names for a person."""
+        """Return what is damaged, in sentences for a person."""
 
     def was_committed(self, number: str) -> bool:
         """Return whether the change of this number was committed; Overloaded as long as that is not known."""
