@@ -1,7 +1,9 @@
 """Reloads: of a file that is being written, that has lost checks (fault: Z1), or that cannot be used."""
 
+import asyncio
 import json
 import os
+import tracemalloc
 from collections import deque
 from pathlib import Path
 from types import FunctionType, MethodType
@@ -217,3 +219,32 @@ async def test_a_server_that_drains_is_not_ready_after_a_reload_either(path: Pat
         gate.drain()
         gate.reload(path)
         assert (await http.get("/readyz")).status_code == 503
+
+
+async def test_a_reload_waits_for_no_pipe_and_reads_no_more_than_a_file_may_have(
+    path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    gate = Toolgate(load(path, os.environ))
+    os.unlink(path)
+    os.mkfifo(path)
+    held = os.open(path, os.O_RDWR)  # a writer that never writes
+    try:
+        async with asyncio.timeout(30):
+            await reloaded(gate, path)
+    finally:
+        os.write(held, b"server: {")  # ends a read that waits
+        os.close(held)
+    os.unlink(path)
+    write(path, BEGINNING)
+    os.truncate(path, 256 * 1024**2)
+    tracemalloc.start()
+    try:
+        await reloaded(gate, path)
+        assert tracemalloc.get_traced_memory()[1] < 32 * 1024**2
+    finally:
+        tracemalloc.stop()
+    refused = [line["problems"] for line in logged(capfd, "reload refused")]
+    assert refused == [["cannot read the file: it is a pipe or a device"], ["the file is larger than 4 MiB"]]
+    write(path, BEGINNING + RULES + KEYS)
+    await reloaded(gate, path)
+    assert logged(capfd, "reloaded")

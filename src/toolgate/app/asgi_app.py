@@ -96,7 +96,15 @@ class Toolgate:
         """Read the file; the address and workers of the command line still hold."""
         server = self.config.server
         try:
-            return load(path, os.environ, host=server.host, port=server.port, workers=server.workers, text=text)
+            return load(
+                path,
+                os.environ,
+                host=server.host,
+                port=server.port,
+                workers=server.workers,
+                text=text,
+                regular=True,
+            )
         except ConfigError as error:
             return error
 

@@ -12,6 +12,7 @@ from toolgate.config.resolve import check_bind, resolve
 from toolgate.config.resolved_config import ECHO, Config, ConfigTruncationCheck
 from toolgate.config.settings import ConfigFile
 from toolgate.config.settings.secret import Secret
+from toolgate.config.stable_read import read_file
 from toolgate.upstreams.catalog import catalog
 
 _FALSE = {"0", "false", "no", "off"}
@@ -30,11 +31,12 @@ def load(
     text: bytes | None = None,
     only: Collection[str] | None = None,
     check: Check | None = None,
+    regular: bool = False,
 ) -> Config:
     """Load a file, or the built-in configuration; ConfigError lists all mistakes.
 
     `text` is the content of the file if it was read already. `only` names the sections to read; the others are ignored.
-    `check` finds further mistakes in what was read.
+    `check` finds further mistakes in what was read. `regular` refuses pipes and devices, for which a server would wait.
     `host`, `port` and `workers` override the file. An address that other machines can reach is refused without keys.
     """
     source = str(path) if path else "the built-in configuration"
@@ -43,7 +45,7 @@ def load(
         text = b""
     elif text is None:
         try:
-            text = path.read_bytes()
+            text = read_file(path, regular=regular)
         except OSError as error:
             reason = (error.strerror or "cannot be read").lower()
             if isinstance(error, FileNotFoundError):

@@ -16,6 +16,7 @@ from msgspec import Struct
 from toolgate.config.errors import ConfigError, ConfigProblem, ProblemCollector, field_path, nearest, suggestion
 from toolgate.config.settings.field import PartialOverrides
 from toolgate.config.settings.secret import Secret
+from toolgate.config.stable_read import MAX_FILE_BYTES
 
 T = TypeVar("T", bound=Struct)
 
@@ -39,7 +40,6 @@ class _Refused:
 
 _REFUSED: Final = _Refused()
 
-MAX_FILE_BYTES = 4 * 1024 * 1024
 _MAX_VALUES = 200_000
 _MAX_DEPTH = 64
 _MAX_NUMBER = 2**53

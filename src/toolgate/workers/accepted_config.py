@@ -10,7 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import IO
 
-from toolgate.config.parse import MAX_FILE_BYTES
+from toolgate.config.stable_read import read_file
 
 
 class AcceptedConfig:
@@ -22,12 +22,11 @@ class AcceptedConfig:
         self.text = self.read()
 
     def read(self) -> bytes | None:
-        """Read the file up to the longest allowed size; None if it is missing or unreadable."""
+        """Read the file up to the longest allowed size; None if it is missing, unreadable or no regular file."""
         try:
-            if self._path is None or not self._path.is_file():
+            if self._path is None:
                 return None
-            with self._path.open("rb") as file:
-                text = file.read(MAX_FILE_BYTES + 1)
+            text = read_file(self._path, regular=True)
         except OSError:
             return None
         self._last_read = {digest_of(text): text}
