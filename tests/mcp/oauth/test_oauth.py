@@ -59,9 +59,8 @@ class Guarded:
             case "/.well-known/oauth-authorization-server":
                 return self.changes.get("authority_says") or ScriptedResponse(200, self.authority())
             case "/register":
-                return ScriptedResponse(
-                    201, {"client_id": "registered", "redirect_uris": asked.message["redirect_uris"]}
-                )
+                registered = {"client_id": "registered", "redirect_uris": asked.message["redirect_uris"]}
+                return ScriptedResponse(201, registered | self.changes.get("registered", {}))
             case "/token":
                 output = self.token(asked)
                 self.asked.set()
@@ -73,9 +72,8 @@ class Guarded:
     async def resource(self, asked: ReceivedRequest) -> ScriptedResponse:
         if asked.headers.get("authorization") != f"Bearer {self.good}":
             where = f"{self.base}/.well-known/oauth-protected-resource/mcp"
-            return ScriptedResponse(
-                401, headers={"www-authenticate": f'Bearer resource_metadata="{where}", scope="tools.run"'}
-            )
+            challenge = {"www-authenticate": f'Bearer resource_metadata="{where}", scope="tools.run"'}
+            return ScriptedResponse(401, headers=self.changes.get("challenge", challenge))
         return await handshaking(asked)
 
     def authority(self) -> dict[str, Any]:
@@ -250,6 +248,25 @@ async def test_a_machine_gets_its_token_by_itself(tmp_path: Path) -> None:
     assert b64decode(form["authorization"].removeprefix("Basic ")) == b"me:s3cret%3A%26"
 
 
+async def test_a_token_that_cannot_be_stored_is_used_until_the_end_of_the_process(tmp_path: Path) -> None:
+    """The folder of the configuration may be read-only, or its disk full."""
+    guarded, evil, tokens = Guarded(), Guarded(), LoginFile(tmp_path / "file" / "tokens.json")
+    (tmp_path / "file").touch()
+    async with serving(guarded) as guarded.web, serving(evil) as evil.web:
+        server = RemoteServerConfig(f"{guarded.base}/mcp", oauth=MACHINE)
+        async with opened(source_of(server, http=RecordingHttpClient(), tokens=tokens)) as source:
+            assert source.tools, source.problem
+            assert source._bearer is not None
+            source._bearer.forget()  # as for a new connection
+            assert await source._bearer.token() == guarded.good
+            guarded.changes = {"resource": {"authorization_servers": [evil.base]}}
+            assert not await source._bearer.renew("")
+            assert (len(guarded.forms), evil.forms) == (1, [])
+        guarded.changes = {}
+        with pytest.raises(McpError, match="the login cannot be stored: File exists"):
+            await logged_in(guarded, Person(), tokens)
+
+
 async def test_a_machine_sends_its_secret_in_the_form_where_only_that_is_understood(tmp_path: Path) -> None:
     guarded = Guarded(authority={"token_endpoint_auth_methods_supported": ["client_secret_post"]})
     async with serving(guarded) as guarded.web:
@@ -300,6 +317,10 @@ async def test_a_secret_goes_to_the_authorization_server_it_belongs_to_and_to_no
         {"resource": {"authorization_servers": ["https://[x"]}},
         {"resource": {"authorization_servers": ["https://a.example:port/"]}},
         {"resource": {"resource": "https://somebody.example/mcp"}},
+        {"resource": {"scopes_supported": ["x" * 9000]}, "challenge": {}},
+        {"registered": {"client_id": ""}},
+        {"registered": {"client_id": "x" * 200_000}},
+        {"registered": {"client_id": "a\x00\nb"}},
         {"authority_says": ScriptedResponse(302, headers={"location": "http://169.254.169.254/"})},
         {"authority_says": ScriptedResponse(200, {"token_endpoint": "x" * 300_000})},
     ],

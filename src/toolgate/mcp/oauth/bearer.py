@@ -21,6 +21,7 @@ class BearerTokenRefresher:
 
     A renewal is finished even if the request that started it was cancelled: the authorization server may have revoked the
     former refresh token by then, and the new one would be lost. `failure` is why the last renewal failed.
+    A token that cannot be stored, on a disk that is full or read-only, is used until this process ends.
     """
 
     def __init__(
@@ -38,6 +39,8 @@ class BearerTokenRefresher:
         self._fetch = OAuthFetcher(http, server.url, check_url)
         self._login: StoredLogin | None = None
         self._loaded = False
+        self._unsaved: tuple[StoredLogin | None, StoredLogin] | None = None
+        """What is stored, and the login that should have replaced it."""
         self._lock = asyncio.Lock()
         self._renewals: set[asyncio.Task[bool]] = set()
 
@@ -88,8 +91,12 @@ class BearerTokenRefresher:
                 return False
             if self._login is None:
                 return False
-            await self._logins.save(self._name, self._login)
             self.failure = None
+            try:
+                await self._logins.save(self._name, self._login)
+                self._unsaved = None
+            except OSError:
+                self._unsaved = await self._logins.load(self._name), self._login
             return True
 
     async def _request(self, old: StoredLogin | None, challenge: str) -> StoredLogin | None:
@@ -112,7 +119,7 @@ class BearerTokenRefresher:
             self.failure = "wants oauth.client_id and oauth.client_secret for client_credentials"
             return None
         authority = await discover(self._fetch, challenge)
-        check_issuer(oauth, authority.issuer, await self._logins.load(self._name))
+        check_issuer(oauth, authority.issuer, await self._latest())
         client = OAuthClient(authority.issuer, oauth.client_id, oauth.client_secret)
         scope = oauth.scope or " ".join(authority.scopes)
         fields = {"grant_type": "client_credentials", "resource": authority.resource}
@@ -128,6 +135,11 @@ class BearerTokenRefresher:
         return self._login
 
     async def _stored(self) -> StoredLogin | None:
-        """Load the stored login; one for another URL is ignored, as the configuration has changed since."""
-        login = await self._logins.load(self._name)
+        """Load the latest login; one for another URL is ignored, as the configuration has changed since."""
+        login = await self._latest()
         return login if login is not None and login.server == self._server.url else None
+
+    async def _latest(self) -> StoredLogin | None:
+        """Return the stored login, or the one that could not be stored in its place."""
+        login = await self._logins.load(self._name)
+        return self._unsaved[1] if self._unsaved is not None and self._unsaved[0] == login else login

@@ -20,6 +20,8 @@ from toolgate.mcp.protocol.transport import CheckUrl, StreamingHttpClient
 from toolgate.tools.tool import ToolFailure
 
 _SECONDS = 10.0
+_MAX_URL_CHARS = 8 * 1024
+"""What browsers and servers accept in an address."""
 
 
 class RedirectListener(Protocol):
@@ -72,7 +74,10 @@ async def login(
     }
     endpoint, methods = authority.token_endpoint, authority.auth_methods
     token = await request_token(fetch, endpoint, client, methods, fields, server.oauth.audience)
-    await logins.save(name, StoredLogin(server.url, authority.resource, endpoint, client, token, methods))
+    try:
+        await logins.save(name, StoredLogin(server.url, authority.resource, endpoint, client, token, methods))
+    except OSError as error:
+        raise TokenRefused(f"has granted access, and the login cannot be stored: {error.strerror}") from None
 
 
 async def _challenge(fetch: OAuthFetcher, http: StreamingHttpClient, server: RemoteServerConfig) -> str:
@@ -95,7 +100,10 @@ def _authorization_url(authority: AuthorizationServer, fields: Mapping[str, str]
     if "S256" not in authority.code_challenge_methods:
         raise TokenRefused("is guarded by an authorization server without PKCE, which is not safe to log in to")
     separator = "&" if urlsplit(authority.authorization_endpoint).query else "?"
-    return f"{authority.authorization_endpoint}{separator}{urlencode(fields)}"
+    url = f"{authority.authorization_endpoint}{separator}{urlencode(fields)}"
+    if len(url) > _MAX_URL_CHARS:
+        raise TokenRefused(f"names scopes for which the address of the login has more than {_MAX_URL_CHARS} characters")
+    return url
 
 
 def _code(query: Mapping[str, str], state: str, authority: AuthorizationServer) -> str:

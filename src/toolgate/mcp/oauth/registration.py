@@ -1,10 +1,14 @@
 """Get our client id at an authorization server: the configured one, or one from dynamic client registration."""
 
+import re
+
 from toolgate.mcp.oauth.discovery import AuthorizationServer
 from toolgate.mcp.oauth.fetch import OAuthFetcher, TokenRefused
 from toolgate.mcp.oauth.login_storage import OAuthClient, StoredLogin
 from toolgate.mcp.protocol.line_reader import printable
 from toolgate.mcp.protocol.server_config import OAuthConfig
+
+_CLIENT_ID = re.compile(r"[\x20-\x7e]{1,1024}")
 
 
 def check_issuer(oauth: OAuthConfig, issuer: str, login: StoredLogin | None) -> None:
@@ -46,7 +50,7 @@ async def client_for(
         },
     )
     id, secret = response.fields.get("client_id"), response.fields.get("client_secret")
-    if response.status not in (200, 201) or type(id) is not str:
+    if response.status not in (200, 201) or type(id) is not str or not _CLIENT_ID.fullmatch(id):
         raise TokenRefused(
             f"could not register with its authorization server (HTTP {response.status}): set oauth.client_id"
         )
