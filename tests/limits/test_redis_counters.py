@@ -126,6 +126,22 @@ async def test_a_clock_that_was_set_back_blocks_no_request(url: str, server: Any
         assert (await node.reserve("ann", limits, 0)).reservation is not None
 
 
+@pytest.mark.parametrize(("field", "value"), [("first", -1300), ("first", 1), ("last", "x"), ("sum", "x")])
+async def test_a_window_that_another_program_has_changed_starts_anew(
+    url: str, server: Any, field: str, value: int | str
+) -> None:
+    """Redis would go through each slot since the first, and answer nothing else meanwhile."""
+    limits = KeyLimits(requests_per_minute=9)
+    async with nodes(url) as [node]:
+        await node.reserve("ann", limits, 0)
+        [key] = [name for name in server.scan_iter() if name.endswith(b":requests")]
+        now = int(server.hget(key, "last"))
+        server.hset(key, field, value if isinstance(value, str) else now + value)
+        assert (await node.reserve("ann", limits, 0)).reservation is not None
+        assert server.hget(key, "sum") == b"1"
+        assert server.hget(key, "last").isdigit()
+
+
 async def test_the_reservation_of_a_dead_node_expires(url: str, server: Any) -> None:
     limits = KeyLimits(concurrency=1)
     async with nodes(url) as [node]:

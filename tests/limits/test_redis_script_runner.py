@@ -29,6 +29,9 @@ ANSWERS = (
     b"*3\r\n:1\r\n:2\r\n:3\r\n",
     b"*8\r\n" + b"$1\r\nx\r\n" * 8,
     b"*8\r\n" + b":9\r\n" * 8,
+    b"*8\r\n:2\r\n" + b":1000000000000000\r\n" * 7,
+    b"*8\r\n:0\r\n" + b":4611686018427387904\r\n" * 7,
+    b"*8\r\n:0\r\n" + b":-4611686018427387904\r\n" * 7,
     b"*1\r\n" * 3000,
     b"\xff\xfe\r\n",
 )
@@ -88,10 +91,13 @@ async def test_requests_are_counted_by_the_node_alone(tmp_path: Path, answer: by
     redis = GarbledRedis()
     redis.answer = answer
     async with redis.listening() as url, nodes(1, f"sqlite:///{tmp_path}/t.db", url, keys=(LIMITED,)) as [node]:
-        node.play("Hello.")
+        node.play("Hello.", "Hello.")
         async with asyncio.timeout(60):
-            response = await node.request("POST", "/v1/chat/completions", ASKED)
-    assert response.status == 200, response.body
+            responses = [
+                await node.request("POST", "/v1/messages", {"max_tokens": 9, **ASKED}),
+                await node.request("POST", "/v1/chat/completions", ASKED),
+            ]
+    assert [response.status for response in responses] == [200, 200], responses
     assert redis.asked
 
 

@@ -28,6 +28,11 @@ LEASE = 900
 
 _REFUSALS: tuple[LimitName | None, ...] = (None, "concurrency", "requests", "tokens")
 
+_MAX_MILLIS = 130_000
+"""A window lasts a minute, and its last slot may be a minute ahead after the clock was set back."""
+
+_MAX_COUNT = 2**53
+
 _WINDOW = """
 local time = redis.call('TIME')
 local seconds, micros = tonumber(time[1]), tonumber(time[2])
@@ -35,11 +40,13 @@ local seconds, micros = tonumber(time[1]), tonumber(time[2])
 local now = seconds * 10 + math.floor(micros / 100000)
 local into = micros % 100000
 
--- Remove the slots that are older than a minute; after a jump of the clock the window starts anew.
+-- Remove the slots that are older than a minute; after a jump of the clock, or if another program has changed it,
+-- the window starts anew: a script that goes through slots without end would block Redis.
 local function slide(key)
   local seen = redis.call('HMGET', key, 'first', 'last', 'sum')
   local first, last, sum = tonumber(seen[1]), tonumber(seen[2]), tonumber(seen[3])
-  if not first or now - last > 600 or last - now > 600 then
+  local known = first and last and sum
+  if not known or now - last > 600 or last - now > 600 or first > last or last - first > 1200 then
     redis.call('DEL', key)
     return {first = now, last = now, sum = 0, slot = now}
   end
@@ -161,7 +168,7 @@ class RedisCounters:
         except asyncio.CancelledError:
             self._settle_later(reservation, 0)  # the script may have run
             raise
-        if reply is None or reply[0] not in range(len(_REFUSALS)):
+        if reply is None or not _is_plausible(reply, tokens):
             return await self._fallback.reserve(key, limits, tokens)
         return _result(reply, reservation, limits)
 
@@ -197,6 +204,17 @@ def _names(key: str) -> tuple[str, str, str]:
     """Return the names of a key's counters: a digest, since a key's name may be any text, in braces for one cluster node."""
     digest = sha256(key.encode()).hexdigest()[:32]
     return tuple(f"toolgate:{{{digest}}}:{what}" for what in ("requests", "tokens", "running"))  # type: ignore[return-value]  # three
+
+
+def _is_plausible(reply: list[int], tokens: int) -> bool:
+    """Whether the script can have returned these numbers: what is stored in Redis, others can have changed."""
+    refused, wait, requests, requests_reset, used, used_reset, slot, amount = reply
+    return (
+        refused in range(len(_REFUSALS))
+        and all(0 <= millis <= _MAX_MILLIS for millis in (wait, requests_reset, used_reset))
+        and all(0 <= number <= _MAX_COUNT for number in (requests, used, slot))
+        and 0 <= amount <= tokens
+    )
 
 
 def _result(reply: list[int], reservation: Reservation, limits: KeyLimits) -> RateLimitResult:
