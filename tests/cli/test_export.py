@@ -77,11 +77,22 @@ def test_what_a_key_has_is_forgotten(tmp_path: Path) -> None:
         assert "no records of ann" in run(tmp_path, "forget", "ann", "--yes").stderr
 
 
-@pytest.mark.parametrize("arguments", [["secrets"], ["chats", "--since", "yesterday"]])
+@pytest.mark.parametrize(
+    "arguments", [["secrets"], ["chats", "--since", "yesterday"], ["usage", "--since", "0001-01-01T00:00+14:00"]]
+)
 def test_a_malformed_query_is_refused(tmp_path: Path, arguments: list[str]) -> None:
+    (tmp_path / "toolgate.db").touch()
     result = run(tmp_path, "export", *arguments)
+    assert isinstance(result.exception, SystemExit)
     assert result.exit_code == 1
     assert result.stdout == ""
+
+
+def test_a_span_that_begins_before_1970_lists_all_usage(tmp_path: Path) -> None:
+    with record_server(storage=Secret(f"sqlite:///{tmp_path}/toolgate.db")) as kept:
+        talk(kept, "ann")
+        arguments = ["usage", "--since", "999999d", "--url", kept.url, "--key", "ann-key", "--json"]
+        assert len(json.loads(CliRunner().invoke(app, arguments).stdout)["data"]) == 1
 
 
 @pytest.mark.parametrize("command", [["export"], ["forget", "ann", "--yes"]])

@@ -114,6 +114,6 @@ def _parse_time(text: str) -> float:
     """Parse a day or a time into seconds since 1970, in UTC unless it has a zone."""
     try:
         when = datetime.fromisoformat(text)
-    except ValueError:
+        return (when.astimezone(UTC) if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):  # a zone can move a time out of the calendar
         fail(f"{text} is no day or time: write it as 2026-01-31 or 2026-01-31T12:00.")
-    return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()

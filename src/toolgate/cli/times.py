@@ -46,10 +46,11 @@ def format_iso(when: Any) -> str:
 
 
 def parse_day(text: str | None) -> str | None:
-    """Parse `7d` (a week ago) into a day in UTC; a day stays as it is written."""
+    """Parse `7d` (a week ago) into a day in UTC, 1970-01-01 at the earliest; a day stays as it is written."""
     if text is None or (span := _SPAN.fullmatch(text)) is None:
         return text
-    return datetime.fromtimestamp(time.time() - int(span[1]) * _UNITS[span[2]], UTC).date().isoformat()
+    seconds = max(0.0, time.time() - int(span[1]) * _UNITS[span[2]])
+    return datetime.fromtimestamp(seconds, UTC).date().isoformat()
 
 
 def format_milliseconds(duration: Any) -> str:
