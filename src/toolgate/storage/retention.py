@@ -145,7 +145,7 @@ class RetentionStore:
 
     async def sweep(self, kind: str, days: int) -> int:
         """Delete some rows of this kind that are older than so many days, and return how many."""
-        before = self._clock() - days * _DAY
+        before = max(0.0, self._clock() - days * _DAY)  # a time before the year 1 has no date
         return await self._database.change(lambda db: SWEEPS[kind](db, before))
 
     async def forget(self, owner: str) -> dict[str, int]:
