@@ -160,8 +160,13 @@ def test_a_worker_that_cannot_start_leaves_the_old_ones_at_work(server: RunningS
     file.write_text("nonsense: [")
     server.signal(signal.SIGUSR2)
     until(lambda: any('"workers not renewed"' in line for line in server.log_lines))
+    file.unlink()
+    os.mkfifo(file)  # nothing is ever written to it
+    server.signal(signal.SIGUSR2)
+    until(lambda: sum('"workers not renewed"' in line for line in server.log_lines) == 2)
     assert {server.post(key="the-key") for _ in range(8)} == {200}
     assert server.workers() == before
+    file.unlink()
     file.write_text(good)
 
 

@@ -59,7 +59,8 @@ def _load(start: WorkerStart, path: Path | None, text: bytes | None) -> Config:
     """Load the configuration to serve; ConfigError also if it loses checks of the one in force."""
 
     def loaded(text: bytes | None) -> Config:
-        return load(path, os.environ, host=start.host, port=start.port, workers=start.workers, text=text)
+        host, port, workers = start.host, start.port, start.workers
+        return load(path, os.environ, host=host, port=port, workers=workers, text=text, regular=True)
 
     config, before = loaded(text), read_text(start.before)
     if before is None:
