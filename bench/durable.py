@@ -19,7 +19,7 @@ from rich.table import Table
 
 from toolgate.app.runs import system_database
 from toolgate.conversation.message import Text, ToolResult
-from toolgate.runs.step_records import CallFinishedStep, RunSteps, encode_step
+from toolgate.runs.step_records import CallFinishedStep, RunStepLog, encode_step
 from toolgate.runs.workflows import DbosExecutor
 
 STEP = encode_step(
@@ -44,7 +44,7 @@ async def measure(storage: str, steps: int) -> Cost:
     assert url is not None
     over: asyncio.Future[Cost] = asyncio.get_running_loop().create_future()
 
-    async def work(id: str, run: RunSteps) -> None:
+    async def work(id: str, run: RunStepLog) -> None:
         over.set_result(await _timed(run, steps))
 
     workflows = DbosExecutor(url, "bench", print)
@@ -56,7 +56,7 @@ async def measure(storage: str, steps: int) -> Cost:
         await workflows.aclose()
 
 
-async def _timed(run: RunSteps, steps: int) -> Cost:
+async def _timed(run: RunStepLog, steps: int) -> Cost:
     for _ in range(WARM_UP):
         await run.keep("result", STEP)
     times, used = [], time.process_time()

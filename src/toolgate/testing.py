@@ -18,7 +18,7 @@ from toolgate.conversation.events import Delta, ModelResponse, StepEvent
 from toolgate.conversation.fold import unfold
 from toolgate.conversation.message import Part, Text, ToolCall
 from toolgate.conversation.request import ModelRequest
-from toolgate.tools.tool import Annotations, CallPreview, Invocation, OnChange, ToolOutput, ToolSpec
+from toolgate.tools.tool import Annotations, CallPreview, ToolCallInput, OnChange, ToolOutput, ToolSpec
 
 Said: TypeAlias = ModelResponse | Sequence[Part | Exception] | str | Exception
 Entry: TypeAlias = Said | Callable[[ModelRequest], "Said | Awaitable[Said]"]
@@ -151,14 +151,14 @@ class FakeTool:
             "annotations": HARMLESS,
         }
         self.spec = ToolSpec(name=name, **{**defaults, **spec})
-        self.calls: list[Invocation] = []
+        self.calls: list[ToolCallInput] = []
         self._give = give
 
-    async def prepare(self, invocation: Invocation) -> CallPreview:
+    async def prepare(self, invocation: ToolCallInput) -> CallPreview:
         """Describe nothing."""
         return CallPreview()
 
-    async def invoke(self, invocation: Invocation) -> ToolOutput:
+    async def invoke(self, invocation: ToolCallInput) -> ToolOutput:
         """Call the function."""
         self.calls.append(invocation)
         given = self._give(invocation.arguments)

@@ -10,7 +10,7 @@ import msgspec
 from toolgate.approvals import Approval, ApprovalLimits, ApprovalPolicy, ApprovalService, StandingApproval
 from toolgate.storage.approvals import ApprovalStore
 from toolgate.storage.database import Database
-from toolgate.tools.tool import Annotations, CallPreview, Invocation, ProposedCall, Stance, ToolSpec
+from toolgate.tools.tool import Annotations, CallPreview, ToolCallInput, ProposedCall, Stance, ToolSpec
 
 READS = Annotations(read_only=True, destructive=False, open_world=False)
 BROWSES = Annotations(read_only=True, destructive=False, open_world=True)
@@ -46,7 +46,7 @@ def call(
     """A call of the tool that is about to run."""
     arguments = {"path": "/tmp/a"} if arguments is None else arguments
     text = msgspec.json.encode(arguments).decode() if text is None else text
-    invocation = Invocation("call_1", arguments, text, caller=caller, session=session)
+    invocation = ToolCallInput("call_1", arguments, text, caller=caller, session=session)
     return ProposedCall(spec or tool(), invocation, run, preparation or CallPreview(), stance, tainted)
 
 

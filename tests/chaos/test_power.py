@@ -16,8 +16,8 @@ from tests.chaos.disk import Image, count, image, log_of, ruins, unsynced
 from tests.runs.processes import WANTS, Server, calling, server, until
 from tests.storage.test_approvals import approved, question
 from toolgate.approvals.record import Approval, StandingApproval
-from toolgate.runs.dbos_sqlite_engine import DbosSqliteEngine
-from toolgate.runs.step_records import RunSteps
+from toolgate.runs.dbos_sqlite_engine import DbosSqliteDatabase
+from toolgate.runs.step_records import RunStepLog
 from toolgate.runs.workflows import DbosExecutor
 from toolgate.storage.approvals import ApprovalStore
 from toolgate.storage.conversations import ConversationStore, StoredConversation
@@ -89,7 +89,7 @@ async def test_a_step_of_a_run_is_on_the_disk_when_it_is_kept(tmp_path: Path, te
     path, done = tmp_path / "steps.db", asyncio.Event()
     left: list[int | None] = []
 
-    async def work(id: str, steps: RunSteps) -> None:
+    async def work(id: str, steps: RunStepLog) -> None:
         for number in range(5):
             await steps.keep("step", f"{number}" * 3000)
             left.append(unsynced(log_of(path)))
@@ -105,7 +105,7 @@ async def test_a_step_of_a_run_is_on_the_disk_when_it_is_kept(tmp_path: Path, te
 
 def test_steps_are_written_as_ours_are_whatever_sqlite_was_built_to_do(tmp_path: Path) -> None:
     """fault: K-J"""
-    steps = DbosSqliteEngine(f"sqlite:///{tmp_path / 'steps.db'}")
+    steps = DbosSqliteDatabase(f"sqlite:///{tmp_path / 'steps.db'}")
     steps.mark_ready()
     with steps.engine.connect() as connection:
         output = [connection.execute(text(f"PRAGMA {name}")).scalar() for name in ("synchronous", "journal_mode")]

@@ -7,7 +7,7 @@ import sys
 import pytest
 import typer
 
-from toolgate.cli.commands import CommandTable, app
+from toolgate.cli.commands import RootCommandGroup, app
 from toolgate.cli.lazy_group import CommandEntry, DeferredCommand
 
 HEAVY = {"asyncio", "dbos", "httptools", "msgspec", "multiprocessing", "sqlalchemy", "uvloop", "yaml"}
@@ -62,7 +62,7 @@ def test_a_command_that_calls_a_server_loads_no_part_of_the_server(command: list
 
 def test_help_loads_no_command() -> None:
     output, loaded = run("--help")
-    assert all(entry.name in output for entry in CommandTable.entries)
+    assert all(entry.name in output for entry in RootCommandGroup.entries)
     assert loaded & (HEAVY | OURS) == set()
     assert {name for name in loaded if name.startswith("toolgate.cli.")} == {
         "toolgate.cli.commands",
@@ -70,7 +70,7 @@ def test_help_loads_no_command() -> None:
     }
 
 
-@pytest.mark.parametrize("entry", CommandTable.entries, ids=lambda entry: entry.name)
+@pytest.mark.parametrize("entry", RootCommandGroup.entries, ids=lambda entry: entry.name)
 def test_the_table_describes_a_command_as_the_command_does(entry: CommandEntry) -> None:
     command = DeferredCommand(entry).load()
     assert command.name == entry.name
@@ -90,4 +90,4 @@ def test_a_shell_completes_commands_options_and_the_commands_of_a_group() -> Non
 
 
 def test_the_application_is_one_group() -> None:
-    assert isinstance(typer.main.get_command(app), CommandTable)
+    assert isinstance(typer.main.get_command(app), RootCommandGroup)

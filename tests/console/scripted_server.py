@@ -26,7 +26,7 @@ from toolgate.testing import (
     ScriptedModel,
     scripted_answer,
 )
-from toolgate.tools.tool import Annotations, CallProgress, Invocation, ToolOutput
+from toolgate.tools.tool import Annotations, CallProgress, ToolCallInput, ToolOutput
 from toolgate.upstreams.echo import EchoModel
 
 PIXEL = base64.b64decode(
@@ -124,7 +124,7 @@ class ReportingTool(FakeTool):
 
     gate: Gate | None = None
 
-    async def invoke(self, invocation: Invocation) -> ToolOutput:
+    async def invoke(self, invocation: ToolCallInput) -> ToolOutput:
         """Report half of the work, then wait."""
         invocation.report(CallProgress("halfway", 1, 2))
         if self.gate is not None:

@@ -16,7 +16,7 @@ from openai.types.responses.parsed_response import ParsedResponse
 
 from toolgate.conversation.errors import MalformedResponse, ToolgateError, UpstreamRejected, UpstreamUnavailable
 from toolgate.conversation.events import FinishReason, Usage
-from toolgate.conversation.message import Opaque, Part, Reasoning, ReasoningSignature, Refusal, Text, ToolCall
+from toolgate.conversation.message import Opaque, Part, Reasoning, ReasoningSignature, ModelRefusal, Text, ToolCall
 from toolgate.dialects.openai_responses.shared_codec import NAME
 from toolgate.wire.sse import SseDecoder
 
@@ -466,7 +466,7 @@ QUIRKS = [
         + event("response.refusal.done", item_id="msg_1", output_index=0, content_index=0, refusal="No.")
         + done({**message(""), "content": [{"type": "refusal", "refusal": "No"}]})
         + completed(),
-        (Refusal("No"),),
+        (ModelRefusal("No"),),
     ),
     Quirk(
         "a namespaced call",

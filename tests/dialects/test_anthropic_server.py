@@ -60,7 +60,7 @@ from toolgate.conversation.message import (
     Part,
     Reasoning,
     ReasoningSignature,
-    Refusal,
+    ModelRefusal,
     Text,
     ToolCall,
     ToolResult,
@@ -175,7 +175,7 @@ def test_an_empty_text_makes_no_block() -> None:
 
 def test_a_part_without_deltas_is_not_lost() -> None:
     call = ToolCall(ID1, "get_weather", CITY)
-    parts: list[Part] = [Text("Hi"), Reasoning("Hm", SEAL), call, Refusal("No.")]
+    parts: list[Part] = [Text("Hi"), Reasoning("Hm", SEAL), call, ModelRefusal("No.")]
     data = encode_run(
         *[event for part in parts for event in (PartStart(part), PartEnd(part))], Finish("tool_calls", Usage())
     )
@@ -225,7 +225,7 @@ def test_reasoning_with_neither_text_nor_signature_is_not_sent() -> None:
     [
         ("stop", None, (Text("Hi"),), "end_turn"),
         ("stop", "END", (Text("Hi"),), "stop_sequence"),
-        ("stop", None, (Refusal("No."),), "refusal"),
+        ("stop", None, (ModelRefusal("No."),), "refusal"),
         ("tool_calls", None, (ToolCall(ID1, "clock", "{}"),), "tool_use"),
         ("length", None, (Text("Hi"),), "max_tokens"),
         ("content_filter", None, (Text("Hi"),), "refusal"),

@@ -28,7 +28,7 @@ from toolgate.conversation.message import (
     Part,
     Reasoning,
     ReasoningSignature,
-    Refusal,
+    ModelRefusal,
     Text,
     ToolCall,
     ToolResult,
@@ -255,7 +255,7 @@ def test_reasoning_that_anthropic_sealed_goes_back_and_no_other() -> None:
         Reasoning("", ReasoningSignature("anthropic", {"data": "secret"})),
         Reasoning("no", ReasoningSignature("openai_responses", {"id": "rs_1"})),
         Reasoning("no"),
-        Refusal("I will not."),
+        ModelRefusal("I will not."),
     )
     assert messages(HI, assistant(*parts), HI)[1]["content"] == [
         {"type": "thinking", "thinking": "Hm", "signature": "sig"},

@@ -20,7 +20,7 @@ from toolgate.conversation.message import (
     Opaque,
     Reasoning,
     ReasoningSignature,
-    Refusal,
+    ModelRefusal,
     Text,
     ToolCall,
     ToolResult,
@@ -80,7 +80,7 @@ def surplus(value: Any, model: BaseModel) -> set[str]:
     [
         ANSWER,
         ModelResponse((), "stop"),
-        ModelResponse((Refusal("No."),), "content_filter", Usage(1, 2, 1, 0, 1)),
+        ModelResponse((ModelRefusal("No."),), "content_filter", Usage(1, 2, 1, 0, 1)),
         ModelResponse((Text("a"), Media("image", "image/png", PNG), Text("b")), "length", None),
     ],
 )

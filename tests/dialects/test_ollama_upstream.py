@@ -29,7 +29,7 @@ from toolgate.conversation.message import (
     Part,
     Reasoning,
     ReasoningSignature,
-    Refusal,
+    ModelRefusal,
     Text,
     ToolCall,
     ToolResult,
@@ -412,7 +412,7 @@ def test_broken_arguments_in_a_history_are_neither_lost_nor_taken_for_none() -> 
 
 
 def test_refusals_are_text() -> None:
-    body, _ = written(ModelRequest("m", (Message("assistant", (Refusal("No."),)),)))
+    body, _ = written(ModelRequest("m", (Message("assistant", (ModelRefusal("No."),)),)))
     assert body["messages"] == [{"role": "assistant", "content": "No."}]
 
 

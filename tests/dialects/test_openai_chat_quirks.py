@@ -10,7 +10,7 @@ from tests.dialects.chat_quirks import CLOCK, QUIRKS, WEATHER, ExpectedAnswer, Q
 from tests.dialects.relays import end_of
 from toolgate.conversation.events import ModelResponse, StepEvent
 from toolgate.conversation.fold import fold
-from toolgate.conversation.message import Reasoning, Refusal, ToolCall, plain_text
+from toolgate.conversation.message import Reasoning, ModelRefusal, ToolCall, plain_text
 from toolgate.dialects.dialect import AnswerMetadata
 from toolgate.dialects.openai_chat import DIALECT
 from toolgate.wire.sse import SseDecoder
@@ -54,7 +54,7 @@ def check(response: ModelResponse, expected: ExpectedAnswer) -> None:
     calls = [part for part in response.parts if isinstance(part, ToolCall)]
     assert plain_text(response.parts) == expected.text
     assert "".join(part.text for part in response.parts if isinstance(part, Reasoning)) == expected.reasoning
-    assert "".join(part.text for part in response.parts if isinstance(part, Refusal)) == expected.refusal
+    assert "".join(part.text for part in response.parts if isinstance(part, ModelRefusal)) == expected.refusal
     assert [(c.name, c.arguments, c.complete) for c in calls] == [
         (c.name, c.arguments, c.complete) for c in expected.calls
     ]

@@ -18,7 +18,7 @@ from toolgate.conversation.message import (
     Part,
     Reasoning,
     ReasoningSignature,
-    Refusal,
+    ModelRefusal,
     Text,
     ToolCall,
     ToolResult,
@@ -36,7 +36,7 @@ ANSWERS: dict[str, tuple[Part, ...]] = {
     "text and calls": (Text("Let me see."), CALL, ToolCall("call_" + "b" * 24, "get_time", "{}")),
     "reasoning": (Reasoning("Hm."), Text("Yes")),
     "signed reasoning": (Reasoning("Hm.", ReasoningSignature("anthropic", {"signature": "s"})), CALL),
-    "refusal": (Refusal("No."),),
+    "refusal": (ModelRefusal("No."),),
     "freeform call": (ToolCall(ID1, "shell", "ls -l", freeform=True),),
     "nothing": (),
 }

@@ -13,7 +13,7 @@ from toolgate.conversation.message import (
     Opaque,
     Reasoning,
     ReasoningSignature,
-    Refusal,
+    ModelRefusal,
     Text,
     ToolCall,
     ToolResult,
@@ -104,7 +104,7 @@ def test_the_parts_of_one_message_stay_together() -> None:
     )
     assert message.parts == (
         Text("a", {NAME: {"message": {"phase": "commentary"}}}),
-        Refusal("b", {NAME: {"continues": True}}),
+        ModelRefusal("b", {NAME: {"continues": True}}),
     )
 
 

@@ -14,7 +14,7 @@ from toolgate.conversation.message import (
     Part,
     Reasoning,
     ReasoningSignature,
-    Refusal,
+    ModelRefusal,
     Text,
     ToolCall,
     ToolResult,
@@ -79,7 +79,7 @@ def test_an_assistants_turn_becomes_items_in_order() -> None:
     signature = ReasoningSignature(
         NAME, {"encrypted_content": "gAAA", "summary": [{"type": "summary_text", "text": "Hm."}]}
     )
-    assert items(Reasoning("Hm.", signature), Text("Look."), WEATHER, Refusal("No.")) == [
+    assert items(Reasoning("Hm.", signature), Text("Look."), WEATHER, ModelRefusal("No.")) == [
         {"type": "reasoning", "encrypted_content": "gAAA", "summary": [{"type": "summary_text", "text": "Hm."}]},
         {"type": "message", "role": "assistant", "content": "Look."},
         {"type": "function_call", "call_id": ID1, "name": "get_weather", "arguments": CITY},

@@ -31,9 +31,9 @@ from toolgate.mcp.protocol.transport import McpError
 from toolgate.tools.authoring.loading import ToolImportTarget
 from toolgate.tools.builtin.command import CommandTool
 from toolgate.tools.builtin.granted_folders import GrantedFolders
-from toolgate.tools.tool import Invocation, ToolFailure
+from toolgate.tools.tool import ToolCallInput, ToolFailure
 from toolgate.tools.workers import frames
-from toolgate.tools.workers.pool import WorkerPool
+from toolgate.tools.workers.pool import ToolWorkerPool
 from toolgate.tools.workers.process import WorkerLimits
 from toolgate.upstreams.local import frames as engine_frames
 from toolgate.upstreams.local import process as engine_process
@@ -191,7 +191,7 @@ async def _awaited(step: Awaitable[Any]) -> Any:
 
 
 async def python_tool(case: Case) -> None:
-    pool = WorkerPool(WorkerLimits(workers=2, grace=0.01))
+    pool = ToolWorkerPool(WorkerLimits(workers=2, grace=0.01))
     question = frames.ToolWorkerDescribeFrame(ToolImportTarget("none", path="/none"))
     await asyncio.gather(*[case.cancelled(pool.request(question)) for _ in range(2)])
     await case.cancelled(pool.aclose())
@@ -200,7 +200,7 @@ async def python_tool(case: Case) -> None:
 
 async def command_tool(case: Case) -> None:
     tool = CommandTool(GrantedFolders([Path(case.command[0]).parent]))
-    await case.cancelled(tool.invoke(Invocation("1", {"command": case.command}, "{}")))
+    await case.cancelled(tool.invoke(ToolCallInput("1", {"command": case.command}, "{}")))
 
 
 async def mcp_server(case: Case) -> None:

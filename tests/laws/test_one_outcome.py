@@ -26,7 +26,7 @@ from tests.stage import UPSTREAMS, gateway_config, in_a_thread
 from tests.upstreams.transport.faulty import Faulty, Peer, chunked, whole
 from toolgate.app.asgi_app import Toolgate
 from toolgate.conversation.arguments import is_object
-from toolgate.conversation.message import Reasoning, Refusal, Text, ToolCall
+from toolgate.conversation.message import Reasoning, ModelRefusal, Text, ToolCall
 from toolgate.http.listener import listening
 
 NAMES = ("get_weather", "get_time")
@@ -47,7 +47,7 @@ def _of_responses() -> list[Quirk]:
             quirk.reason,
             quirk.usage,
             "".join([part.text for part in parts if isinstance(part, Reasoning)]),
-            "".join([part.text for part in parts if isinstance(part, Refusal)]),
+            "".join([part.text for part in parts if isinstance(part, ModelRefusal)]),
         )
         if quirk.name not in UNDECLARED:
             found.append(Quirk(quirk.name, quirk.stream, None if quirk.fails else emitted, quirk.fails))

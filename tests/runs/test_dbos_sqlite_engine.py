@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, event
 
-from toolgate.runs.step_records import RunSteps
+from toolgate.runs.step_records import RunStepLog
 from toolgate.runs.workflows import DbosExecutor
 
 
@@ -26,7 +26,7 @@ async def open_and_close(file: Path) -> list[str]:
     return problems
 
 
-async def nothing(id: str, steps: RunSteps) -> None:
+async def nothing(id: str, steps: RunStepLog) -> None:
     """The work of no run."""
 
 

@@ -6,7 +6,7 @@ from toolgate.app.runs import system_database
 from toolgate.runs.dbos_stored_workflows import stored_workflows
 from toolgate.runs.executor import LazyRunExecutor
 from toolgate.runs.scheduler import EarlyEnd, RunAttempt, RunScheduler, SchedulerOptions
-from toolgate.runs.step_records import RunSteps
+from toolgate.runs.step_records import RunStepLog
 from toolgate.runs.workflows import DbosExecutor
 from toolgate.storage.database import Database
 from toolgate.storage.runs import RunStore
@@ -26,7 +26,7 @@ async def write_steps(url: str, *ids: str) -> None:
     """Leave the steps of these runs, as a process does that is killed."""
     written = asyncio.Semaphore(0)
 
-    async def work(id: str, steps: RunSteps) -> None:
+    async def work(id: str, steps: RunStepLog) -> None:
         await steps.keep("step", "private text")
         written.release()
         await asyncio.Event().wait()

@@ -22,7 +22,7 @@ from toolgate.storage.exports import KINDS, exported
 from toolgate.storage.invocations import InvocationStore
 from toolgate.storage.responses import ResponseStore
 from toolgate.storage.run_records import RunRecordStore
-from toolgate.storage.usage import StoredUsage, UsageStore
+from toolgate.storage.usage import UsagePeriodTotal, UsageStore
 
 FIELDS = {
     "conversations": {"kind", "id", "owner", "created_at", "metadata", "items"},
@@ -58,7 +58,7 @@ async def fill(database: Database, owner: str, number: int, created: float) -> N
     await database.change(InvocationStore(database).adding(call(number, owner=owner, started=created)))
     await database.change(RunRecordStore(database).opening(run(number, owner=owner, created=created)))
     await put(database, request(number, owner=owner, created=created))
-    await database.change(UsageStore(database).adding([StoredUsage("2027-01-15", owner, f"m{number}", 1, cost=0.5)]))
+    await database.change(UsageStore(database).adding([UsagePeriodTotal("2027-01-15", owner, f"m{number}", 1, cost=0.5)]))
     await put_approval(database, f"a{number:04}", "denied", created, caller=owner)
 
 
@@ -84,7 +84,7 @@ async def test_more_than_a_batch_is_reported_once_each(database: Database) -> No
     rows = [call(number) for number in range(250)]
     await database.change(lambda db: [store.adding(row)(db) for row in rows])
     await database.change(
-        usage.adding([StoredUsage(f"2026-11-{n % 28 + 1:02}", "ann", f"m{n}", 1) for n in range(250)])
+        usage.adding([UsagePeriodTotal(f"2026-11-{n % 28 + 1:02}", "ann", f"m{n}", 1) for n in range(250)])
     )
     assert sorted([one["id"] for one in await lines(database, "invocations")]) == sorted([row.id for row in rows])
     assert {one["model"] for one in await lines(database, "usage")} == {f"m{number}" for number in range(250)}

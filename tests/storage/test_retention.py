@@ -13,7 +13,7 @@ from toolgate.storage.database import Database
 from toolgate.storage.invocations import InvocationFilter, InvocationStore
 from toolgate.storage.responses import ResponseStore, StoredResponse
 from toolgate.storage.retention import AT_ONCE, SWEEPS, RetentionStore
-from toolgate.storage.usage import StoredUsage, UsageStore
+from toolgate.storage.usage import UsagePeriodTotal, UsageStore
 
 DAY = 86_400.0
 NOW = 1_800_000_000.0
@@ -80,7 +80,7 @@ async def test_invocations_usage_and_closed_approvals_go(database: Database) -> 
     for number, days in enumerate((100, 80)):
         await database.change(invocations.adding(call(number, started=NOW - days * DAY)))
     await database.change(
-        usage.adding([StoredUsage("2025-01-01", "ann", "m", 1), StoredUsage("2027-01-01", "ann", "m", 1)])
+        usage.adding([UsagePeriodTotal("2025-01-01", "ann", "m", 1), UsagePeriodTotal("2027-01-01", "ann", "m", 1)])
     )
     for id, state, days in (("a", "denied", 100), ("b", "pending", 100), ("c", "consumed", 80)):
         await put_approval(database, id, state, NOW - days * DAY)
@@ -113,7 +113,7 @@ async def test_what_an_owner_has_is_forgotten_and_nothing_of_others(database: Da
         await conversations.create(StoredConversation(f"c_{owner}", owner, 7, {}), [{"id": "i", "type": "message"}])
         await chats.keep(output("Hi", "Hello", owner=owner, completion="c1"))
         await database.change(invocations.adding(call(number, owner=owner)))
-        await database.change(usage.adding([StoredUsage("2026-11-01", owner, "m", 1)]))
+        await database.change(usage.adding([UsagePeriodTotal("2026-11-01", owner, "m", 1)]))
         await put_approval(database, f"a_{owner}", "pending", NOW, caller=owner)
     tables = ["responses", "items", "conversations", "conversation_items", "chats", "chat_messages", "completions"]
     tables += ("tool_invocations", "usage_sums", "approvals")

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from toolgate.storage.database import Database
-from toolgate.storage.usage import StoredUsage, UsageStore
+from toolgate.storage.usage import UsagePeriodTotal, UsageStore
 
 
 @pytest.fixture
@@ -19,9 +19,9 @@ async def database(storage_url: str) -> AsyncIterator[Database]:
 async def test_sums_are_reported_by_what_is_asked(database: Database) -> None:
     store = UsageStore(database)
     rows = [
-        StoredUsage("2026-11-01", "ann", "gpt", 1, 10, 5, 4, 1, 0, 0.5),
-        StoredUsage("2026-11-02", "ann", "gpt", 2, 20, 6, 0, 0, 1, 0.25),
-        StoredUsage("2026-11-02", "bob", "claude", 3, 30, 7, 0, 0, 0, 0.125),
+        UsagePeriodTotal("2026-11-01", "ann", "gpt", 1, 10, 5, 4, 1, 0, 0.5),
+        UsagePeriodTotal("2026-11-02", "ann", "gpt", 2, 20, 6, 0, 0, 1, 0.25),
+        UsagePeriodTotal("2026-11-02", "bob", "claude", 3, 30, 7, 0, 0, 0, 0.125),
     ]
     await database.change(store.adding(rows))
     await database.change(store.adding(rows[:1]))
@@ -52,7 +52,7 @@ async def test_sums_are_reported_by_what_is_asked(database: Database) -> None:
 async def test_many_nodes_add_to_one_sum(storage_url: str) -> None:
     databases = [Database(storage_url) for _ in range(3)]
     stores = [UsageStore(database) for database in databases]
-    used = StoredUsage("2026-11-01", "ann", "gpt", 1, 2, 3, cost=0.5)
+    used = UsagePeriodTotal("2026-11-01", "ann", "gpt", 1, 2, 3, cost=0.5)
     await asyncio.gather(*[databases[number % 3].change(stores[number % 3].adding([used])) for number in range(12)])
     [row] = await stores[0].sums(["key"])
     assert (row["requests"], row["input_tokens"], row["output_tokens"], row["cost"]) == (12, 24, 36, 6.0)

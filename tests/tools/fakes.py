@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from toolgate.conversation.message import Text
-from toolgate.tools.tool import CallPreview, Invocation, OnChange, ToolOutput, ToolSpec
+from toolgate.tools.tool import CallPreview, ToolCallInput, OnChange, ToolOutput, ToolSpec
 
 
 class FakeTool:
@@ -13,10 +13,10 @@ class FakeTool:
     def __init__(self, spec: ToolSpec) -> None:
         self.spec = spec
 
-    async def prepare(self, invocation: Invocation) -> CallPreview:
+    async def prepare(self, invocation: ToolCallInput) -> CallPreview:
         return CallPreview(f"about to run {self.spec.name}")
 
-    async def invoke(self, invocation: Invocation) -> ToolOutput:
+    async def invoke(self, invocation: ToolCallInput) -> ToolOutput:
         return ToolOutput((Text(f"{self.spec.source} {self.spec.name} ran"),))
 
 

@@ -6,13 +6,13 @@ from typing import Any
 import jsonschema_rs
 
 from toolgate.conversation.message import Text
-from toolgate.tools.tool import Invocation, Tool, ToolOutput
+from toolgate.tools.tool import ToolCallInput, Tool, ToolOutput
 
 
-def invocation_of(tool: Tool, **arguments: Any) -> Invocation:
+def invocation_of(tool: Tool, **arguments: Any) -> ToolCallInput:
     """Make a call of the tool; arguments that its schema forbids fail the test."""
     jsonschema_rs.validator_for(dict(tool.spec.input_schema)).validate(arguments)
-    return Invocation("call_1", arguments, json.dumps(arguments), "caller", "session", "key_1")
+    return ToolCallInput("call_1", arguments, json.dumps(arguments), "caller", "session", "key_1")
 
 
 async def run(tool: Tool, **arguments: Any) -> ToolOutput:

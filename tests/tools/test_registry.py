@@ -11,9 +11,9 @@ import pytest
 from tests.tools.fakes import FakeSource, many, source, tool
 from toolgate.conversation.message import Text
 from toolgate.tools.registry import LONGEST_NAME, ToolRegistry
-from toolgate.tools.tool import Invocation, OnChange, ToolSource
+from toolgate.tools.tool import ToolCallInput, OnChange, ToolSource
 
-CALL = Invocation("call_1", {}, "{}")
+CALL = ToolCallInput("call_1", {}, "{}")
 
 
 @asynccontextmanager

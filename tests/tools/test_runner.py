@@ -11,7 +11,7 @@ from toolgate.tools.runner import (
     CallApprovalOptions,
     CallObserver,
     FinishedToolCall,
-    PendingApproval,
+    ApprovalPendingOutcome,
     ToolRunner,
     new_invocation,
 )
@@ -78,7 +78,7 @@ async def test_a_call_that_waits_for_a_person_has_not_ended() -> None:
     tool = FakeTool("good", lambda arguments: "yes")
     assert await runner.run(
         tool, new_invocation("call_1", "{}", "ann"), CallApprovalOptions("run_1")
-    ) == PendingApproval("a1")
+    ) == ApprovalPendingOutcome("a1")
     assert ended == []
 
 

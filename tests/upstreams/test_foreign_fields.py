@@ -9,7 +9,7 @@ from toolgate.conversation.message import (
     Opaque,
     Part,
     Reasoning,
-    Refusal,
+    ModelRefusal,
     Text,
     ToolCall,
     ToolResult,
@@ -20,14 +20,14 @@ EXTRA = {"anthropic": {"cache_control": {"type": "ephemeral"}}}
 PLAIN: list[Part] = [
     Text("a"),
     Reasoning("a"),
-    Refusal("a"),
+    ModelRefusal("a"),
     ToolCall("1", "f", "{}"),
     ToolResult("1", (Text("a"), Text("b"))),
 ]
 UNUSUAL: list[Part] = [
     Text("a", EXTRA),
     Reasoning("a", extra=EXTRA),
-    Refusal("a", EXTRA),
+    ModelRefusal("a", EXTRA),
     ToolCall("1", "f", "{}", extra=EXTRA),
     ToolResult("1", (), extra=EXTRA),
     ToolResult("1", (Text("a"), Text("b", EXTRA))),

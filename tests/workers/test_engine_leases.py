@@ -22,7 +22,7 @@ from toolgate.upstreams.local.state import LocalModelState
 from toolgate.workers import messages
 from toolgate.workers.client import SupervisorClient
 from toolgate.workers.engine_leases import EngineLeases
-from toolgate.workers.shared_engine import BorrowedEnginePool
+from toolgate.workers.shared_engine import BorrowedEngineProvider
 
 
 class FakeEngine:
@@ -82,7 +82,7 @@ class Worker:
     def __init__(self, share: EngineLeases) -> None:
         self.supervisor = SupervisorClient()
         self.supervisor.send = lambda message: share.receive(self, message)  # type: ignore[method-assign,arg-type]
-        self.engines = BorrowedEnginePool(self.supervisor, "fake")
+        self.engines = BorrowedEngineProvider(self.supervisor, "fake")
 
     def send(self, message: messages.EngineMessage) -> None:
         decoded = messages.decode_to_worker(messages.encode(message)[4:])

@@ -16,7 +16,7 @@ _OF_CONTENT = frozenset({"audio", "citations", "search_results", "container", "s
 """Fields of an answer as a whole that a person or a program may miss; others are the upstream's own measures."""
 
 
-class UntranslatedContent:
+class UntranslatedContentWarnings:
     """Adds warnings about one answer to a list: what clients of a dialect do not get of it."""
 
     def __init__(self, request: ModelRequest, client: str, warnings: list[str]) -> None:

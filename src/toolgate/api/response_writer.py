@@ -10,7 +10,7 @@ from typing import Protocol, cast
 
 from msgspec import Struct
 
-from toolgate.api.dropped_answer_content import UntranslatedContent
+from toolgate.api.dropped_answer_content import UntranslatedContentWarnings
 from toolgate.conversation.errors import GatewayFault, ToolgateError
 from toolgate.conversation.events import Delta, Finish, ModelResponse, PartEnd, PartStart, RunEvent
 from toolgate.conversation.fold import fold, is_empty
@@ -233,7 +233,7 @@ async def _encoded(
     """Encode the events of a run, one chunk for each batch."""
     gather = ArgumentDeltaMerger().gather if prepared.whole_arguments else None
     empty, size = True, 0
-    lost = UntranslatedContent(prepared.request, prepared.dialect.name, late)
+    lost = UntranslatedContentWarnings(prepared.request, prepared.dialect.name, late)
     async with aclosing(run_events(answer)) as batches:
         async for batch in batches:
             added, blank = _record_batch(prepared.record, batch, lost)
@@ -254,7 +254,7 @@ def _joined(encoder: StreamEncoder, events: list[RunEvent]) -> bytes:
     return b"".join([encoder.encode(event) for event in events])
 
 
-def _record_batch(record: RequestRecord, batch: list[RunEvent], lost: UntranslatedContent) -> tuple[int, bool]:
+def _record_batch(record: RequestRecord, batch: list[RunEvent], lost: UntranslatedContentWarnings) -> tuple[int, bool]:
     """Add these events to the request's record; return how many characters they bring, and whether their parts are blank.
 
     What the client's dialect cannot express of them is added to `lost`. Types are compared, because `match` would ask of
@@ -309,7 +309,7 @@ async def _whole(prepared: PreparedRequest, answer: ModelStream) -> tuple[bytes,
         events += batch
     response = fold(events)
     lost: list[str] = []
-    content = UntranslatedContent(request, prepared.dialect.name, lost)
+    content = UntranslatedContentWarnings(request, prepared.dialect.name, lost)
     for part in response.parts:
         content.add_part(part)
     content.add_end(response.extra)

@@ -40,16 +40,16 @@ def embedded_model(config: Config, log: Logger, supervisor: SupervisorClient | N
 
     if supervisor is None:
         return LocalModel(_options(config), _ProgressLog(log).write)
-    from toolgate.workers.shared_engine import BorrowedEnginePool
+    from toolgate.workers.shared_engine import BorrowedEngineProvider
 
-    return LocalModel(_options(config), engines=BorrowedEnginePool(supervisor, config.embedded.model))
+    return LocalModel(_options(config), engines=BorrowedEngineProvider(supervisor, config.embedded.model))
 
 
 def share_engine(config: Config, log: Logger) -> "EngineLeases | None":
     """Return the engine of the local model, as the supervisor shares it between workers, if it is used."""
     if not _is_used(config):
         return None
-    from toolgate.upstreams.local.engine_pool import OwnEnginePool
+    from toolgate.upstreams.local.engine_pool import OwnEngineProvider
     from toolgate.workers.engine_leases import EngineLeases
 
     progress = _ProgressLog(log)
@@ -58,7 +58,7 @@ def share_engine(config: Config, log: Logger) -> "EngineLeases | None":
         progress.write(state)
         leases.state_changed(state)
 
-    leases = EngineLeases(OwnEnginePool(_options(config), changed))
+    leases = EngineLeases(OwnEngineProvider(_options(config), changed))
     return leases
 
 

@@ -10,7 +10,7 @@ from toolgate.runs.dbos_stored_workflows import stored_workflows
 from toolgate.runs.executor import DurableExecutor, InProcessExecutor, LazyRunExecutor, RunExecutor
 from toolgate.runs.node_id import is_gone, this_node
 from toolgate.runs.scheduler import SchedulerOptions
-from toolgate.runs.step_records import RunSteps
+from toolgate.runs.step_records import RunStepLog
 from toolgate.runs.timeline_recorder import RunTimelines
 from toolgate.storage.database import Database
 from toolgate.storage.responses import HistoryLimits, ResponseStore
@@ -66,7 +66,7 @@ def make_executor(place: str, database: Database, node: str, telemetry: Telemetr
 async def prepare_runs(place: str, warn: Callable[[str], None]) -> None:
     """Create the missing tables in which DBOS stores its steps, for a storage at this URL."""
 
-    async def run_nothing(id: str, steps: RunSteps) -> None:
+    async def run_nothing(id: str, steps: RunStepLog) -> None:
         """Do nothing: the executor is opened for its tables alone."""
 
     url = system_database(place)

@@ -21,7 +21,7 @@ from toolgate.bridge.frames import (
     BridgeStartedFrame,
     BridgeThinkingPart,
     BridgeToolCallPart,
-    BridgeToolResultPart,
+    BridgeToolResult,
     BridgeWaitingFrame,
     ExchangeFrame,
 )
@@ -232,7 +232,7 @@ def _size(piece: AnswerPiece) -> int:
             return len(mime) + len(data)
         case BridgeToolCallPart(call_id=id, name=name, input=raw):
             return len(id) + len(name) + len(bytes(raw))
-        case BridgeToolResultPart(call_id=id, parts=parts):
+        case BridgeToolResult(call_id=id, parts=parts):
             return len(id) + sum(map(_size, parts))
         case BridgeThinkingPart(text=text, id=id):
             return len(text) + len(id or "")

@@ -66,7 +66,7 @@ class BridgeToolCallPart(_Piece, frozen=True, tag="tool_call"):
     input: Raw
 
 
-class BridgeToolResultPart(_Piece, frozen=True, tag="tool_result"):
+class BridgeToolResult(_Piece, frozen=True, tag="tool_result"):
     """The result of a call."""
 
     call_id: str
@@ -74,9 +74,9 @@ class BridgeToolResultPart(_Piece, frozen=True, tag="tool_result"):
     is_error: bool = False
 
 
-Piece: TypeAlias = BridgeTextPart | BridgeDataPart | BridgeThinkingPart | BridgeToolCallPart | BridgeToolResultPart
+Piece: TypeAlias = BridgeTextPart | BridgeDataPart | BridgeThinkingPart | BridgeToolCallPart | BridgeToolResult
 AnswerPiece: TypeAlias = (
-    BridgeTextPart | BridgeThinkingPart | BridgeToolCallPart | BridgeDataPart | BridgeToolResultPart
+    BridgeTextPart | BridgeThinkingPart | BridgeToolCallPart | BridgeDataPart | BridgeToolResult
 )
 
 

@@ -11,7 +11,7 @@ _CLIENT = "Use a running server"
 _FILES = "Files on this machine"
 
 
-class CommandTable(LazyCommandGroup):
+class RootCommandGroup(LazyCommandGroup):
     """All commands, in the order of `toolgate --help`."""
 
     entries: ClassVar = (
@@ -96,7 +96,7 @@ class CommandTable(LazyCommandGroup):
 
 
 app = typer.Typer(
-    cls=CommandTable,
+    cls=RootCommandGroup,
     help="One server between LLM clients and LLMs that makes tool calling work everywhere.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,  # they would print local variables

@@ -13,7 +13,7 @@ from toolgate.conversation.events import (
     StepEvent,
     StepStart,
 )
-from toolgate.conversation.message import Part, Reasoning, Refusal, Text, ToolCall, is_blank
+from toolgate.conversation.message import Part, Reasoning, ModelRefusal, Text, ToolCall, is_blank
 
 
 def fold(events: Iterable[RunEvent]) -> ModelResponse:
@@ -57,8 +57,8 @@ def unfold_part(part: Part) -> list[StepEvent]:
             opening = Text("", part.extra)
         case Reasoning(text):
             opening = Reasoning("")
-        case Refusal(text):
-            opening = Refusal("", part.extra)
+        case ModelRefusal(text):
+            opening = ModelRefusal("", part.extra)
         case ToolCall(arguments=text):
             opening = ToolCall(part.id, part.name, "", part.executor, part.freeform, extra=part.extra)
         case _:

@@ -24,7 +24,7 @@ from toolgate.conversation.message import (
     Part,
     Reasoning,
     ReasoningSignature,
-    Refusal,
+    ModelRefusal,
     Text,
     ToolCall,
 )
@@ -54,7 +54,7 @@ class _OpenText:
             case "reasoning":
                 return Reasoning(text, self.signature, self.extra)
             case "refusal":
-                return Refusal(text, self.extra)
+                return ModelRefusal(text, self.extra)
 
 
 class _OpenCall:

@@ -9,7 +9,7 @@ import json
 import unicodedata
 from typing import Any
 
-from toolgate.conversation.message import Media, Message, Refusal, Text, ToolCall, ToolResult
+from toolgate.conversation.message import Media, Message, ModelRefusal, Text, ToolCall, ToolResult
 
 
 def normalize_text(text: str) -> str:
@@ -79,7 +79,7 @@ class HistoryDigest:
         texts: list[str] = []
         for part in message.parts:
             match part:
-                case Text(text) | Refusal(text):
+                case Text(text) | ModelRefusal(text):
                     texts.append(text)
                 case Media():
                     texts.append(_media_digest(part))

@@ -57,7 +57,7 @@ class Reasoning(Struct, frozen=True, tag=True):
     extra: Extra = NO_EXTRA
 
 
-class Refusal(Struct, frozen=True, tag=True):
+class ModelRefusal(Struct, frozen=True, tag="Refusal"):  # the tag is stored
     """The text in which the model declines."""
 
     text: str
@@ -105,7 +105,7 @@ class ApprovalRequest(Struct, frozen=True, tag=True):
     call: ToolCall
 
 
-Part: TypeAlias = Text | Media | Reasoning | Refusal | ToolCall | ToolResult | Opaque | ApprovalRequest
+Part: TypeAlias = Text | Media | Reasoning | ModelRefusal | ToolCall | ToolResult | Opaque | ApprovalRequest
 
 
 class Message(Struct, frozen=True):

@@ -29,7 +29,7 @@ _WITHOUT_BODY = (204, 304)
 _logger = logging.getLogger(__name__)
 
 
-class ResponseTransport(Protocol):
+class HttpResponseConnection(Protocol):
     """The connection, as far as a response uses it."""
 
     transport: asyncio.Transport
@@ -69,7 +69,7 @@ class RequestResponseCycle:
         "task",
     )
 
-    def __init__(self, connection: ResponseTransport, scope: Scope, expects_continue: bool, keep_alive: bool) -> None:
+    def __init__(self, connection: HttpResponseConnection, scope: Scope, expects_continue: bool, keep_alive: bool) -> None:
         self.connection = connection
         self.method: str = scope["method"]
         self.path: str = scope["path"]

@@ -17,7 +17,7 @@ from toolgate.engine.run_limits import Price
 from toolgate.http.application import Endpoint, Handler, Request
 from toolgate.http.exchange import Header, HttpExchange
 from toolgate.limits import Budgets, Counters, KeyBudget, KeyLimits, RateLimitResult, Reservation
-from toolgate.limits.cost_estimate import CostEstimate, estimate_cost
+from toolgate.limits.cost_estimate import RequestTokenEstimate, estimate_cost
 from toolgate.limits.local_budgets import BudgetReservation
 from toolgate.limits.prices import cost_of
 from toolgate.limits.sliding_window import SlidingWindow
@@ -138,7 +138,7 @@ class AdmissionControl:
         limited = [one.method == "POST" and (one.scope == "chat" or one.path == "/mcp") for one in endpoints]
         return [self._wrap(one) if has else one for one, has in zip(endpoints, limited, strict=True)]
 
-    async def admit(self, caller: str, estimate: CostEstimate, exchange: HttpExchange) -> RequestPermit:
+    async def admit(self, caller: str, estimate: RequestTokenEstimate, exchange: HttpExchange) -> RequestPermit:
         """Reserve what a request may use, or raise RateLimited; the response's headers will show the limits."""
         limits, usage = self._limits[caller], estimate.estimate
         budget = await self._reserve_budget(caller, limits.budget, estimate, exchange) if limits.budget else None
@@ -235,7 +235,7 @@ class AdmissionControl:
             permit.settle(record.usage, cost_of(record, self._price_of))
 
     async def _reserve_budget(
-        self, caller: str, budget: KeyBudget, estimate: CostEstimate, exchange: HttpExchange
+        self, caller: str, budget: KeyBudget, estimate: RequestTokenEstimate, exchange: HttpExchange
     ) -> BudgetReservation:
         price = self._reservation_price_of(estimate.model) if estimate.model else self._highest
         reservation = await self._budgets.reserve(caller, budget, price.of(estimate.estimate))

@@ -14,7 +14,7 @@ _OUTPUT = 1_000
 """Output tokens of a request without a limit of its own."""
 
 
-class CostEstimate(Struct, frozen=True):
+class RequestTokenEstimate(Struct, frozen=True):
     """The model that a request names, empty if it was not read, and the tokens that it may use."""
 
     model: str
@@ -46,7 +46,7 @@ class _OutputLimits(Struct):
 _DECODER = msgspec.json.Decoder(_OutputLimits)
 
 
-async def estimate_cost(exchange: HttpExchange, *, whole: bool) -> CostEstimate:
+async def estimate_cost(exchange: HttpExchange, *, whole: bool) -> RequestTokenEstimate:
     """Estimate a request by the length of its body, and if it is read `whole`, by its own limits."""
     length = exchange.named.get(b"content-length", b"")
     size = int(length) if length.isdigit() else 0
@@ -56,4 +56,4 @@ async def estimate_cost(exchange: HttpExchange, *, whole: bool) -> CostEstimate:
         size = len(body)
         with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):  # decoding reports what is wrong
             limits = _DECODER.decode(body)
-    return CostEstimate(limits.model, Usage(min(size // _BYTES_PER_TOKEN, _MOST_INPUT), limits.output, estimated=True))
+    return RequestTokenEstimate(limits.model, Usage(min(size // _BYTES_PER_TOKEN, _MOST_INPUT), limits.output, estimated=True))

@@ -21,7 +21,7 @@ _POOL_SECONDS = 86_400.0  # all connections may be waiting for the database: tha
 _IDLE_TRANSACTION_MS = 5000  # a frozen node must not block the others
 
 
-class DbosPostgresEngine:
+class DbosPostgresDatabase:
     """DBOS's engine for PostgreSQL."""
 
     def __init__(self, url: str, retry_seconds: float = RETRY_SECONDS) -> None:

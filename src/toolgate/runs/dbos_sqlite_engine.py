@@ -16,7 +16,7 @@ _CONNECTIONS = 5
 _BUSY_TIMEOUT_MS = 30_000
 
 
-class DbosSqliteEngine:
+class DbosSqliteDatabase:
     """DBOS's engine for SQLite."""
 
     def __init__(self, url: str) -> None:

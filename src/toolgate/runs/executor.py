@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeAlias
 
-from toolgate.runs.step_records import RunSteps
+from toolgate.runs.step_records import RunStepLog
 
-Work: TypeAlias = Callable[[str, RunSteps], Awaitable[None]]
+Work: TypeAlias = Callable[[str, RunStepLog], Awaitable[None]]
 """Does the work of the run with this id and returns when it has ended; an exception leaves the run to another attempt."""
 
 
@@ -79,7 +79,7 @@ class LazyRunExecutor:
 
 
 class UnrecordedSteps:
-    """Steps that are not stored (`RunSteps`)."""
+    """Steps that are not stored (`RunStepLog`)."""
 
     recorded: Sequence[str] = ()
 

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from toolgate.conversation.events import Usage
 from toolgate.conversation.message import Message, ToolCall, ToolResult
 from toolgate.engine.ports import RunJournal
-from toolgate.runs.step_records import CallFinishedStep, CallStartedStep, ModelAnswerStep, RunSteps, encode_step
+from toolgate.runs.step_records import CallFinishedStep, CallStartedStep, ModelAnswerStep, RunStepLog, encode_step
 
 
 class StepJournal:
@@ -13,7 +13,7 @@ class StepJournal:
 
     def __init__(
         self,
-        steps: RunSteps,
+        steps: RunStepLog,
         turns: RunJournal,
         mark: Callable[[], Awaitable[int]],
         check: Callable[[], Awaitable[None]],

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from toolgate.conversation.errors import ToolgateError
 from toolgate.runs.executor import RunExecutor, StepsLost, UnrecordedSteps
-from toolgate.runs.step_records import RunSteps
+from toolgate.runs.step_records import RunStepLog
 from toolgate.storage.runs import LeaseLost, RunStore, StoredRun
 
 EarlyEnd: TypeAlias = Literal["cancelled", "parked", "lost"]
@@ -34,7 +34,7 @@ class SchedulerOptions(Struct, frozen=True):
 class RunAttempt:
     """One attempt at a run: the claim under which it is made, and the steps that were finished before."""
 
-    def __init__(self, run: StoredRun, steps: RunSteps) -> None:
+    def __init__(self, run: StoredRun, steps: RunStepLog) -> None:
         self.run = run
         self.steps = steps
         self.cancelled = False
@@ -185,7 +185,7 @@ class RunScheduler:
                     self._opened = False
                     raise
 
-    async def _work(self, id: str, steps: RunSteps) -> None:
+    async def _work(self, id: str, steps: RunStepLog) -> None:
         """Make one attempt at a run; returning ends it, and raising leaves it to another attempt."""
         known = await self.store.load(id)
         finished = known.steps if known is not None else 0

@@ -46,7 +46,7 @@ Step: TypeAlias = ModelAnswerStep | CallStartedStep | CallRetryStep | CallFinish
 _decoder = msgspec.json.Decoder(Step)
 
 
-class RunSteps(Protocol):
+class RunStepLog(Protocol):
     """The steps of one run, as the attempt that makes it reads and writes them."""
 
     @property

@@ -20,8 +20,8 @@ from dbos import DBOS, DBOSConfig, DBOSPortableJSONSerializer, SetWorkflowID, er
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from toolgate.conversation.errors import GatewayFault
-from toolgate.runs.dbos_postgres_engine import RETRY_SECONDS, DbosPostgresEngine
-from toolgate.runs.dbos_sqlite_engine import DbosSqliteEngine
+from toolgate.runs.dbos_postgres_engine import RETRY_SECONDS, DbosPostgresDatabase
+from toolgate.runs.dbos_sqlite_engine import DbosSqliteDatabase
 from toolgate.runs.executor import StepsLost, Work
 from toolgate.storage.runs import LeaseLost
 from toolgate.storage.sql_engine import unavailable
@@ -62,7 +62,7 @@ class DbosExecutor:
         self._thread: threading.Thread | None = None
         self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="toolgate-steps")
         self._work: Work | None = None
-        self._database: DbosSqliteEngine | DbosPostgresEngine | None = None
+        self._database: DbosSqliteDatabase | DbosPostgresDatabase | None = None
 
     async def open(self, work: Work) -> None:
         """Start DBOS in threads of its own."""
@@ -136,9 +136,9 @@ class DbosExecutor:
     async def _launch(self) -> None:
         _log_errors_to(self._report)
         if self._url.startswith("sqlite:"):
-            self._database = DbosSqliteEngine(self._url)
+            self._database = DbosSqliteDatabase(self._url)
         else:
-            self._database = DbosPostgresEngine(self._url, self._retry_seconds)
+            self._database = DbosPostgresDatabase(self._url, self._retry_seconds)
         config: DBOSConfig = {
             "name": "toolgate",
             "system_database_url": self._url,

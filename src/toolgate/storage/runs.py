@@ -111,7 +111,7 @@ class StoredRun(Struct, frozen=True):
         return self.state in ENDS
 
 
-class LeasedRun(Struct, frozen=True):
+class RunLease(Struct, frozen=True):
     """A run that this node has, and whether it is to be cancelled."""
 
     id: str
@@ -214,7 +214,7 @@ class RunStore:
 
         await self._database.change(write)
 
-    async def renew(self, ids: Sequence[str]) -> list[LeasedRun]:
+    async def renew(self, ids: Sequence[str]) -> list[RunLease]:
         """Renew the leases of these runs, and return those that this node still has."""
         until = self._clock() + self.lease_seconds
 
@@ -226,7 +226,7 @@ class RunStore:
             ]
 
         rows = await self._database.change(write)
-        return [LeasedRun(id, token, bool(cancel)) for id, token, cancel in rows]
+        return [RunLease(id, token, bool(cancel)) for id, token, cancel in rows]
 
     async def take_abandoned(self) -> list[AbandonedRun]:
         """Queue runs that their nodes have left for this node, and return them, owner by owner in turn."""

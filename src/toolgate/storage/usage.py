@@ -29,7 +29,7 @@ ON CONFLICT ({unit}, key, model) DO UPDATE SET {grown}
 _ADD_DAY, _ADD_HOUR = _adding("day"), _adding("hour")
 
 
-class StoredUsage(Struct):
+class UsagePeriodTotal(Struct):
     """What one key has used of one model on one day, or in one hour, of UTC.
 
     `estimated` counts the requests whose tokens were estimated, `errors` those that failed, with or without an answer.
@@ -54,7 +54,7 @@ class UsageStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def adding(self, days: Iterable[StoredUsage], hours: Iterable[StoredUsage] = ()) -> Write:
+    def adding(self, days: Iterable[UsagePeriodTotal], hours: Iterable[UsagePeriodTotal] = ()) -> Write:
         """Return the write that adds these to what is stored; in `hours` the field `day` names an hour."""
         by_day, by_hour = [astuple(one) for one in days], [astuple(one) for one in hours]
 

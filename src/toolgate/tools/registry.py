@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from toolgate.conversation.errors import NotFound
 from toolgate.tools.schema_check import ToolSchemaLinter
-from toolgate.tools.tool import CallPreview, Invocation, OnChange, Tool, ToolOutput, ToolSource, ToolSpec
+from toolgate.tools.tool import CallPreview, ToolCallInput, OnChange, Tool, ToolOutput, ToolSource, ToolSpec
 from toolgate.tools.tool_search import ToolSearchIndex
 from toolgate.tools.when_clauses import WhenClause, WhenError, parse
 
@@ -406,10 +406,10 @@ class _Renamed:
         self.spec = spec
         self._tool = tool
 
-    async def prepare(self, invocation: Invocation) -> CallPreview:
+    async def prepare(self, invocation: ToolCallInput) -> CallPreview:
         return await self._tool.prepare(invocation)
 
-    async def invoke(self, invocation: Invocation) -> ToolOutput:
+    async def invoke(self, invocation: ToolCallInput) -> ToolOutput:
         return await self._tool.invoke(invocation)
 
 

@@ -6,7 +6,7 @@ from collections import OrderedDict
 import msgspec
 
 from toolgate.conversation.message import Text
-from toolgate.tools.tool import Invocation, ToolOutput, ToolSpec
+from toolgate.tools.tool import ToolCallInput, ToolOutput, ToolSpec
 
 MAX_BYTES = 32 * 1024 * 1024
 _MAX_ENTRIES = 1024
@@ -20,12 +20,12 @@ class ResultCache:
         self._entries: OrderedDict[tuple[str, str, bytes], tuple[float, ToolOutput, int]] = OrderedDict()
         self._size = 0
 
-    def get(self, spec: ToolSpec, invocation: Invocation) -> ToolOutput | None:
+    def get(self, spec: ToolSpec, invocation: ToolCallInput) -> ToolOutput | None:
         """Return the output of the same call, if it has not expired."""
         entry = self._entries.get(_key(spec, invocation))
         return entry[1] if entry is not None and entry[0] > time.monotonic() else None
 
-    def put(self, spec: ToolSpec, invocation: Invocation, output: ToolOutput) -> None:
+    def put(self, spec: ToolSpec, invocation: ToolCallInput, output: ToolOutput) -> None:
         """Store an output for as long as its tool allows."""
         key = _key(spec, invocation)
         size = len(key[2]) + _size(output)
@@ -47,5 +47,5 @@ def _size(output: ToolOutput) -> int:
         return _MAX_ENTRY_BYTES + 1
 
 
-def _key(spec: ToolSpec, invocation: Invocation) -> tuple[str, str, bytes]:
+def _key(spec: ToolSpec, invocation: ToolCallInput) -> tuple[str, str, bytes]:
     return (spec.name, invocation.caller, msgspec.json.encode(invocation.arguments, order="sorted"))

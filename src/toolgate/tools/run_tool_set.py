@@ -15,7 +15,7 @@ from toolgate.conversation.events import ToolProgress
 from toolgate.conversation.message import ApprovalRequest, Text, ToolCall, ToolResult
 from toolgate.conversation.tool_memoization import MemoizedTools
 from toolgate.engine.ports import CallTraits
-from toolgate.tools.runner import CallApprovalOptions, PendingApproval, ToolRunner, new_invocation
+from toolgate.tools.runner import CallApprovalOptions, ApprovalPendingOutcome, ToolRunner, new_invocation
 from toolgate.tools.tool import CallApprovals, CallProgress, Stance, Tool, ToolOutput
 from toolgate.tools.tool_groups import call_arguments
 
@@ -128,7 +128,7 @@ class RunToolSet:
         consent = CallApprovalOptions(identity.run, stance, identity.hold_seconds, self._tainted, self._approvals)
         outcome = await self._runner.run(tool, invocation, consent, starting, add_wait)
         self._tainted = self._tainted or tool.spec.annotations.open_world
-        if isinstance(outcome, PendingApproval):
+        if isinstance(outcome, ApprovalPendingOutcome):
             return ApprovalRequest(outcome.approval, call)
         return result(call, outcome)
 

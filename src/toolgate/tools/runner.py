@@ -24,7 +24,7 @@ from toolgate.tools.tool import (
     CallDenied,
     CallProgress,
     CallTimedOut,
-    Invocation,
+    ToolCallInput,
     Outcome,
     ProposedCall,
     ReportProgress,
@@ -47,7 +47,7 @@ class FinishedToolCall(Struct, frozen=True):
     """How a call ended; `seconds` is the tool's own time, or the time until the call was refused."""
 
     spec: ToolSpec
-    invocation: Invocation
+    invocation: ToolCallInput
     run: str
     seconds: float
     outcome: Outcome
@@ -73,7 +73,7 @@ class CallApprovalOptions(Struct, frozen=True):
     approvals: CallApprovals | None = None
 
 
-class PendingApproval(Struct, frozen=True):
+class ApprovalPendingOutcome(Struct, frozen=True):
     """The call was not run: it waits for this approval."""
 
     approval: str
@@ -124,11 +124,11 @@ class ToolRunner:
     async def run(
         self,
         tool: Tool,
-        invocation: Invocation,
+        invocation: ToolCallInput,
         consent: CallApprovalOptions,
         starting: Callable[[], Awaitable[None]] = _no_record,
         on_wait: Callable[[float], None] | None = None,
-    ) -> ToolOutput | PendingApproval:
+    ) -> ToolOutput | ApprovalPendingOutcome:
         """Run the call; a failure is an output, too. A call that must wait for a person gives its approval instead.
 
         Only `invocation.text` counts: the arguments are parsed and checked here. `starting` is awaited right before the
@@ -144,7 +144,7 @@ class ToolRunner:
             self._report_end(tool, invocation, consent, timer, "cancelled" if is_harmless else "outcome_unknown")
             raise
         else:
-            if isinstance(output, PendingApproval):
+            if isinstance(output, ApprovalPendingOutcome):
                 return output
             outcome = "error" if output.is_error else "ok"
         self._report_end(tool, invocation, consent, timer, outcome)
@@ -153,17 +153,17 @@ class ToolRunner:
     async def _run(
         self,
         tool: Tool,
-        invocation: Invocation,
+        invocation: ToolCallInput,
         consent: CallApprovalOptions,
         timer: _CallTimer,
         on_wait: Callable[[float], None] | None,
-    ) -> ToolOutput | PendingApproval:
+    ) -> ToolOutput | ApprovalPendingOutcome:
         name = tool.spec.name
         arguments = await self._check.read(tool.spec, invocation.text)
         invocation = replace(invocation, arguments=arguments, report=self._redacted(invocation.report))
         verdict = await self._verdict(tool, invocation, consent, on_wait)
         if verdict.stance == "pending":
-            return PendingApproval(verdict.approval or "")
+            return ApprovalPendingOutcome(verdict.approval or "")
         if verdict.stance == "deny":
             reason = f": {verdict.reason.rstrip('.')}" if verdict.reason else ""
             raise CallDenied(
@@ -179,7 +179,7 @@ class ToolRunner:
         return await self._output(tool, invocation, timer.start)
 
     def _report_end(
-        self, tool: Tool, invocation: Invocation, consent: CallApprovalOptions, timer: _CallTimer, outcome: Outcome
+        self, tool: Tool, invocation: ToolCallInput, consent: CallApprovalOptions, timer: _CallTimer, outcome: Outcome
     ) -> None:
         if self._on_end is not None:
             seconds = time.monotonic() - timer.started_at
@@ -196,7 +196,7 @@ class ToolRunner:
         return report_redacted
 
     async def _verdict(
-        self, tool: Tool, invocation: Invocation, consent: CallApprovalOptions, on_wait: Callable[[float], None] | None
+        self, tool: Tool, invocation: ToolCallInput, consent: CallApprovalOptions, on_wait: Callable[[float], None] | None
     ) -> ApprovalVerdict:
         late = f"{tool.spec.name} took too long to prepare the call; nothing was run."
         failed = f"{tool.spec.name} could not prepare the call"
@@ -218,7 +218,7 @@ class ToolRunner:
             verdict = await approvals.decide(query)
         return verdict
 
-    async def _output(self, tool: Tool, invocation: Invocation, starting: Callable[[], Awaitable[None]]) -> ToolOutput:
+    async def _output(self, tool: Tool, invocation: ToolCallInput, starting: Callable[[], Awaitable[None]]) -> ToolOutput:
         spec = tool.spec
         if spec.cache_seconds and (cached := self._cache.get(spec, invocation)):
             return cached
@@ -253,7 +253,7 @@ class _TimeoutClock(Struct, frozen=True):
 
 
 async def _call_tool(
-    method: Callable[[Invocation], Awaitable[T]], invocation: Invocation, seconds: float, late: str, failed: str
+    method: Callable[[ToolCallInput], Awaitable[T]], invocation: ToolCallInput, seconds: float, late: str, failed: str
 ) -> T:
     """Await a method of a tool and map whatever it raises to a `ToolFailure`. `late` and `failed` begin the messages."""
     try:
@@ -281,6 +281,6 @@ def new_invocation(
     session: str = "",
     report: ReportProgress = ignore_progress,
     arguments: Mapping[str, Any] = {},
-) -> Invocation:
+) -> ToolCallInput:
     """Make an invocation whose arguments are not checked yet; its `key` is the call's id, which a repetition shares."""
-    return Invocation(call_id, arguments, text, caller, session, call_id, report)
+    return ToolCallInput(call_id, arguments, text, caller, session, call_id, report)

@@ -83,7 +83,7 @@ class CallClock(Protocol):
         """Begin again with the full time."""
 
 
-class NoCallClock(Struct, frozen=True):
+class UnlimitedCallClock(Struct, frozen=True):
     """Limits nothing."""
 
     def stop(self) -> None: ...
@@ -91,7 +91,7 @@ class NoCallClock(Struct, frozen=True):
     def start(self) -> None: ...
 
 
-class Invocation(Struct, frozen=True):
+class ToolCallInput(Struct, frozen=True):
     """One call: `arguments` were checked against the schema, `text` is the JSON that they were parsed from.
 
     `key` stays the same when this very call is repeated, so that a tool can recognise the repetition. `run` is the run
@@ -105,7 +105,7 @@ class Invocation(Struct, frozen=True):
     session: str = ""
     key: str = ""
     report: ReportProgress = ignore_progress
-    clock: CallClock = NoCallClock()
+    clock: CallClock = UnlimitedCallClock()
     run: str = ""
     window: str = ""
 
@@ -167,10 +167,10 @@ class Tool(Protocol):
     def spec(self) -> ToolSpec:
         """The definition."""
 
-    async def prepare(self, invocation: Invocation) -> CallPreview:
+    async def prepare(self, invocation: ToolCallInput) -> CallPreview:
         """Describe the call to a person; this has no effects, and a call need not follow."""
 
-    async def invoke(self, invocation: Invocation) -> ToolOutput:
+    async def invoke(self, invocation: ToolCallInput) -> ToolOutput:
         """Run the call; ToolFailure if it fails. Cancelling the task cancels the call."""
 
 
@@ -202,7 +202,7 @@ class ProposedCall(Struct, frozen=True):
     """A call that is about to run, with all that a person's approval is bound to."""
 
     spec: ToolSpec
-    invocation: Invocation
+    invocation: ToolCallInput
     run: str
     preparation: CallPreview = CallPreview()
     stance: Stance | None = None

@@ -14,7 +14,7 @@ from toolgate.conversation.message import (
     Opaque,
     Part,
     Reasoning,
-    Refusal,
+    ModelRefusal,
     Text,
     ToolCall,
     ToolResult,
@@ -25,7 +25,7 @@ Found: TypeAlias = Iterator[str]
 
 _EXTRA = attrgetter("extra")
 
-_PLAIN = frozenset({Text, ToolCall, Reasoning, Refusal})
+_PLAIN = frozenset({Text, ToolCall, Reasoning, ModelRefusal})
 """Parts that are the same in every dialect unless they have extra fields."""
 
 _READ = frozenset(

@@ -21,7 +21,7 @@ from typing import Any
 from msgspec import Struct
 
 from toolgate.conversation.events import Usage
-from toolgate.conversation.message import Media, Opaque, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
+from toolgate.conversation.message import Media, Opaque, Part, Reasoning, ModelRefusal, Text, ToolCall, ToolResult
 from toolgate.conversation.request import ModelRequest, ToolDef
 from toolgate.conversation.size import is_request_larger
 from toolgate.engine.json_thread import LARGE_BODY
@@ -112,7 +112,7 @@ def _parts_texts(parts: Iterable[Part]) -> _CountedTexts:
     flat = 0
     for part in parts:
         match part:
-            case Text(text) | Reasoning(text) | Refusal(text):
+            case Text(text) | Reasoning(text) | ModelRefusal(text):
                 texts.append(text)
             case ToolCall():
                 texts += (part.name, part.arguments)

@@ -8,7 +8,7 @@ from msgspec import Raw, json, structs
 
 from toolgate.conversation.errors import Overloaded, ToolgateError
 from toolgate.upstreams.local import frames
-from toolgate.upstreams.local.engine_pool import EngineLease, EnginePool, TextGeneration
+from toolgate.upstreams.local.engine_pool import EngineLease, EngineLeaseProvider, TextGeneration
 from toolgate.upstreams.local.process import EngineFault
 from toolgate.upstreams.local.state import LocalModelState
 from toolgate.workers import messages
@@ -47,7 +47,7 @@ class _WorkerLease:
 class EngineLeases:
     """Leases the engine to workers."""
 
-    def __init__(self, engines: EnginePool) -> None:
+    def __init__(self, engines: EngineLeaseProvider) -> None:
         self._engines = engines
         self._workers: set[EngineClient] = set()
         self._leases: dict[tuple[EngineClient, int], _WorkerLease] = {}

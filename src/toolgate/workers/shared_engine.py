@@ -79,7 +79,7 @@ class BorrowedEngine:
         self._generations.clear()
 
 
-class BorrowedEnginePool:
+class BorrowedEngineProvider:
     """Leases the supervisor's engine."""
 
     def __init__(self, supervisor: SupervisorClient, model: str) -> None:

@@ -15,7 +15,7 @@ from tests.api.responses.stateful import until
 from tests.dialects.strategies import responses
 from tests.http.websocket_server import WebSocketServer, text_of, websocket_server, with_keys
 from tests.stage import upstream_config
-from toolgate.api.responses.unstored import SocketMemory, UnstoredResponses
+from toolgate.api.responses.unstored import WebSocketUnstoredResponses, UnstoredResponses
 from toolgate.api.responses.websocket import ResponseSocketLimits
 from toolgate.config import KeySettings, Secret
 from toolgate.config.settings import RequestLimitSettings, ServerSettings
@@ -463,7 +463,7 @@ async def refusal(server: WebSocketServer) -> tuple[int, str]:
 
 async def test_a_full_memory_drops_the_response_that_was_not_used_for_the_longest() -> None:
     unstored = UnstoredResponses(max_bytes=40, max_bytes_each=30)
-    memory, other = SocketMemory(unstored), SocketMemory(unstored)
+    memory, other = WebSocketUnstoredResponses(unstored), WebSocketUnstoredResponses(unstored)
     memory.keep("a", "r1", ["x" * 10])
     other.keep("a", "r2", ["y" * 10])
     assert await memory.recall("r1") == ["x" * 10]

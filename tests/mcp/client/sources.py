@@ -14,7 +14,7 @@ from toolgate.mcp.client import McpSource, StdioServerConfig
 from toolgate.mcp.client.source import McpTool
 from toolgate.storage.accepted_definitions import AcceptedDefinitionStore
 from toolgate.storage.database import Database
-from toolgate.tools.tool import Invocation, ReportProgress, ignore_progress
+from toolgate.tools.tool import ToolCallInput, ReportProgress, ignore_progress
 
 PATIENCE = 30.0
 
@@ -66,10 +66,10 @@ def tool(source: McpSource, origin: str = "echo") -> McpTool:
     return next(tool for tool in source.tools if tool.spec.origin == origin)
 
 
-def calling(arguments: dict[str, Any] | str = "{}", tell: ReportProgress = ignore_progress) -> Invocation:
+def calling(arguments: dict[str, Any] | str = "{}", tell: ReportProgress = ignore_progress) -> ToolCallInput:
     """Make an invocation with these arguments."""
     text = arguments if isinstance(arguments, str) else json.dumps(arguments)
-    return Invocation("call_1", json.loads(text), text, report=tell)
+    return ToolCallInput("call_1", json.loads(text), text, report=tell)
 
 
 def noted(state: Path, name: str) -> list[str]:

@@ -19,7 +19,7 @@ from toolgate import lm
 from toolgate.conversation.message import Media, Text
 from toolgate.tools.authoring.results import NO_OUTPUT, error_text, output_of
 from toolgate.tools.authoring.type_hints import HintMismatch, HintSchema
-from toolgate.tools.tool import CallProgress, Invocation, ToolOutput, ToolSpec
+from toolgate.tools.tool import CallProgress, ToolCallInput, ToolOutput, ToolSpec
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(8)
 
@@ -72,7 +72,7 @@ async def run(
 ) -> ToolOutput:
     tool = registry.find(name)
     assert tool is not None
-    return await tool.invoke(Invocation("call_1", arguments, msgspec.json.encode(arguments).decode(), report=tell))
+    return await tool.invoke(ToolCallInput("call_1", arguments, msgspec.json.encode(arguments).decode(), report=tell))
 
 
 def test_a_function_is_described_by_its_name_docstring_and_hints(registry: lm.Registry) -> None:
@@ -464,7 +464,7 @@ async def test_a_class_form_tool_prepares_and_invokes(registry: lm.Registry) -> 
     assert tool is not None
     assert (tool.spec.description, tool.spec.tags, tool.spec.approval) == ("Deletes a file.", ("files",), "ask")
     assert tool.spec.input_schema["required"] == ["x"]
-    prepared = await tool.prepare(Invocation("call_1", {"x": 7}, '{"x": 7}'))
+    prepared = await tool.prepare(ToolCallInput("call_1", {"x": 7}, '{"x": 7}'))
     assert (prepared.message, prepared.title, prepared.question) == ("Deleting", "Delete?", "Really delete 7?")
     reports: list[CallProgress] = []
     output = await run(registry, "delete", reports.append, x=7)

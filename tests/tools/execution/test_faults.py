@@ -46,7 +46,7 @@ from toolgate.config.settings import (
 )
 from toolgate.conversation.message import Media, Text, ToolResult
 from toolgate.testing import FakeTool
-from toolgate.tools.tool import CallProgress, Invocation, ToolOutput
+from toolgate.tools.tool import CallProgress, ToolCallInput, ToolOutput
 
 DIALECTS = pytest.mark.parametrize("client", CLIENTS)
 STREAMS = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
@@ -316,7 +316,7 @@ async def test_a_model_that_never_stops_is_stopped_by_the_rounds(client: str) ->
 class Chatty(FakeTool):
     """Tells of its progress more often than anybody can hear."""
 
-    async def invoke(self, invocation: Invocation) -> ToolOutput:
+    async def invoke(self, invocation: ToolCallInput) -> ToolOutput:
         for number in range(50_000):
             invocation.report(CallProgress(f"{CANARY} {number}"))
         return await super().invoke(invocation)

@@ -30,7 +30,7 @@ from toolgate.mcp.client import source as mcp_source
 from toolgate.mcp.client.session import ClientSession
 from toolgate.mcp.client.stdio import StdioTransport
 from toolgate.testing import Entry, FakeTool, ScriptedModel
-from toolgate.tools.tool import Annotations, CallPreview, Invocation, ToolOutput, ToolSource, ToolSpec
+from toolgate.tools.tool import Annotations, CallPreview, ToolCallInput, ToolOutput, ToolSource, ToolSpec
 
 AUTO: Mapping[str, Any] = {"tool_execution": "auto", "use_server_tools": True}
 HARMFUL = Annotations()
@@ -66,10 +66,10 @@ class Oracle:
         """The ids of the calls that had an effect."""
         return self._path.read_text().split() if self._path.exists() else []
 
-    async def prepare(self, invocation: Invocation) -> CallPreview:
+    async def prepare(self, invocation: ToolCallInput) -> CallPreview:
         return CallPreview()
 
-    async def invoke(self, invocation: Invocation) -> ToolOutput:
+    async def invoke(self, invocation: ToolCallInput) -> ToolOutput:
         with self._path.open("a") as file:
             file.write(f"{invocation.call_id}\n")
             file.flush()

@@ -15,7 +15,7 @@ import pytest
 from tests.child_processes import living_children
 from toolgate.conversation.message import Media, Text
 from toolgate.tools.sources.python import PythonSource
-from toolgate.tools.tool import CallPreview, CallProgress, Invocation, Tool, ToolFailure, ToolSource
+from toolgate.tools.tool import CallPreview, CallProgress, ToolCallInput, Tool, ToolFailure, ToolSource
 from toolgate.tools.workers.process import WorkerLimits
 
 ADD = '''
@@ -65,7 +65,7 @@ def tool_of(source: ToolSource, name: str) -> Tool:
 
 async def run(source: ToolSource, tool: str, tell: Callable[[CallProgress], None] = print, /, **arguments: Any) -> Any:
     text = msgspec.json.encode(arguments).decode()
-    output = await tool_of(source, tool).invoke(Invocation("call_1", arguments, text, key="k1", report=tell))
+    output = await tool_of(source, tool).invoke(ToolCallInput("call_1", arguments, text, key="k1", report=tell))
     return (
         output.structured
         if output.structured is not None
@@ -129,9 +129,9 @@ async def test_the_files_and_packages_of_a_folder_bring_tools(folder: Folder) ->
     reports: list[CallProgress] = []
     assert await run(source, "greet", reports.append, name="Ann") == "Hello Ann! (k1)"
     assert reports == [CallProgress("greeting", 1, 1)]
-    asked = await tool_of(source, "greet").prepare(Invocation("c", {"name": "Ann"}, ""))
+    asked = await tool_of(source, "greet").prepare(ToolCallInput("c", {"name": "Ann"}, ""))
     assert asked == CallPreview("Greeting", "Greet?", "Greet Ann?")
-    assert await tool_of(source, "add").prepare(Invocation("c", {}, "")) == CallPreview()
+    assert await tool_of(source, "add").prepare(ToolCallInput("c", {}, "")) == CallPreview()
     assert "helpers" not in sys.modules
 
 
@@ -382,14 +382,14 @@ async def test_the_examples_work(folder: Folder, monkeypatch: pytest.MonkeyPatch
     assert 3 <= (await run(source, "roll_dice", count=3))["total"] <= 18
     assert await run(source, "toss_coin") in ("heads", "tails")
     reports: list[CallProgress] = []
-    chart = Invocation("c", {"values": [1, 2, 3]}, "", report=reports.append)
+    chart = ToolCallInput("c", {"values": [1, 2, 3]}, "", report=reports.append)
     (picture,) = (await tool_of(source, "draw_bars").invoke(chart)).content
     assert isinstance(picture, Media)
     assert picture.mime == "image/png"
     assert reports[0] == CallProgress("Drawing", 0, 120)
     await run(source, "write_note", title="to do", text="everything")
     assert await run(source, "list_notes") == ["to do"]
-    asked = await tool_of(source, "delete_note").prepare(Invocation("c", {"title": "to do"}, ""))
+    asked = await tool_of(source, "delete_note").prepare(ToolCallInput("c", {"title": "to do"}, ""))
     assert asked.question == "Delete the note “to do” for good?"
     assert await run(source, "delete_note", title="to do") == "Deleted to do."
     with pytest.raises(ToolFailure, match="A title has letters"):

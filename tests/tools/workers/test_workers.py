@@ -19,7 +19,7 @@ from toolgate.tools.authoring.result_parts import ToolInvocationToken
 from toolgate.tools.authoring.results import NO_OUTPUT
 from toolgate.tools.tool import CallProgress, ReportProgress, ToolFailure, ToolOutput, ignore_progress
 from toolgate.tools.workers import frames
-from toolgate.tools.workers.pool import WorkerPool
+from toolgate.tools.workers.pool import ToolWorkerPool
 from toolgate.tools.workers.process import WorkerLimits, WorkerOutputTail, environment
 
 """Seconds that may pass on a busy machine where the promise is one."""
@@ -169,7 +169,7 @@ class Workers:
     """A pool and the file of odd tools."""
 
     def __init__(self, place: ToolImportTarget, limits: WorkerLimits | None = None) -> None:
-        self.pool = WorkerPool(limits)
+        self.pool = ToolWorkerPool(limits)
         self.place = place
 
     async def call(self, tool: str, tell: ReportProgress = ignore_progress, /, **arguments: Any) -> ToolOutput:
@@ -443,7 +443,7 @@ def test_a_log_forgets_the_oldest() -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        frames.ToolWorkerSetupFrame(1, 2, 3),
+        frames.ToolWorkerLimitsFrame(1, 2, 3),
         frames.ToolWorkerCancelFrame(),
         frames.ToolWorkerInvokeFrame(
             ToolImportTarget("a", path="/a"), "t", {"x": [1, 2.5, None, "é"]}, ToolInvocationToken("c", "k")

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from toolgate.conversation.events import Usage
-from toolgate.conversation.message import Media, Message, Opaque, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
+from toolgate.conversation.message import Media, Message, Opaque, Part, Reasoning, ModelRefusal, Text, ToolCall, ToolResult
 from toolgate.conversation.message import plain_text as plain
 from toolgate.dialects.openai_chat.server import write_call
 from toolgate.storage.chats import StoredMessage
@@ -85,7 +85,7 @@ def part_object(part: Part) -> dict[str, Any]:
             return {"type": part.kind, **{name: value for name, value in fields.items() if value is not None}}
         case Reasoning(text):
             return {"type": "reasoning", "text": text}
-        case Refusal(text):
+        case ModelRefusal(text):
             return {"type": "refusal", "text": text}
         case ToolCall():
             fields = {"id": part.id, "name": part.name, "arguments": part.arguments}

@@ -20,7 +20,7 @@ from toolgate.http.application import Endpoint, Request
 from toolgate.limits.prices import cost_of
 from toolgate.storage.database import SqlConnection
 from toolgate.storage.latencies import LatencyKind, LatencyStore, bucket
-from toolgate.storage.usage import BY, By, StoredUsage, UsageStore
+from toolgate.storage.usage import BY, By, UsagePeriodTotal, UsageStore
 from toolgate.telemetry.request_log import CLIENT_LEFT, RUN_CANCELLED, RequestRecord
 from toolgate.wire.jsontext import encode
 
@@ -99,12 +99,12 @@ def is_failure(record: RequestRecord) -> bool:
     return record.status >= 400 and record.status != CLIENT_LEFT and record.code != RUN_CANCELLED
 
 
-def _sum(hour: str, key: str, model: str, answers: Sequence[tuple[RequestRecord, float]], failed: int) -> StoredUsage:
+def _sum(hour: str, key: str, model: str, answers: Sequence[tuple[RequestRecord, float]], failed: int) -> UsagePeriodTotal:
     usages = [record.usage for record, _ in answers if record.usage is not None]
     read, written, cached, reasoning, estimated = [sum(map(attrgetter(name), usages)) for name in _COUNTED]
     cost = sum(cost for _, cost in answers)
     errors = failed + sum(is_failure(record) for record, _ in answers)
-    return StoredUsage(hour, key, model, len(answers), read, written, cached, reasoning, estimated, cost, errors)
+    return UsagePeriodTotal(hour, key, model, len(answers), read, written, cached, reasoning, estimated, cost, errors)
 
 
 def _latencies(

@@ -7,7 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from toolgate.api.response_writer import PreparedRequest
-from toolgate.dialects.openai_responses.items_sent_before_crash import StreamedItems, read_sent_items
+from toolgate.dialects.openai_responses.items_sent_before_crash import ItemsSentBeforeCrash, read_sent_items
 from toolgate.dialects.openai_responses.server import ResponsesStreamEncoder
 from toolgate.engine.presenter import ShownCalls
 from toolgate.engine.tool_loop import EarlierAttempts
@@ -19,7 +19,7 @@ class RecoveredAttempt(Struct, frozen=True):
 
     history: EarlierAttempts
     frames: Sequence[bytes] = ()
-    sent: StreamedItems | None = None
+    sent: ItemsSentBeforeCrash | None = None
     items: Mapping[int, Any] = {}
 
     def continue_stream(self, prepared: PreparedRequest) -> tuple[PreparedRequest, bytes]:

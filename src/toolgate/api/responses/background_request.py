@@ -49,7 +49,7 @@ class BackgroundRequest(Struct, frozen=True):
         )
 
 
-class BackgroundChatRequest(Struct, frozen=True):
+class BackgroundRequestContext(Struct, frozen=True):
     """A stored request on its way through the chat handler (`toolgate.api.chat.ChatRequestContext`)."""
 
     exchange: ResponseSink

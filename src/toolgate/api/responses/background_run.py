@@ -15,7 +15,7 @@ from toolgate.api.chat import ChatHandler
 from toolgate.api.response_writer import PreparedRequest
 from toolgate.api.responses.attempt_recovery import RecoveredAttempt, resumption
 from toolgate.api.responses.background_request import (
-    BackgroundChatRequest,
+    BackgroundRequestContext,
     BackgroundRequest,
     decode_request,
     failure,
@@ -222,7 +222,7 @@ class BackgroundRunHandler:
             if caller is None:
                 raise Unauthenticated("The key that asked for this response is no longer valid.")
             headers = headers_by_name(request.headers)
-            call = BackgroundChatRequest(recorder, with_rights(caller, headers), record, headers)
+            call = BackgroundRequestContext(recorder, with_rights(caller, headers), record, headers)
             durable = _durable_run(attempt, resumed, recorder, self._options.asks_again, timeline)
             prepared = await services.chat.prepare(call, self._dialect, codec, request.turn.body, durable, decoded)
             prepared = replace(prepared, metadata=replace(prepared.metadata, id=request.id, created=request.created))

@@ -7,7 +7,7 @@ from toolgate.api.responses.compaction import is_compaction, with_summaries
 from toolgate.api.responses.item_normalization import text_message
 from toolgate.api.responses.save import ContinuedRequest
 from toolgate.api.responses.state import ResponsesState
-from toolgate.api.responses.unstored import SocketMemory
+from toolgate.api.responses.unstored import WebSocketUnstoredResponses
 from toolgate.conversation.errors import InvalidRequest, NotFound
 from toolgate.storage.responses import HistoryLimits, ResponseStore, StoredResponse
 
@@ -23,7 +23,7 @@ class PreviousItemLoader:
         self._state = state
         self._limits = state.past_limits if state is not None else HistoryLimits()
 
-    async def turn(self, body: dict[str, Any], owner: str, memory: SocketMemory | None = None) -> ContinuedRequest:
+    async def turn(self, body: dict[str, Any], owner: str, memory: WebSocketUnstoredResponses | None = None) -> ContinuedRequest:
         """Return the request with the items that it continues; those of an unstored response are in the socket's memory."""
         given = _items(body.get("input"))
         new_items = await self.resolve(given, owner)

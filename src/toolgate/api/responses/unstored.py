@@ -24,10 +24,10 @@ class UnstoredResponses:
         """At most `max_bytes` altogether, and `max_bytes_each` of one response; a longer one is not kept."""
         self._max_bytes = max_bytes
         self._max_bytes_each = max_bytes_each
-        self._responses: OrderedDict[tuple[SocketMemory, str], bytes] = OrderedDict()
+        self._responses: OrderedDict[tuple[WebSocketUnstoredResponses, str], bytes] = OrderedDict()
         self.size = 0
 
-    def put(self, memory: "SocketMemory", id: str, items: bytes) -> None:
+    def put(self, memory: "WebSocketUnstoredResponses", id: str, items: bytes) -> None:
         """Keep a response, and drop the least recently used ones that do not fit."""
         if len(items) > self._max_bytes_each:
             return
@@ -37,19 +37,19 @@ class UnstoredResponses:
             _, oldest = self._responses.popitem(last=False)
             self.size -= len(oldest)
 
-    def get(self, memory: "SocketMemory", id: str) -> bytes | None:
+    def get(self, memory: "WebSocketUnstoredResponses", id: str) -> bytes | None:
         """Return the items of a response."""
         items = self._responses.get((memory, id))
         if items is not None:
             self._responses.move_to_end((memory, id))
         return items
 
-    def drop(self, memory: "SocketMemory", id: str) -> None:
+    def drop(self, memory: "WebSocketUnstoredResponses", id: str) -> None:
         """Drop a response, if it is kept."""
         self.size -= len(self._responses.pop((memory, id), b""))
 
 
-class SocketMemory:
+class WebSocketUnstoredResponses:
     """The unstored responses of one socket: the last one of each of its lanes."""
 
     def __init__(self, store: UnstoredResponses) -> None:

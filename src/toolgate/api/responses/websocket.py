@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from toolgate.api.responses.unstored import SocketMemory, UnstoredResponses
+from toolgate.api.responses.unstored import WebSocketUnstoredResponses, UnstoredResponses
 from toolgate.api.responses.websocket_request import SOCKET, ResponseSocketLane, WebSocketResponseSink, error_event
 from toolgate.conversation.errors import InvalidRequest, Overloaded, RateLimited, ToolgateError
 from toolgate.dialects.openai_responses import DIALECT as OPENAI_RESPONSES
@@ -91,7 +91,7 @@ class ResponseWebSockets:
                 )
             if self._open.total() >= max_sockets:
                 raise Overloaded("Too many WebSockets are open already.", code="too_many_websockets", retry_after=5)
-            owner, memory = call.caller.name, SocketMemory(self._unstored)
+            owner, memory = call.caller.name, WebSocketUnstoredResponses(self._unstored)
             connection = ResponseWebSocket(call, self.timeouts, self._app, self.options, memory)
             call.record.status = 101
             self._open[owner] += 1
@@ -123,7 +123,7 @@ class ResponseWebSocket:
     """One socket: its lanes, what runs and what waits."""
 
     def __init__(
-        self, call: Request, timeouts: WebSocketTimeouts, app: App, options: ResponseSocketLimits, memory: SocketMemory
+        self, call: Request, timeouts: WebSocketTimeouts, app: App, options: ResponseSocketLimits, memory: WebSocketUnstoredResponses
     ) -> None:
         """Upgrade the request's connection; 426 if it is no handshake."""
         self._record = call.record

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from toolgate.api.response_writer import AnswerRecorder
 from toolgate.api.responses.save import ContinuedRequest, last_response
-from toolgate.api.responses.unstored import SocketMemory
+from toolgate.api.responses.unstored import WebSocketUnstoredResponses
 from toolgate.conversation.errors import InvalidRequest
 from toolgate.conversation.events import StepEnd, StepEvent, StepStart, Usage
 from toolgate.conversation.request import ModelRequest
@@ -37,7 +37,7 @@ _CONTINUABLE = ("completed", "incomplete")
 class ResponseSocketLane(Struct, frozen=True):
     """The lane of a message on its socket, and the socket's unstored responses."""
 
-    memory: SocketMemory
+    memory: WebSocketUnstoredResponses
     name: str | None
 
 
@@ -61,7 +61,7 @@ def read_create(body: dict[str, Any]) -> tuple[dict[str, Any], bool]:
     return {**request, "stream": True}, generate is not False
 
 
-class SocketMemoryRecorder:
+class UnstoredResponseRecorder:
     """Keeps an unstored response in the socket's memory, after another recorder has it (`AnswerRecorder`)."""
 
     def __init__(self, lane: ResponseSocketLane, turn: ContinuedRequest, also: AnswerRecorder | None) -> None:
@@ -146,7 +146,7 @@ def error_event(status: int, error: dict[str, Any], headers: Iterable[Header] = 
     return encode({"type": "error", "status": status, "error": error})
 
 
-class WarmupModel:
+class EmptyAnswerModel:
     """A model with an empty answer: a request that generates nothing is only kept, for the next one to continue."""
 
     async def ask(self, request: ModelRequest) -> ModelStream:

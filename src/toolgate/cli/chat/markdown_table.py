@@ -12,14 +12,14 @@ _BREAK = re.compile(r"<br */?>", re.IGNORECASE)
 _BETWEEN = " │ "
 
 
-class TableLines(NamedTuple):
+class LaidOutTable(NamedTuple):
     """A table as lines: those of the column heads, and those below them."""
 
     head: list[str]
     body: list[str]
 
 
-def lay_out_table(lines: list[str], width: int) -> TableLines | None:
+def lay_out_table(lines: list[str], width: int) -> LaidOutTable | None:
     """Lay out the rows of a table in columns; None if the lines are no table, or have more columns than fit."""
     if len(lines) < 2 or not _is_rule(lines[1]):
         return None
@@ -34,7 +34,7 @@ def lay_out_table(lines: list[str], width: int) -> TableLines | None:
     marks = [*marks, *["-"] * (count - len(marks))]
     head, *body = [_lines(row, widths, marks) for row in rows]
     rule = "─┼─".join(["─" * one for one in widths])
-    return TableLines(head, [rule, *[line for row in body for line in row]])
+    return LaidOutTable(head, [rule, *[line for row in body for line in row]])
 
 
 def _fit(widths: list[int], room: int) -> list[int]:

@@ -10,7 +10,7 @@ from toolgate.cli.chat.approval_dialog import ApprovalDialog
 from toolgate.cli.chat.conversation import ConversationClient
 from toolgate.cli.chat.prompt import LinePrompter, echo
 from toolgate.cli.chat.response_events import AnswerDelta
-from toolgate.cli.chat.slash_commands import ChatEnded, SlashCommands, describe_tools
+from toolgate.cli.chat.slash_commands import ChatExitRequested, SlashCommands, describe_tools
 from toolgate.cli.chat.state_files import ChatStateFiles
 from toolgate.cli.chat.transcript import Transcript
 from toolgate.cli.chat.turn import ChatSession
@@ -39,7 +39,7 @@ def talk(
         try:
             with echo(sys.stdin, False):  # what is typed during an answer stands at the next prompt
                 _carry_out(text, session, slash)
-        except ChatEnded:
+        except ChatExitRequested:
             return
         except KeyboardInterrupt:
             view.line("Stopped.", "warning")

@@ -17,7 +17,7 @@ _TEXT_HELP = (
 )
 
 
-class ChatEnded(Exception):
+class ChatExitRequested(Exception):
     """The person wants to leave."""
 
 
@@ -189,7 +189,7 @@ class SlashCommands:
         self._say("A new chat begins.")
 
     def _quit(self, _: str) -> None:
-        raise ChatEnded
+        raise ChatExitRequested
 
 
 def describe_tools(tools: object) -> str:

@@ -17,7 +17,7 @@ from toolgate.conversation.message import (
     Opaque,
     Part,
     Reasoning,
-    Refusal,
+    ModelRefusal,
     Text,
     ToolCall,
     ToolResult,
@@ -130,7 +130,7 @@ class MessageEncoder:
             match part:
                 case Text():
                     yield from self._content(part)
-                case Refusal(text):
+                case ModelRefusal(text):
                     yield from self._content(Text(text))
                 case ToolCall():
                     id, own = self._ids.of_call(part.id), part.extra.get(NAME, {})

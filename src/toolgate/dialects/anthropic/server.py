@@ -8,7 +8,7 @@ from toolgate.conversation import ids
 from toolgate.conversation.arguments import is_object
 from toolgate.conversation.errors import MalformedResponse, ToolgateError
 from toolgate.conversation.events import Delta, Finish, ModelResponse, PartEnd, PartStart, RunEvent, StepStart, Usage
-from toolgate.conversation.message import Media, Opaque, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
+from toolgate.conversation.message import Media, Opaque, Part, Reasoning, ModelRefusal, Text, ToolCall, ToolResult
 from toolgate.conversation.reasoning_envelope import wrap_signature
 from toolgate.conversation.request import ModelRequest
 from toolgate.conversation.size import rough_input_tokens
@@ -127,8 +127,8 @@ class MessagesStreamEncoder:
         self._has_delta = self._opened = False
         self._opening, self._around = b"", (b"", b"")
         match part:
-            case Text() | Refusal():
-                self._refused = self._refused or isinstance(part, Refusal)
+            case Text() | ModelRefusal():
+                self._refused = self._refused or isinstance(part, ModelRefusal)
                 self._prepare({"type": "text", "text": ""}, "text_delta", "text")
             case Reasoning():
                 self._prepare(write_thinking("", ""), "thinking_delta", "thinking")
@@ -167,7 +167,7 @@ class MessagesStreamEncoder:
                 citations = part.extra.get(NAME, {}).get("citations") or ()
                 deltas = [{"type": "citations_delta", "citation": citation} for citation in citations]
                 return self._missing_delta(text) + self._close(*deltas)
-            case Refusal(text):
+            case ModelRefusal(text):
                 return self._missing_delta(text) + self._close()
             case Reasoning(text):
                 delta = self._missing_delta(text)
@@ -231,7 +231,7 @@ def invalid_arguments(tool: str) -> MalformedResponse:
 
 def encode_response(response: ModelResponse, request: ModelRequest, metadata: AnswerMetadata) -> bytes:
     """Encode a whole answer."""
-    refused = any(isinstance(part, Refusal) for part in response.parts)
+    refused = any(isinstance(part, ModelRefusal) for part in response.parts)
     reason = write_reason(response.reason, response.stop_sequence, refused)
     content: list[dict[str, Any]] = []
     for part in response.parts:
@@ -247,7 +247,7 @@ def write_part(part: Part) -> list[dict[str, Any]]:
     match part:
         case Text(text):
             return [{"type": "text", "text": text, **part.extra.get(NAME, {})}] if text else []
-        case Refusal(text):
+        case ModelRefusal(text):
             return [{"type": "text", "text": text}] if text else []
         case Reasoning(text, signature):
             if signature is not None and signature.dialect == NAME and "data" in signature.fields:

@@ -11,7 +11,7 @@ from toolgate.conversation.message import (
     Opaque,
     Part,
     Reasoning,
-    Refusal,
+    ModelRefusal,
     Text,
     ToolCall,
     ToolResult,
@@ -64,7 +64,7 @@ def _content(parts: tuple[Part, ...], dropped: list[str]) -> dict[str, Any]:
     texts, images = [], []
     for part in parts:
         match part:
-            case Text(text) | Refusal(text):
+            case Text(text) | ModelRefusal(text):
                 texts.append(text)
             case Media(kind="image", data=str(data)):
                 images.append(data)

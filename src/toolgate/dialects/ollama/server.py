@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from toolgate.conversation import ids
 from toolgate.conversation.errors import ToolgateError
 from toolgate.conversation.events import Delta, Finish, ModelResponse, PartEnd, PartStart, RunEvent, ToolProgress, Usage
-from toolgate.conversation.message import Media, Part, Reasoning, Refusal, Text, ToolCall
+from toolgate.conversation.message import Media, Part, Reasoning, ModelRefusal, Text, ToolCall
 from toolgate.conversation.request import ModelRequest
 from toolgate.dialects.dialect import AnswerMetadata, StreamEncoder, tool_event, tool_events
 from toolgate.dialects.ollama.requests import decode_request
@@ -122,7 +122,7 @@ class OllamaStreamEncoder:
     def _start(self, part: Part) -> bytes:
         self._open_delta = (b"", b"")
         match part:
-            case Text() | Refusal():
+            case Text() | ModelRefusal():
                 self._open_delta = self._around(self._fields("?"))
             case Reasoning() if self._shows_thinking:
                 self._open_delta = self._around(self._fields(thinking="?"))
@@ -150,7 +150,7 @@ def write_response(
     parts, texts = response.parts, []
     for part in parts:
         match part:
-            case Text(text) | Refusal(text):
+            case Text(text) | ModelRefusal(text):
                 texts.append(text)
             case Media():
                 texts.append(_link(part))

@@ -15,7 +15,7 @@ from toolgate.conversation.message import (
     Opaque,
     Part,
     Reasoning,
-    Refusal,
+    ModelRefusal,
     Text,
     ToolCall,
     ToolResult,
@@ -83,7 +83,7 @@ def _part(part: Part, dropped: list[str]) -> dict[str, Any] | None:
             return _media(part, dropped)
         case Opaque(dialect, value) if dialect == NAME:
             return dict(value)
-        case Refusal(text):
+        case ModelRefusal(text):
             return {"type": "refusal", "refusal": text}
         case Opaque(dialect, value):
             dropped.append(f"a part of type {value.get('type')!r} is known to {dialect} only")

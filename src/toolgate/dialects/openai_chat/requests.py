@@ -17,7 +17,7 @@ from toolgate.conversation.message import (
     Part,
     Reasoning,
     ReasoningSignature,
-    Refusal,
+    ModelRefusal,
     Text,
     ToolCall,
     ToolResult,
@@ -150,7 +150,7 @@ def _part(fields: Fields) -> Part:
         case "text":
             return Text(fields.text("text") or "", _extra(fields.rest))
         case "refusal":
-            return Refusal(fields.text("refusal") or "", _extra(fields.rest))
+            return ModelRefusal(fields.text("refusal") or "", _extra(fields.rest))
         case "image_url":
             return _image(fields)
         case "input_audio":
@@ -195,7 +195,7 @@ def _assistant(fields: Fields, before: list[Message]) -> Message:
         fields.raw("reasoning_details")
     content = [part for part in _content(fields) if part != Text("")]
     if refusal := fields.text("refusal"):
-        content.append(Refusal(refusal))
+        content.append(ModelRefusal(refusal))
     calls: list[Part] = [
         _call(Fields(value, f"{fields.at('tool_calls')}[{number}]"))
         for number, value in enumerate(fields.items("tool_calls") or [])

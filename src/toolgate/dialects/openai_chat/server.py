@@ -15,7 +15,7 @@ from toolgate.conversation.events import (
     StepStart,
     Usage,
 )
-from toolgate.conversation.message import Media, Part, Reasoning, Refusal, Text, ToolCall
+from toolgate.conversation.message import Media, Part, Reasoning, ModelRefusal, Text, ToolCall
 from toolgate.conversation.request import ModelRequest
 from toolgate.dialects.dialect import AnswerMetadata, StreamEncoder, tool_event, tool_events
 from toolgate.dialects.dialect import warning_comment as encode_warning
@@ -109,7 +109,7 @@ class ChatStreamEncoder:
                 self._open_delta = self._around(b'{"content":"?"}')
             case Reasoning():
                 self._open_delta = self._around(b'{"reasoning_content":"?"}')
-            case Refusal():
+            case ModelRefusal():
                 self._open_delta = self._around(b'{"refusal":"?"}')
             case ToolCall(executor="client"):
                 return self._begin_call(part)
@@ -202,7 +202,7 @@ def _logprobs(parts: tuple[Part, ...]) -> dict[str, Any]:
 def write_message(parts: tuple[Part, ...], legacy: bool = False) -> dict[str, Any]:
     """Return the assistant's message of these parts; content is null when there is none."""
     text = "".join([part.text for part in parts if type(part) is Text])
-    refusal = "".join([part.text for part in parts if type(part) is Refusal])
+    refusal = "".join([part.text for part in parts if type(part) is ModelRefusal])
     calls = [write_call(part, part.arguments) for part in parts if type(part) is ToolCall and part.executor == "client"]
     message: dict[str, Any] = {"role": "assistant", "content": text or None, "refusal": refusal or None}
     if not (text or refusal or calls):

@@ -17,7 +17,7 @@ from toolgate.conversation.message import (
     Opaque,
     Part,
     Reasoning,
-    Refusal,
+    ModelRefusal,
     Text,
     ToolCall,
     ToolResult,
@@ -75,7 +75,7 @@ class InputItemEncoder:
                 return dict(own["part"]) if "part" in own else {"type": "input_text", "text": text, **own}
             case Media():
                 return self._media(part)
-            case Refusal(text):
+            case ModelRefusal(text):
                 return {"type": "input_text", "text": text}
             case Opaque(dialect, value) if dialect == NAME:
                 return dict(value)
@@ -113,7 +113,7 @@ class InputItemEncoder:
         items: list[dict[str, Any]] = []
         for part in parts:
             match part:
-                case Text() | Refusal():
+                case Text() | ModelRefusal():
                     self._add_text(part, items)
                 case ToolCall():
                     items.append(self._call(part))
@@ -130,12 +130,12 @@ class InputItemEncoder:
                     self._drop(part)
         return [_simplify(item) for item in items]
 
-    def _add_text(self, part: Text | Refusal, items: list[dict[str, Any]]) -> None:
+    def _add_text(self, part: Text | ModelRefusal, items: list[dict[str, Any]]) -> None:
         if not part.text:
             return
         own = dict(part.extra.get(NAME, {}))
         message, continues = own.pop("message", {}), own.pop("continues", False)
-        if isinstance(part, Refusal):
+        if isinstance(part, ModelRefusal):
             entry: dict[str, Any] = {"type": "refusal", "refusal": part.text, **own}
         else:
             entry = {"type": "output_text", "text": part.text, "annotations": [], **own}

@@ -18,7 +18,7 @@ from toolgate.conversation.message import (
     Opaque,
     Part,
     Reasoning,
-    Refusal,
+    ModelRefusal,
     Text,
     ToolCall,
     ToolResult,
@@ -207,7 +207,7 @@ def read_output(fields: Fields) -> tuple[Text | Media, ...]:
         match part:
             case Text() | Media():
                 content.append(part)
-            case Refusal(text):
+            case ModelRefusal(text):
                 content.append(Text(text))
             case Opaque(value=whole):
                 content.append(Text(encode(whole).decode(), {NAME: {"part": whole}}))
@@ -228,7 +228,7 @@ def _mark_parts(parts: tuple[Part, ...], own: dict[str, Any]) -> list[Part]:
     for part in parts:
         if part == Text(""):
             continue
-        if isinstance(part, (Text, Refusal)):
+        if isinstance(part, (Text, ModelRefusal)):
             mark = message_mark(own) if not marked else {"continues": True}
             if mark:
                 part = replace(part, extra={NAME: {**part.extra.get(NAME, {}), **mark}})
@@ -247,7 +247,7 @@ def _part(fields: Fields) -> Part:
         case "input_text" | "output_text" | "text":
             return Text(fields.text("text") or "", part_extra(fields.rest))
         case "refusal":
-            return Refusal(fields.text("refusal") or "", own_extra(fields.rest))
+            return ModelRefusal(fields.text("refusal") or "", own_extra(fields.rest))
         case "input_image":
             return _image(fields)
         case "input_file":

@@ -33,7 +33,7 @@ _ITEM_TYPES = {
 }
 
 
-class OutputItem:
+class UpstreamOutputItem:
     """What is known of one output item; `number` counts from 0 in order of appearance."""
 
     __slots__ = (
@@ -76,14 +76,14 @@ class ItemCorrelator:
     """Finds the item that an event continues, or makes a new one."""
 
     def __init__(self) -> None:
-        self.items: list[OutputItem] = []
-        self._by_place: dict[tuple[Any, str], OutputItem] = {}
-        self._by_index: dict[Any, OutputItem] = {}
-        self._by_id: dict[str, OutputItem] = {}
-        self._by_call: dict[str, OutputItem] = {}
+        self.items: list[UpstreamOutputItem] = []
+        self._by_place: dict[tuple[Any, str], UpstreamOutputItem] = {}
+        self._by_index: dict[Any, UpstreamOutputItem] = {}
+        self._by_id: dict[str, UpstreamOutputItem] = {}
+        self._by_call: dict[str, UpstreamOutputItem] = {}
         self._call_ids: set[str] = set()
 
-    def added(self, event: dict[str, Any]) -> OutputItem:
+    def added(self, event: dict[str, Any]) -> UpstreamOutputItem:
         """Return the item that an `output_item.added` announces; it is already marked so if it is announced again."""
         value = item_of(event)
         item = self._by_place.get((event.get("output_index"), value["type"]))
@@ -96,14 +96,14 @@ class ItemCorrelator:
         """Return whether an event belongs to an item."""
         return "item_id" in event or "output_index" in event or kind in _ITEM_TYPES
 
-    def within(self, kind: str, event: dict[str, Any]) -> OutputItem | None:
+    def within(self, kind: str, event: dict[str, Any]) -> UpstreamOutputItem | None:
         """Return the item of any other event; None if neither its kind nor its id nor its index determines one."""
         type = _ITEM_TYPES.get(kind)
         if type is not None:
             return self.of_type(type, event)
         return self._by_id.get(event.get("item_id") or "") or self._by_index.get(event.get("output_index"))
 
-    def of_type(self, type: str, event: dict[str, Any]) -> OutputItem:
+    def of_type(self, type: str, event: dict[str, Any]) -> UpstreamOutputItem:
         """Return the item of this type that an event belongs to, even if it was not announced."""
         id, index = event.get("item_id") or "", event.get("output_index")
         item = self._by_id.get(id)
@@ -118,7 +118,7 @@ class ItemCorrelator:
             self._set_index(item, index)
         return item
 
-    def done(self, event: dict[str, Any]) -> OutputItem:
+    def done(self, event: dict[str, Any]) -> UpstreamOutputItem:
         """Return the item that an `output_item.done` completes; it is already over if it is completed again."""
         value, index = item_of(event), event.get("output_index")
         item = self._by_place.get((index, value["type"]))
@@ -129,7 +129,7 @@ class ItemCorrelator:
         self._update(item, event, value)
         return item
 
-    def unfinished(self, value: Any) -> OutputItem | None:
+    def unfinished(self, value: Any) -> UpstreamOutputItem | None:
         """Return the open item that the last event of a stream completes."""
         if type(value) is not dict:
             return None
@@ -142,17 +142,17 @@ class ItemCorrelator:
         """Return the number of calls."""
         return sum([item.kind in CALLS for item in self.items])
 
-    def _new(self, kind: str) -> OutputItem:
-        item = OutputItem(len(self.items), kind)
+    def _new(self, kind: str) -> UpstreamOutputItem:
+        item = UpstreamOutputItem(len(self.items), kind)
         self.items.append(item)
         return item
 
-    def _set_index(self, item: OutputItem, index: Any) -> None:
+    def _set_index(self, item: UpstreamOutputItem, index: Any) -> None:
         item.index = index
         self._by_place[(index, item.kind)] = self._by_index[index] = item
         item.id = item.id or new_item_id(item.kind)
 
-    def _update(self, item: OutputItem, event: dict[str, Any], value: dict[str, Any]) -> None:
+    def _update(self, item: UpstreamOutputItem, event: dict[str, Any], value: dict[str, Any]) -> None:
         id, call_id = value.get("id"), value.get("call_id")
         if not item.announced and type(id) is str and id:
             item.id = id
@@ -177,6 +177,6 @@ def item_of(event: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
-def _is_another(item: OutputItem, value: dict[str, Any]) -> bool:
+def _is_another(item: UpstreamOutputItem, value: dict[str, Any]) -> bool:
     call_id = value.get("call_id")
     return bool(item.given_call_id and call_id and item.given_call_id != call_id)

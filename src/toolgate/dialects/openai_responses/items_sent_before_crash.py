@@ -19,7 +19,7 @@ _DONE = b"event: response.output_item.done\n"
 _CONTENT_FIELDS = ("content", "summary", "arguments", "input", "result", "encrypted_content", "output", "error")
 
 
-class StreamedItem(Struct, frozen=True):
+class ItemSentBeforeCrash(Struct, frozen=True):
     """An item as it was sent last: its index, the number of the frame that began it, and whether it ended."""
 
     index: int
@@ -33,20 +33,20 @@ class StreamedItem(Struct, frozen=True):
         return str(self.value.get("id") or "")
 
 
-class StreamedItems(Struct, frozen=True):
+class ItemsSentBeforeCrash(Struct, frozen=True):
     """What a client may have received: items that stay, items to withdraw, and the number of frames.
 
     `calls` are the calls that were run here, by the ids of their items; `last_part` is what the model wrote last.
     """
 
     count: int
-    kept: tuple[StreamedItem, ...] = ()
-    withdrawn: tuple[StreamedItem, ...] = ()
+    kept: tuple[ItemSentBeforeCrash, ...] = ()
+    withdrawn: tuple[ItemSentBeforeCrash, ...] = ()
     calls: Mapping[str, ToolCall] = {}
     last_part: Part | None = None
 
     @property
-    def items(self) -> tuple[StreamedItem, ...]:
+    def items(self) -> tuple[ItemSentBeforeCrash, ...]:
         """All items."""
         return (*self.kept, *self.withdrawn)
 
@@ -61,16 +61,16 @@ class StreamedItems(Struct, frozen=True):
         return frozenset([self.calls[item.id].id for item in self.kept if item.id in self.calls and item.done])
 
 
-def read_sent_items(frames: Sequence[bytes], cut: int, messages: Sequence[Message]) -> StreamedItems:
+def read_sent_items(frames: Sequence[bytes], cut: int, messages: Sequence[Message]) -> ItemsSentBeforeCrash:
     """Read the items of the frames; `messages` are the stored ones of the run."""
     parts = [part for message in messages for part in message.parts]
     calls = {call_item_id("mcp_call", part.id): part for part in parts if _is_gateway_call(part)}
     last_part = next((part for part in reversed(parts) if _is_model_output(part)), None)
-    kept: list[StreamedItem] = []
-    withdrawn: list[StreamedItem] = []
+    kept: list[ItemSentBeforeCrash] = []
+    withdrawn: list[ItemSentBeforeCrash] = []
     for item in _decode_items(frames):
         (kept if item.number < cut or item.id in calls else withdrawn).append(item)
-    return StreamedItems(len(frames), tuple(kept), tuple(withdrawn), calls, last_part)
+    return ItemsSentBeforeCrash(len(frames), tuple(kept), tuple(withdrawn), calls, last_part)
 
 
 def withdraw_item(item: Mapping[str, Any]) -> dict[str, Any]:
@@ -87,14 +87,14 @@ def is_withdrawn(item: Mapping[str, Any]) -> bool:
     return item.get("status") == "incomplete" and not any(item.get(name) for name in _CONTENT_FIELDS)
 
 
-def _decode_items(frames: Sequence[bytes]) -> Collection[StreamedItem]:
-    items: dict[int, StreamedItem] = {}
+def _decode_items(frames: Sequence[bytes]) -> Collection[ItemSentBeforeCrash]:
+    items: dict[int, ItemSentBeforeCrash] = {}
     for number, frame in enumerate(frames):
         if frame.startswith((_ADDED, _DONE)):
             event = msgspec.json.decode(frame.partition(b"\ndata: ")[2])
             index, done = event["output_index"], frame.startswith(_DONE)
             first = items[index].number if index in items else number
-            items[index] = StreamedItem(index, event["item"], first, done)
+            items[index] = ItemSentBeforeCrash(index, event["item"], first, done)
     return [items[index] for index in sorted(items)]
 
 

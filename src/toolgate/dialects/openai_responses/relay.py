@@ -17,7 +17,7 @@ from toolgate.conversation.surrogates import repair_json_surrogates
 from toolgate.conversation.tool_memoization import tool_names
 from toolgate.conversation.tool_name_matching import CallNameCorrector
 from toolgate.dialects.dialect import AnswerMetadata
-from toolgate.dialects.openai_responses.item_correlator import CALLS, ItemCorrelator, OutputItem, item_of
+from toolgate.dialects.openai_responses.item_correlator import CALLS, ItemCorrelator, UpstreamOutputItem, item_of
 from toolgate.dialects.openai_responses.response_object import (
     DONE,
     UNFINISHED,
@@ -149,13 +149,13 @@ class ResponsesRelay:
             return b""  # it is sent when it is complete
         return self._announce(item, event)
 
-    def _repair(self, value: dict[str, Any], item: OutputItem) -> dict[str, Any]:
+    def _repair(self, value: dict[str, Any], item: UpstreamOutputItem) -> dict[str, Any]:
         repaired = repair_item(value, item)
         if item.kind == "function_call" and type(name := repaired.get("name")) is str:
             repaired["name"] = self.names.correct(name)
         return repaired
 
-    def _announce(self, item: OutputItem, event: dict[str, Any]) -> bytes:
+    def _announce(self, item: UpstreamOutputItem, event: dict[str, Any]) -> bytes:
         item.announced = True
         added = {**event, "output_index": item.number, "item": opening_item(item.value)}
         return self._write("response.output_item.added", added)
@@ -191,7 +191,7 @@ class ResponsesRelay:
             before += self._rest_of_text(item)
         return before + self._write(kind, event)
 
-    def _rest_of_text(self, item: OutputItem) -> bytes:
+    def _rest_of_text(self, item: UpstreamOutputItem) -> bytes:
         """Encode a delta for a lone surrogate that nothing completed."""
         rest = item.surrogates.end()
         if not rest or item.last_delta is None:
@@ -199,7 +199,7 @@ class ResponsesRelay:
         kind, event = item.last_delta
         return self._write(kind, {**event, "delta": rest})
 
-    def _arguments(self, kind: str, event: dict[str, Any], item: OutputItem) -> bytes:
+    def _arguments(self, kind: str, event: dict[str, Any], item: UpstreamOutputItem) -> bytes:
         """Relay arguments as far as they are certain; they end here if they are complete, else with their item."""
         event["item_id"], event["output_index"] = item.id, item.number
         if kind.endswith(".delta"):
@@ -217,12 +217,12 @@ class ResponsesRelay:
             event["name"] = self.names.correct(name)
         return self._argument_delta(item, certain + item.arguments.end()) + self._write(kind, event)
 
-    def _argument_delta(self, item: OutputItem, text: str) -> bytes:
+    def _argument_delta(self, item: UpstreamOutputItem, text: str) -> bytes:
         if not text:
             return b""
         return self._writer.event(f"response.{_ARGUMENT_EVENTS[item.kind][0]}.delta", _members(item, delta=text))
 
-    def _missing_events(self, kind: str, event: dict[str, Any], item: OutputItem) -> bytes:
+    def _missing_events(self, kind: str, event: dict[str, Any], item: UpstreamOutputItem) -> bytes:
         """Encode what the upstream left out before this event: the start of its content part, the delta of its text."""
         index = event.get("content_index") or event.get("summary_index") or 0
         if kind == "response.content_part.added":
@@ -242,14 +242,14 @@ class ResponsesRelay:
             case _:
                 return b""
 
-    def _open_part(self, item: OutputItem, index: int, refusal: bool) -> bytes:
+    def _open_part(self, item: UpstreamOutputItem, index: int, refusal: bool) -> bytes:
         if index in item.announced_parts:
             return b""
         item.announced_parts.add(index)
         part = _EMPTY_REFUSAL if refusal else _EMPTY_TEXT
         return self._writer.event("response.content_part.added", _members(item, content_index=index, part=part))
 
-    def _missing_delta(self, item: OutputItem, index: int, text: Any, refusal: bool = False) -> bytes:
+    def _missing_delta(self, item: UpstreamOutputItem, index: int, text: Any, refusal: bool = False) -> bytes:
         """Encode the text in one delta, if there was none: some clients read nothing else."""
         if index in item.with_text or type(text) is not str or not text:
             return b""
@@ -294,7 +294,7 @@ class ResponsesRelay:
             "response.output_item.done", {**event, "output_index": item.number, "item": item.value}
         )
 
-    def _end_content(self, item: OutputItem) -> bytes:
+    def _end_content(self, item: UpstreamOutputItem) -> bytes:
         """Encode the events of content parts that the upstream sent only with the complete message."""
         events = b""
         for index, part in enumerate(item.value["content"]):
@@ -309,7 +309,7 @@ class ResponsesRelay:
             events += self._writer.event("response.content_part.done", _members(item, content_index=index, part=part))
         return events
 
-    def _end_arguments(self, item: OutputItem) -> bytes:
+    def _end_arguments(self, item: UpstreamOutputItem) -> bytes:
         """Encode the rest of the arguments of a complete call, and their end."""
         cut = _is_incomplete(item.value)
         events = self._argument_delta(item, item.arguments.end(cut)) if 0 not in item.with_text else b""
@@ -318,7 +318,7 @@ class ResponsesRelay:
         done = _members(item, arguments=item.value["arguments"])
         return events + self._writer.event("response.function_call_arguments.done", done)
 
-    def _end_input(self, item: OutputItem) -> bytes:
+    def _end_input(self, item: UpstreamOutputItem) -> bytes:
         """Encode the input of a freeform call that the upstream sent only with the complete call."""
         rest = rest_of_arguments(item, item.value)
         if not rest:
@@ -390,7 +390,7 @@ def repair_fields(response: dict[str, Any], own: dict[str, Any]) -> dict[str, An
     return {**own, **UNFINISHED, **sent, **{name: own[name] for name in _OUR_FIELDS if name in own}}
 
 
-def repair_item(value: dict[str, Any], item: OutputItem) -> dict[str, Any]:
+def repair_item(value: dict[str, Any], item: UpstreamOutputItem) -> dict[str, Any]:
     """Return an item with the same id in all events and the fields that clients rely on."""
     repaired = {**value, "id": item.id}
     match item.kind:
@@ -440,7 +440,7 @@ def repair_response(
     }
 
 
-def _item_from_deltas(item: OutputItem, response: dict[str, Any]) -> dict[str, Any]:
+def _item_from_deltas(item: UpstreamOutputItem, response: dict[str, Any]) -> dict[str, Any]:
     """Make the value of an item that the upstream did not complete from its deltas."""
     text, status = "".join(item.fragments), "completed" if read_reason(response) == "stop" else "incomplete"
     value = {**item.value, "type": item.kind, "status": status}
@@ -466,5 +466,5 @@ def _item_text(value: dict[str, Any]) -> str:
     return "".join(map(arguments_text, [*texts, value.get("arguments"), value.get("input")]))
 
 
-def _members(item: OutputItem, **fields: Any) -> bytes:
+def _members(item: UpstreamOutputItem, **fields: Any) -> bytes:
     return encode_members({"item_id": item.id, "output_index": item.number, **fields})

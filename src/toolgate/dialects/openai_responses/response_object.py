@@ -11,7 +11,7 @@ from toolgate.conversation.message import (
     Opaque,
     Part,
     Reasoning,
-    Refusal,
+    ModelRefusal,
     Text,
     ToolCall,
     ToolResult,
@@ -170,7 +170,7 @@ def write_item(part: Part, id: str, status: str, spaces: Mapping[str, str]) -> d
     """Return a part of an answer as an output item."""
     own = _own_fields(part)
     match part:
-        case Text() | Refusal():
+        case Text() | ModelRefusal():
             content = [write_content(part)]
             item = {"id": id, "type": "message", "status": status, "role": "assistant", "content": content}
             return {**item, **part.extra.get(NAME, {}).get("message", {})}
@@ -197,10 +197,10 @@ def write_item(part: Part, id: str, status: str, spaces: Mapping[str, str]) -> d
             return write_item(link, id, status, spaces)
 
 
-def write_content(part: Text | Refusal) -> dict[str, Any]:
+def write_content(part: Text | ModelRefusal) -> dict[str, Any]:
     """Return text or a refusal as a content part."""
     own = _own_fields(part)
-    if isinstance(part, Refusal):
+    if isinstance(part, ModelRefusal):
         return {"type": "refusal", "refusal": part.text, **own}
     return {"type": "output_text", "annotations": [], "logprobs": part.logprobs, "text": part.text, **own}
 

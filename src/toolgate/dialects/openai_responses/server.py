@@ -21,11 +21,11 @@ from toolgate.conversation.events import (
     ToolProgress,
     Usage,
 )
-from toolgate.conversation.message import ApprovalRequest, Opaque, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
+from toolgate.conversation.message import ApprovalRequest, Opaque, Part, Reasoning, ModelRefusal, Text, ToolCall, ToolResult
 from toolgate.conversation.request import ModelRequest
 from toolgate.dialects.dialect import AnswerMetadata, StreamEncoder
 from toolgate.dialects.dialect import warning_comment as encode_warning
-from toolgate.dialects.openai_responses.items_sent_before_crash import StreamedItem, StreamedItems, withdraw_item
+from toolgate.dialects.openai_responses.items_sent_before_crash import ItemSentBeforeCrash, ItemsSentBeforeCrash, withdraw_item
 from toolgate.dialects.openai_responses.requests import decode_request
 from toolgate.dialects.openai_responses.response_object import (
     DONE,
@@ -115,7 +115,7 @@ class ResponsesStreamEncoder:
         self._withdrawn: dict[str, int] = {}  # indexes of withdrawn items by id: one that comes again takes its index
         self._began = False
 
-    def resume(self, sent: StreamedItems) -> bytes:
+    def resume(self, sent: ItemsSentBeforeCrash) -> bytes:
         """Continue behind what was sent, and return the frames that withdraw items which are not stored."""
         self._began = sent.count > 0
         self._writer.number = sent.count
@@ -184,7 +184,7 @@ class ResponsesStreamEncoder:
         if item.sent:
             return b""  # an earlier process announced it
         match part:
-            case Text() | Refusal():
+            case Text() | ModelRefusal():
                 return self._announce(item) + self._start_content(item, part)
             case Reasoning():
                 self._delta = self._writer.around(
@@ -215,13 +215,13 @@ class ResponsesStreamEncoder:
             "response.output_item.added", encode_members({"output_index": item.index, "item": value})
         )
 
-    def _start_content(self, item: _Item, part: Text | Refusal) -> bytes:
+    def _start_content(self, item: _Item, part: Text | ModelRefusal) -> bytes:
         place = item.place + b',"content_index":0'
-        if isinstance(part, Refusal):
+        if isinstance(part, ModelRefusal):
             self._delta = self._writer.around("response.refusal.delta", place)
         else:
             self._delta = self._writer.around("response.output_text.delta", place, b',"logprobs":[]')
-        empty = write_content(Refusal("") if isinstance(part, Refusal) else Text(""))
+        empty = write_content(ModelRefusal("") if isinstance(part, ModelRefusal) else Text(""))
         return self._writer.event("response.content_part.added", place + b',"part":' + encode(empty))
 
     def _end(self, part: Part) -> bytes:
@@ -233,7 +233,7 @@ class ResponsesStreamEncoder:
         if item is None:
             raise ValueError("a part ends that never started")
         item.part, unsent = part, b""
-        if not item.sent and isinstance(part, (Text, Refusal, Reasoning, ToolCall)):
+        if not item.sent and isinstance(part, (Text, ModelRefusal, Reasoning, ToolCall)):
             # Some clients read nothing but deltas, so that a part that came without any is sent in one.
             if text := part.arguments if isinstance(part, ToolCall) else part.text:
                 unsent = self._add_delta(text)
@@ -248,9 +248,9 @@ class ResponsesStreamEncoder:
     def _end_content(self, item: _Item, part: Part) -> bytes:
         event = self._writer.event
         match part:
-            case Text() | Refusal():
+            case Text() | ModelRefusal():
                 place, text = item.place + b',"content_index":0', encode(part.text)
-                if isinstance(part, Refusal):
+                if isinstance(part, ModelRefusal):
                     done = event("response.refusal.done", b'%b,"refusal":%b' % (place, text))
                 else:
                     logprobs = encode(part.logprobs)
@@ -313,7 +313,7 @@ class ResponsesStreamEncoder:
         return b",".join([self._output[index] for index in sorted(self._output)])
 
 
-def _resumed_item(part: Part, item: StreamedItem) -> _Item:
+def _resumed_item(part: Part, item: ItemSentBeforeCrash) -> _Item:
     return _Item(part, item.id, encode_members({"item_id": item.id, "output_index": item.index}), item.index, True)
 
 

@@ -13,7 +13,7 @@ from toolgate.conversation.events import StepEvent, Usage
 from toolgate.conversation.fragment_assembler import FragmentAssembler
 from toolgate.conversation.message import Opaque
 from toolgate.dialects.openai_responses.input_items import message_mark, part_extra, read_image
-from toolgate.dialects.openai_responses.item_correlator import CALLS, ItemCorrelator, OutputItem, item_of
+from toolgate.dialects.openai_responses.item_correlator import CALLS, ItemCorrelator, UpstreamOutputItem, item_of
 from toolgate.dialects.openai_responses.shared_codec import NAME, own_extra, read_reason, read_reasoning, read_usage
 from toolgate.dialects.upstream_errors import decode_error_object
 from toolgate.wire.jsontext import decode_event
@@ -67,7 +67,7 @@ def check(response: dict[str, Any]) -> None:
         raise MalformedResponse("The upstream's answer ended before it was complete.")
 
 
-def rest_of_arguments(item: OutputItem, value: dict[str, Any]) -> str:
+def rest_of_arguments(item: UpstreamOutputItem, value: dict[str, Any]) -> str:
     """Return what the final arguments of a call add to its deltas; if they differ, deltas that are complete prevail."""
     final = arguments_text(value.get("input" if item.kind == "custom_tool_call" else "arguments"))
     received = "".join(item.fragments)
@@ -144,7 +144,7 @@ class ResponsesStreamDecoder:
             case _ if found := self._items.within(kind, event):
                 self._read_within(kind, event, found)
 
-    def _read_within(self, kind: str, event: dict[str, Any], item: OutputItem) -> None:
+    def _read_within(self, kind: str, event: dict[str, Any], item: UpstreamOutputItem) -> None:
         index = event.get("content_index") or 0
         match kind:
             case "response.refusal.delta":
@@ -160,13 +160,13 @@ class ResponsesStreamDecoder:
             case _ if item.kind == "reasoning":
                 self._add_reasoning(kind, event, item)
 
-    def _switch_to(self, item: OutputItem, part: object) -> None:
+    def _switch_to(self, item: UpstreamOutputItem, part: object) -> None:
         """End the open part, unless it is this part of this item."""
         if self._open_part != (item.number, part):
             self._parts.end_part()
             self._open_part = (item.number, part)
 
-    def _add_text(self, item: OutputItem, kind: str, index: int, text: Any) -> None:
+    def _add_text(self, item: UpstreamOutputItem, kind: str, index: int, text: Any) -> None:
         if type(text) is not str or not text or item.over:
             return
         self._switch_to(item, index)
@@ -176,7 +176,7 @@ class ResponsesStreamDecoder:
         else:
             self._parts.text(text)
 
-    def _add_reasoning(self, kind: str, event: dict[str, Any], item: OutputItem) -> None:
+    def _add_reasoning(self, kind: str, event: dict[str, Any], item: UpstreamOutputItem) -> None:
         """Add a delta of reasoning or of its summary; of the two, only the one that comes first is emitted."""
         summary = "summary" in kind
         source, text = "summary" if summary else "content", event.get("delta")
@@ -212,7 +212,7 @@ class ResponsesStreamDecoder:
                 self._parts.whole(Opaque(NAME, value))
         item.over = True
 
-    def _end_message(self, item: OutputItem, value: dict[str, Any]) -> None:
+    def _end_message(self, item: UpstreamOutputItem, value: dict[str, Any]) -> None:
         item.value = value
         content = value.get("content")
         for index, part in enumerate(content if type(content) is list else ()):
@@ -223,7 +223,7 @@ class ResponsesStreamDecoder:
                 self._annotate(item, index, part)
         self._parts.end_part()
 
-    def _annotate(self, item: OutputItem, index: int, part: Any) -> None:
+    def _annotate(self, item: UpstreamOutputItem, index: int, part: Any) -> None:
         """Keep the other fields of the open part, and of the message it is in."""
         if type(part) is not dict or self._open_part != (item.number, index):
             return
@@ -235,7 +235,7 @@ class ResponsesStreamDecoder:
         self._parts.logprobs(own.get("logprobs"), whole=True)
         self._parts.annotate(part_extra({**own, **mark}))
 
-    def _end_reasoning(self, item: OutputItem, value: dict[str, Any]) -> None:
+    def _end_reasoning(self, item: UpstreamOutputItem, value: dict[str, Any]) -> None:
         whole = read_reasoning(value)
         if not item.with_text and whole.text:
             self._switch_to(item, "whole")
@@ -246,7 +246,7 @@ class ResponsesStreamDecoder:
             self._parts.sign(whole.signature)
         self._parts.end_part()
 
-    def _add_call(self, item: OutputItem, value: dict[str, Any]) -> None:
+    def _add_call(self, item: UpstreamOutputItem, value: dict[str, Any]) -> None:
         own = {name: inner for name, inner in value.items() if name not in _CALL_FIELDS and inner is not None}
         self._parts.call(
             item.number,
@@ -256,7 +256,7 @@ class ResponsesStreamDecoder:
             extra=own_extra(own),
         )
 
-    def _add_arguments(self, item: OutputItem, text: Any) -> None:
+    def _add_arguments(self, item: UpstreamOutputItem, text: Any) -> None:
         if type(text) is str and text and not item.over:
             item.fragments.append(text)
             self._parts.call(item.number, arguments=text, freeform=item.kind == "custom_tool_call")

@@ -13,7 +13,7 @@ from toolgate.mcp.protocol.line_reader import (
     MAX_MESSAGE_BYTES,
     MESSAGES_PER_STEP,
     TOO_LARGE,
-    InboundMessageThrottle,
+    InboundMessageRateLimit,
 )
 from toolgate.mcp.protocol.transport import HttpClientResponse, McpResponseBroken
 from toolgate.wire.sse import SseDecoder
@@ -37,7 +37,7 @@ async def read_messages(response: HttpClientResponse) -> AsyncGenerator[Message,
                 await asyncio.sleep(0)
         return
     decoder = SseDecoder(MAX_MESSAGE_BYTES)
-    throttle = InboundMessageThrottle(asyncio.get_running_loop().time)
+    throttle = InboundMessageRateLimit(asyncio.get_running_loop().time)
     async for chunk in response:
         for start in range(0, len(chunk), _SLICE_BYTES):
             piece = chunk[start : start + _SLICE_BYTES]

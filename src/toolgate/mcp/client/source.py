@@ -35,7 +35,7 @@ from toolgate.mcp.protocol.transport import (
     StreamingHttpClient,
 )
 from toolgate.tools.schema_check import ToolSchemaLinter
-from toolgate.tools.tool import CallPreview, Invocation, OnChange, ToolFailure, ToolOutput, ToolSpec
+from toolgate.tools.tool import CallPreview, ToolCallInput, OnChange, ToolFailure, ToolOutput, ToolSpec
 
 _LIST_SECONDS = 60.0
 _BETWEEN_LISTS = 1.0
@@ -50,11 +50,11 @@ class McpTool:
         self.definition = definition
         self._source = source
 
-    async def prepare(self, invocation: Invocation) -> CallPreview:
+    async def prepare(self, invocation: ToolCallInput) -> CallPreview:
         """Prepare nothing: MCP has no such request."""
         return CallPreview()
 
-    async def invoke(self, invocation: Invocation) -> ToolOutput:
+    async def invoke(self, invocation: ToolCallInput) -> ToolOutput:
         """Send the call once, with the arguments exactly as they were written."""
         return await self._source.call(self.definition, invocation)
 
@@ -176,7 +176,7 @@ class McpSource:
         if self._quarantined:
             self._changed.set()
 
-    async def call(self, tool: McpToolDefinition, invocation: Invocation) -> ToolOutput:
+    async def call(self, tool: McpToolDefinition, invocation: ToolCallInput) -> ToolOutput:
         """Call a tool; ToolFailure if that fails."""
         session, server = self._session, f"The MCP server {self._server_name}"
         if session is None:

@@ -30,7 +30,7 @@ from toolgate.mcp.protocol.line_reader import (
     LARGE,
     MESSAGES_PER_STEP,
     TOO_LARGE,
-    InboundMessageThrottle,
+    InboundMessageRateLimit,
     LineReader,
     TailBuffer,
     TruncatedLine,
@@ -222,7 +222,7 @@ class _Stdout(_Pipe):
         self._loop = asyncio.get_running_loop()
         self._connection = connection
         self._lines = LineReader()
-        self._throttle = InboundMessageThrottle(self._loop.time)
+        self._throttle = InboundMessageRateLimit(self._loop.time)
         self._stderr = stderr
         self._invalid_lines = 0
         self._queue: deque[bytes | TruncatedLine | Message] = deque()

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from toolgate.mcp.oauth.addresses import check_address, covers
-from toolgate.mcp.oauth.fetch import OAuthFetcher, TokenRefused
+from toolgate.mcp.oauth.fetch import OAuthFetcher, TokenUnavailable
 from toolgate.mcp.protocol.line_reader import printable
 
 
@@ -42,7 +42,7 @@ async def discover(fetch: OAuthFetcher, challenge: str) -> AuthorizationServer:
         if metadata.status == 200 and "token_endpoint" in metadata.fields:
             scopes = tuple(requested.split()) if requested else scopes
             return await _authorization_server(fetch, issuer, resource, scopes, metadata.fields)
-    raise TokenRefused("its authorization server does not describe itself")
+    raise TokenUnavailable("its authorization server does not describe itself")
 
 
 async def _protected_resource(fetch: OAuthFetcher, challenge: str) -> tuple[str, str, tuple[str, ...]]:
@@ -57,9 +57,9 @@ async def _protected_resource(fetch: OAuthFetcher, challenge: str) -> tuple[str,
             continue
         resource, issuers = metadata.fields.get("resource"), _texts(metadata.fields.get("authorization_servers"))
         if type(resource) is not str or not covers(resource, fetch.server):
-            raise TokenRefused("describes itself as another server: its tokens would be for another server")
+            raise TokenUnavailable("describes itself as another server: its tokens would be for another server")
         if not issuers:
-            raise TokenRefused("names no authorization server")
+            raise TokenUnavailable("names no authorization server")
         return resource, issuers[0], _texts(metadata.fields.get("scopes_supported"))
     return root, root, ()  # servers older than RFC 9728 are their own authorization servers
 
@@ -68,7 +68,7 @@ def _metadata_urls(issuer: str) -> list[str]:
     try:
         parts = urlsplit(issuer)
     except ValueError:
-        raise TokenRefused(f"names an authorization server by a malformed address: {printable(issuer, 100)}") from None
+        raise TokenUnavailable(f"names an authorization server by a malformed address: {printable(issuer, 100)}") from None
     root, path = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
     oauth, openid = f"{root}/.well-known/oauth-authorization-server", f"{root}/.well-known/openid-configuration"
     return [oauth + path, openid + path, f"{root}{path}/.well-known/openid-configuration"] if path else [oauth, openid]
@@ -78,7 +78,7 @@ async def _authorization_server(
     fetch: OAuthFetcher, issuer: str, resource: str, scopes: tuple[str, ...], fields: Mapping[str, Any]
 ) -> AuthorizationServer:
     if str(fields.get("issuer")).rstrip("/") != issuer.rstrip("/"):
-        raise TokenRefused(f"is guarded by {printable(issuer, 100)}, whose metadata names another issuer")
+        raise TokenUnavailable(f"is guarded by {printable(issuer, 100)}, whose metadata names another issuer")
     server = AuthorizationServer(
         issuer=issuer,
         token_endpoint=str(fields["token_endpoint"]),

@@ -18,7 +18,7 @@ _SECONDS = 10.0
 _MAX_BYTES = 256 * 1024
 
 
-class TokenRefused(McpError):
+class TokenUnavailable(McpError):
     """No token could be got; the message is the reason."""
 
 
@@ -70,9 +70,9 @@ class OAuthFetcher:
                 finally:
                     await response.aclose()
         except TimeoutError:
-            raise TokenRefused(f"its authorization server did not answer within {_SECONDS:g} s") from None
+            raise TokenUnavailable(f"its authorization server did not answer within {_SECONDS:g} s") from None
         except (ToolgateError, ToolFailure) as error:
-            raise TokenRefused(f"its authorization server cannot be used: {error}") from None
+            raise TokenUnavailable(f"its authorization server cannot be used: {error}") from None
 
 
 async def _read_object(response: HttpClientResponse) -> Mapping[str, Any]:
@@ -81,7 +81,7 @@ async def _read_object(response: HttpClientResponse) -> Mapping[str, Any]:
     async for piece in response:
         size += len(piece)
         if size > _MAX_BYTES:
-            raise TokenRefused("its authorization server answered with too much")
+            raise TokenUnavailable("its authorization server answered with too much")
         pieces.append(piece)
     try:
         value = msgspec.json.decode(b"".join(pieces)) if pieces else {}

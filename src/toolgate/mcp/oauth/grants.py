@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from toolgate.conversation.errors import ToolgateError
 from toolgate.mcp.oauth.addresses import covers
-from toolgate.mcp.oauth.fetch import OAuthFetcher, OAuthResponse, TokenRefused
+from toolgate.mcp.oauth.fetch import OAuthFetcher, OAuthResponse, TokenUnavailable
 from toolgate.mcp.oauth.login_storage import AccessToken, OAuthClient
 from toolgate.mcp.protocol.line_reader import printable
 from toolgate.wire.jsontext import decode_event
@@ -38,7 +38,7 @@ async def request_token(
     # A token for another audience must not be sent to the server, which could use it there.
     audiences = _audiences(token.access)
     if audiences and not any(one in (fields["resource"], audience) or covers(one, fetch.server) for one in audiences):
-        raise TokenRefused(f"got a token for another audience: {printable(', '.join(audiences), 200)}")
+        raise TokenUnavailable(f"got a token for another audience: {printable(', '.join(audiences), 200)}")
     return token
 
 
@@ -47,12 +47,12 @@ def _decode_token(response: OAuthResponse) -> AccessToken:
     access = fields.get("access_token")
     if response.status != 200 or type(access) is not str:
         reason = fields.get("error_description") or fields.get("error") or f"HTTP {response.status}"
-        raise TokenRefused(f"its authorization server gave no token: {printable(str(reason), 200)}")
+        raise TokenUnavailable(f"its authorization server gave no token: {printable(str(reason), 200)}")
     fits_header = (
         0 < len(access) <= _MAX_TOKEN_CHARS and access.isascii() and access.isprintable() and " " not in access
     )
     if str(fields.get("token_type", "bearer")).lower() != "bearer" or not fits_header:
-        raise TokenRefused("its authorization server gave a token that cannot be sent")
+        raise TokenUnavailable("its authorization server gave a token that cannot be sent")
     seconds, refresh, scope = fields.get("expires_in"), fields.get("refresh_token"), fields.get("scope")
     return AccessToken(
         access,

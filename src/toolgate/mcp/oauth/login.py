@@ -10,7 +10,7 @@ from urllib.parse import urlencode, urlsplit
 
 from toolgate.conversation.errors import ToolgateError
 from toolgate.mcp.oauth.discovery import AuthorizationServer, discover
-from toolgate.mcp.oauth.fetch import OAuthFetcher, TokenRefused
+from toolgate.mcp.oauth.fetch import OAuthFetcher, TokenUnavailable
 from toolgate.mcp.oauth.grants import request_token
 from toolgate.mcp.oauth.login_storage import LoginRepository, StoredLogin
 from toolgate.mcp.oauth.registration import check_issuer, client_for
@@ -77,7 +77,7 @@ async def login(
     try:
         await logins.save(name, StoredLogin(server.url, authority.resource, endpoint, client, token, methods))
     except OSError as error:
-        raise TokenRefused(f"has granted access, and the login cannot be stored: {error.strerror}") from None
+        raise TokenUnavailable(f"has granted access, and the login cannot be stored: {error.strerror}") from None
 
 
 async def _challenge(fetch: OAuthFetcher, http: StreamingHttpClient, server: RemoteServerConfig) -> str:
@@ -88,31 +88,31 @@ async def _challenge(fetch: OAuthFetcher, http: StreamingHttpClient, server: Rem
             response = await http.send("GET", server.url, {"accept": "text/event-stream"}, b"", once=False)
             await response.aclose()
     except TimeoutError:
-        raise TokenRefused(f"did not answer within {_SECONDS:g} s") from None
+        raise TokenUnavailable(f"did not answer within {_SECONDS:g} s") from None
     except (ToolgateError, ToolFailure) as error:
-        raise TokenRefused(f"cannot be reached: {error}") from None
+        raise TokenUnavailable(f"cannot be reached: {error}") from None
     return response.headers.get("www-authenticate", "") if response.status == 401 else ""
 
 
 def _authorization_url(authority: AuthorizationServer, fields: Mapping[str, str]) -> str:
     if authority.authorization_endpoint is None:
-        raise TokenRefused("is guarded by an authorization server that no person can log in to")
+        raise TokenUnavailable("is guarded by an authorization server that no person can log in to")
     if "S256" not in authority.code_challenge_methods:
-        raise TokenRefused("is guarded by an authorization server without PKCE, which is not safe to log in to")
+        raise TokenUnavailable("is guarded by an authorization server without PKCE, which is not safe to log in to")
     separator = "&" if urlsplit(authority.authorization_endpoint).query else "?"
     url = f"{authority.authorization_endpoint}{separator}{urlencode(fields)}"
     if len(url) > _MAX_URL_CHARS:
-        raise TokenRefused(f"names scopes for which the address of the login has more than {_MAX_URL_CHARS} characters")
+        raise TokenUnavailable(f"names scopes for which the address of the login has more than {_MAX_URL_CHARS} characters")
     return url
 
 
 def _code(query: Mapping[str, str], state: str, authority: AuthorizationServer) -> str:
     if not secrets.compare_digest(query.get("state", "").encode(), state.encode()):
-        raise TokenRefused("got a browser's response to another login: nothing was granted")
+        raise TokenUnavailable("got a browser's response to another login: nothing was granted")
     issuer = query.get("iss")
     if (issuer is not None and issuer != authority.issuer) or (issuer is None and authority.names_issuer):
-        raise TokenRefused("got a response that is not of its authorization server: nothing was granted")
+        raise TokenUnavailable("got a response that is not of its authorization server: nothing was granted")
     if "code" not in query:
         reason = query.get("error_description") or query.get("error") or "no reason was given"
-        raise TokenRefused(f"was not granted: {printable(reason, 200)}")
+        raise TokenUnavailable(f"was not granted: {printable(reason, 200)}")
     return query["code"]

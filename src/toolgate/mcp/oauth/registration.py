@@ -3,7 +3,7 @@
 import re
 
 from toolgate.mcp.oauth.discovery import AuthorizationServer
-from toolgate.mcp.oauth.fetch import OAuthFetcher, TokenRefused
+from toolgate.mcp.oauth.fetch import OAuthFetcher, TokenUnavailable
 from toolgate.mcp.oauth.login_storage import OAuthClient, StoredLogin
 from toolgate.mcp.protocol.line_reader import printable
 from toolgate.mcp.protocol.server_config import OAuthConfig
@@ -21,7 +21,7 @@ def check_issuer(oauth: OAuthConfig, issuer: str, login: StoredLogin | None) -> 
     if expected is None or (oauth.issuer is None and oauth.client_secret is None):
         return
     if issuer.rstrip("/") != expected.rstrip("/"):
-        raise TokenRefused(
+        raise TokenUnavailable(
             f"names the authorization server {printable(issuer, 200)}, "
             f"and our client belongs to {printable(expected, 200)}: "
             "nothing was sent there; set oauth.issuer if that is meant"
@@ -35,7 +35,7 @@ async def client_for(
     if oauth.client_id is not None:
         return OAuthClient(authority.issuer, oauth.client_id, oauth.client_secret)
     if authority.registration_endpoint is None:
-        raise TokenRefused(
+        raise TokenUnavailable(
             "wants a client id: set oauth.client_id, because clients cannot register at its authorization server"
         )
     response = await fetch.post(
@@ -51,7 +51,7 @@ async def client_for(
     )
     id, secret = response.fields.get("client_id"), response.fields.get("client_secret")
     if response.status not in (200, 201) or type(id) is not str or not _CLIENT_ID.fullmatch(id):
-        raise TokenRefused(
+        raise TokenUnavailable(
             f"could not register with its authorization server (HTTP {response.status}): set oauth.client_id"
         )
     return OAuthClient(authority.issuer, id, secret if type(secret) is str and secret else None)

@@ -195,7 +195,7 @@ class EmulatedStream:
         return [*rest, StepEnd(reason, self._usage, sequence, stop.extra)]
 
 
-class BufferedStream:
+class FullyBufferedStream:
     """An answer that has been read to its end."""
 
     dialect: str | None = None
@@ -221,4 +221,4 @@ async def read_whole(answer: ModelStream) -> ModelStream:
         batches = [batch async for batch in answer.events()]
     finally:
         await answer.aclose()
-    return BufferedStream(answer.upstream, answer.warnings, batches)
+    return FullyBufferedStream(answer.upstream, answer.warnings, batches)

@@ -23,7 +23,7 @@ _MAX_BLANKS = 1024
 """Blanks to skip while looking ahead; no model writes more than that as layout."""
 
 
-class DelimiterSet:
+class PartialWordMatcher:
     """Words to search for in text, which may end within one of them."""
 
     def __init__(self, *word_set: str) -> None:
@@ -44,9 +44,9 @@ class DelimiterSet:
 
 
 @lru_cache(512)
-def word_set(*words: str) -> DelimiterSet:
+def word_set(*words: str) -> PartialWordMatcher:
     """Return the compiled words; cached."""
-    return DelimiterSet(*words)
+    return PartialWordMatcher(*words)
 
 
 class InputBuffer:
@@ -141,7 +141,7 @@ class InputBuffer:
         """Read the blanks that come next."""
         return (yield from self.read_chars(_BLANKS, 1 << 62))
 
-    def copy_until(self, stops: DelimiterSet, out: TextSink) -> Parse[str]:
+    def copy_until(self, stops: PartialWordMatcher, out: TextSink) -> Parse[str]:
         """Copy the text before the first of the words, which is returned unread; nothing at the end."""
         while True:
             found = stops.find(self.text, self.at)

@@ -21,7 +21,7 @@ from toolgate.tools.authoring.result_parts import (
 )
 from toolgate.tools.authoring.results import error_text, output_of
 from toolgate.tools.authoring.signature import CallContext
-from toolgate.tools.tool import CallPreview, Invocation, ToolFailure, ToolOutput, ToolSpec
+from toolgate.tools.tool import CallPreview, ToolCallInput, ToolFailure, ToolOutput, ToolSpec
 
 T = TypeVar("T")
 
@@ -40,13 +40,13 @@ class InProcessTool:
         """The definition."""
         return self.definition.spec
 
-    async def prepare(self, invocation: Invocation) -> CallPreview:
+    async def prepare(self, invocation: ToolCallInput) -> CallPreview:
         """Let the author's code describe the call, if it can."""
         if self.definition.prepare is None:
             return CallPreview()
         return preparation_of(await self._result(self.definition.prepare, invocation))
 
-    async def invoke(self, invocation: Invocation) -> ToolOutput:
+    async def invoke(self, invocation: ToolCallInput) -> ToolOutput:
         """Run the call; cancelling this cancels its token and its task."""
         return output_of(await self._result(self.definition.invoke, invocation))
 
@@ -57,7 +57,7 @@ class InProcessTool:
         if self._running:
             await asyncio.wait(self._running, timeout=1.0)
 
-    async def _result(self, step: ToolFunction, invocation: Invocation) -> Any:
+    async def _result(self, step: ToolFunction, invocation: ToolCallInput) -> Any:
         source = CancellationTokenSource()
         call_on_loop = asyncio.get_running_loop().call_soon_threadsafe
         call = CallContext(source.token, Progress(invocation.report, call_on_loop), token_of(invocation))
@@ -91,7 +91,7 @@ def preparation_of(prepared: Any) -> CallPreview:
     raise ToolFailure(f"The tool's prepare_invocation returned a {type(prepared).__name__}.")
 
 
-def token_of(invocation: Invocation) -> ToolInvocationToken:
+def token_of(invocation: ToolCallInput) -> ToolInvocationToken:
     """Return what a tool may know of its call."""
     return ToolInvocationToken(invocation.call_id, invocation.caller, invocation.session, invocation.key)
 

@@ -32,7 +32,7 @@ from toolgate.tools.authoring.result_parts import (
     ResultPart,
 )
 from toolgate.tools.authoring.signature import BadTool
-from toolgate.tools.tool import Invocation, Tool, ToolFailure, ToolOutput
+from toolgate.tools.tool import ToolCallInput, Tool, ToolFailure, ToolOutput
 
 F = TypeVar("F", bound=Callable[..., Any])
 MARK = "__toolgate_tool__"
@@ -103,7 +103,7 @@ class PythonToolRegistry:
         arguments = msgspec.to_builtins(options.input)
         _check(tool.spec.input_schema, arguments)
         call, progress = options.tool_invocation_token, options.progress
-        invocation = Invocation(
+        invocation = ToolCallInput(
             call_id=call.call_id,
             arguments=arguments,
             text=msgspec.json.encode(arguments).decode(),

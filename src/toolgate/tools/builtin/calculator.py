@@ -18,7 +18,7 @@ from fractions import Fraction
 from toolgate.conversation.message import Text
 from toolgate.tools.builtin import numbers
 from toolgate.tools.builtin.numbers import CONSTANTS, FUNCTIONS, Number, bounded, decimal_text
-from toolgate.tools.tool import Annotations, CallPreview, Invocation, ToolFailure, ToolOutput, ToolSpec
+from toolgate.tools.tool import Annotations, CallPreview, ToolCallInput, ToolFailure, ToolOutput, ToolSpec
 
 MAX_LENGTH = 2000
 MAX_DEPTH = 50
@@ -71,11 +71,11 @@ class CalculatorTool:
 
     spec = SPEC
 
-    async def prepare(self, invocation: Invocation) -> CallPreview:
+    async def prepare(self, invocation: ToolCallInput) -> CallPreview:
         """Name the expression."""
         return CallPreview(message=f"Calculate {invocation.arguments.get('expression', '')}"[:200])
 
-    async def invoke(self, invocation: Invocation) -> ToolOutput:
+    async def invoke(self, invocation: ToolCallInput) -> ToolOutput:
         """Evaluate the expression; the result is exact unless it begins with `about`."""
         expression = str(invocation.arguments["expression"])
         value = await asyncio.to_thread(evaluate, expression)

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from toolgate.conversation.message import Text
-from toolgate.tools.tool import Annotations, CallPreview, Invocation, ToolFailure, ToolOutput, ToolSpec
+from toolgate.tools.tool import Annotations, CallPreview, ToolCallInput, ToolFailure, ToolOutput, ToolSpec
 
 SPEC = ToolSpec(
     name="clock",
@@ -51,11 +51,11 @@ class ClockTool:
     def __init__(self, now: Callable[[], datetime] = system_time) -> None:
         self._now = now
 
-    async def prepare(self, invocation: Invocation) -> CallPreview:
+    async def prepare(self, invocation: ToolCallInput) -> CallPreview:
         """Describe the call."""
         return CallPreview(message="Look at the clock")
 
-    async def invoke(self, invocation: Invocation) -> ToolOutput:
+    async def invoke(self, invocation: ToolCallInput) -> ToolOutput:
         """Return the time in the requested zone."""
         name = str(invocation.arguments.get("timezone") or "UTC").strip()
         zone = _fixed_zone(name) or await asyncio.to_thread(_named_zone, name)

@@ -12,7 +12,7 @@ from subprocess import STDOUT
 from toolgate.conversation.message import Text
 from toolgate.processes.child import ChildProcess
 from toolgate.tools.builtin.granted_folders import GrantedFolders
-from toolgate.tools.tool import Annotations, CallPreview, Invocation, ToolFailure, ToolOutput, ToolSpec
+from toolgate.tools.tool import Annotations, CallPreview, ToolCallInput, ToolFailure, ToolOutput, ToolSpec
 
 MAX_OUTPUT = 128 * 1024
 # What a program needs to find others and to write text, and nothing that could be a key.
@@ -60,14 +60,14 @@ class CommandTool:
         self._roots = roots
         self._environment = os.environ if environment is None else environment
 
-    async def prepare(self, invocation: Invocation) -> CallPreview:
+    async def prepare(self, invocation: ToolCallInput) -> CallPreview:
         """Describe the command as a person would type it, and its folder."""
         command = _command(invocation)
         where = str(invocation.arguments.get("cwd", "."))
         line = shlex.join(command)
         return CallPreview(message=f"Run {line}"[:2000], title=f"Run {command[0]}?", question=f"{line}\nin {where}")
 
-    async def invoke(self, invocation: Invocation) -> ToolOutput:
+    async def invoke(self, invocation: ToolCallInput) -> ToolOutput:
         """Run the program and return what it printed; an exit code other than 0 is an error."""
         command, where = _command(invocation), str(invocation.arguments.get("cwd", "."))
         folder = await asyncio.to_thread(self._folder, where)
@@ -126,7 +126,7 @@ class _BoundedOutput(asyncio.Protocol):
         return text if not text or text.endswith("\n") else f"{text}\n"
 
 
-def _command(invocation: Invocation) -> list[str]:
+def _command(invocation: ToolCallInput) -> list[str]:
     command = [str(word) for word in invocation.arguments["command"]]
     if not command[0] or any("\0" in word for word in command):
         raise ToolFailure("the command names no program, or contains a NUL character")

@@ -7,7 +7,7 @@ from toolgate.tools.builtin.charset import decoded, is_binary
 from toolgate.tools.builtin.html_text import readable
 from toolgate.tools.egress import EgressHttpClient, EgressRequest, EgressResponse
 from toolgate.tools.egress.http import MIB, account_of
-from toolgate.tools.tool import Annotations, CallPreview, Invocation, ToolFailure, ToolOutput, ToolSpec
+from toolgate.tools.tool import Annotations, CallPreview, ToolCallInput, ToolFailure, ToolOutput, ToolSpec
 
 MAX_PAGE = 4 * MIB
 DEFAULT_LENGTH = 10_000
@@ -79,11 +79,11 @@ class FetchTool:
     def __init__(self, http: EgressHttpClient) -> None:
         self._http = http
 
-    async def prepare(self, invocation: Invocation) -> CallPreview:
+    async def prepare(self, invocation: ToolCallInput) -> CallPreview:
         """Name the URL."""
         return CallPreview(message=f"Fetch {invocation.arguments.get('url', '')}"[:2000])
 
-    async def invoke(self, invocation: Invocation) -> ToolOutput:
+    async def invoke(self, invocation: ToolCallInput) -> ToolOutput:
         """Return a portion of the page, with a note about the rest."""
         arguments = invocation.arguments
         response = await self._http.send(

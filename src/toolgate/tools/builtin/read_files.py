@@ -10,7 +10,7 @@ from msgspec import Struct
 from toolgate.conversation.message import Media, Text
 from toolgate.tools.builtin.charset import decoded, is_binary
 from toolgate.tools.builtin.granted_folders import GrantedFolders, GrantedPath
-from toolgate.tools.tool import Annotations, CallPreview, Invocation, ToolFailure, ToolOutput, ToolSpec
+from toolgate.tools.tool import Annotations, CallPreview, ToolCallInput, ToolFailure, ToolOutput, ToolSpec
 
 READING = Annotations(read_only=True, destructive=False, idempotent=True, open_world=False)
 MAX_ENTRIES = 1000
@@ -87,11 +87,11 @@ class ListFilesTool:
     def __init__(self, roots: GrantedFolders) -> None:
         self._roots = roots
 
-    async def prepare(self, invocation: Invocation) -> CallPreview:
+    async def prepare(self, invocation: ToolCallInput) -> CallPreview:
         """Name the folder."""
         return CallPreview(message=f"List {invocation.arguments.get('path', '.')}"[:500])
 
-    async def invoke(self, invocation: Invocation) -> ToolOutput:
+    async def invoke(self, invocation: ToolCallInput) -> ToolOutput:
         """List the entries of the folder."""
         path, depth = str(invocation.arguments.get("path", ".")), int(invocation.arguments.get("depth", 1))
         return await asyncio.to_thread(self._list, path, depth)
@@ -155,11 +155,11 @@ class ReadFileTool:
     def __init__(self, roots: GrantedFolders) -> None:
         self._roots = roots
 
-    async def prepare(self, invocation: Invocation) -> CallPreview:
+    async def prepare(self, invocation: ToolCallInput) -> CallPreview:
         """Name the file."""
         return CallPreview(message=f"Read {invocation.arguments.get('path', '')}"[:500])
 
-    async def invoke(self, invocation: Invocation) -> ToolOutput:
+    async def invoke(self, invocation: ToolCallInput) -> ToolOutput:
         """Return a portion of the file, or the image."""
         arguments = invocation.arguments
         first, count = int(arguments.get("offset", 1)), int(arguments.get("limit", DEFAULT_LINES))

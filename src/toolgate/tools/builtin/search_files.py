@@ -13,7 +13,7 @@ from toolgate.conversation.message import Text
 from toolgate.tools.builtin.charset import decoded, is_binary
 from toolgate.tools.builtin.granted_folders import GrantedFolders, GrantedPath
 from toolgate.tools.builtin.read_files import READING, entries
-from toolgate.tools.tool import CallPreview, Invocation, ToolFailure, ToolOutput, ToolSpec
+from toolgate.tools.tool import CallPreview, ToolCallInput, ToolFailure, ToolOutput, ToolSpec
 
 MAX_FILES = 20_000
 MAX_BYTES = 64 * 1024 * 1024
@@ -80,13 +80,13 @@ class SearchFilesTool:
     def __init__(self, roots: GrantedFolders) -> None:
         self._roots = roots
 
-    async def prepare(self, invocation: Invocation) -> CallPreview:
+    async def prepare(self, invocation: ToolCallInput) -> CallPreview:
         """Name the folder and what is searched for."""
         arguments = invocation.arguments
         subject = arguments.get("text") or arguments.get("pattern") or "all files"
         return CallPreview(message=f"Search {arguments.get('path', '.')} for {subject}"[:500])
 
-    async def invoke(self, invocation: Invocation) -> ToolOutput:
+    async def invoke(self, invocation: ToolCallInput) -> ToolOutput:
         """Search, and note whether there may be more."""
         arguments = invocation.arguments
         pattern = str(arguments.get("pattern") or "**").strip("/")

@@ -10,7 +10,7 @@ from itertools import islice
 from toolgate.conversation.message import Text
 from toolgate.tools.builtin.charset import decoded, is_binary
 from toolgate.tools.builtin.granted_folders import GrantedFolders, GrantedPath, os_errors_as_failures
-from toolgate.tools.tool import Annotations, CallPreview, Invocation, ToolFailure, ToolOutput, ToolSpec
+from toolgate.tools.tool import Annotations, CallPreview, ToolCallInput, ToolFailure, ToolOutput, ToolSpec
 
 MAX_CONTENT = 1024 * 1024
 _MAX_PREVIEWED = 64 * 1024
@@ -50,12 +50,12 @@ class WriteFileTool:
     def __init__(self, roots: GrantedFolders) -> None:
         self._roots = roots
 
-    async def prepare(self, invocation: Invocation) -> CallPreview:
+    async def prepare(self, invocation: ToolCallInput) -> CallPreview:
         """Describe the path, the size and what would change."""
         path, content = str(invocation.arguments["path"]), str(invocation.arguments["content"])
         return await asyncio.to_thread(self._prepare, path, content)
 
-    async def invoke(self, invocation: Invocation) -> ToolOutput:
+    async def invoke(self, invocation: ToolCallInput) -> ToolOutput:
         """Write the file and return its size."""
         path, content = str(invocation.arguments["path"]), str(invocation.arguments["content"])
         return await asyncio.to_thread(self._write, path, content)

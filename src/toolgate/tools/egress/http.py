@@ -5,7 +5,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from toolgate.tools.tool import Invocation, ToolFailure, TransientToolFailure
+from toolgate.tools.tool import ToolCallInput, ToolFailure, TransientToolFailure
 
 MIB = 1024 * 1024
 
@@ -53,6 +53,6 @@ class EgressHttpClient(Protocol):
         """Send a request and return the response, whatever its status; raises EgressRefused and EgressNoResponse."""
 
 
-def account_of(invocation: Invocation) -> str:
+def account_of(invocation: ToolCallInput) -> str:
     """Name the account of a call: its session within its caller, because clients choose the names of sessions."""
     return f"{invocation.caller}/{invocation.session}" if invocation.session else invocation.caller

@@ -13,7 +13,7 @@ from toolgate.conversation.history import unanswered_calls
 from toolgate.engine.ports import RunJournal
 from toolgate.engine.tool_loop import EarlierAttempts
 from toolgate.runs.journal import StepJournal
-from toolgate.runs.step_records import CallRetryStep, RunSteps, encode_step
+from toolgate.runs.step_records import CallRetryStep, RunStepLog, encode_step
 from toolgate.runs.timeline_recorder import RunTimeline
 from toolgate.tools.runner import new_invocation
 from toolgate.tools.tool import (
@@ -54,7 +54,7 @@ class DurableRunContext(Struct, frozen=True):
     run: str
     history: EarlierAttempts
     resumed: bool
-    steps: RunSteps
+    steps: RunStepLog
     mark: Callable[[], Awaitable[int]]
     check: Callable[[], Awaitable[None]]
     set_waiting: Callable[[bool], Awaitable[None]]

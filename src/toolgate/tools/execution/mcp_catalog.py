@@ -8,7 +8,7 @@ from toolgate.conversation.errors import NotFound
 from toolgate.conversation.ids import new_call_id
 from toolgate.tools.execution.prepare_run import ToolRunPreparer
 from toolgate.tools.registry import ToolRegistry
-from toolgate.tools.runner import CallApprovalOptions, PendingApproval, ToolRunner, new_invocation
+from toolgate.tools.runner import CallApprovalOptions, ApprovalPendingOutcome, ToolRunner, new_invocation
 from toolgate.tools.selection import EVERYTHING, NOTHING, ToolRights, ToolSelection
 from toolgate.tools.tool import OnChange, ReportProgress, Tool, ToolFailure, ToolOutput, ToolSpec
 
@@ -45,7 +45,7 @@ class RegistryToolCatalog:
             invocation,
             CallApprovalOptions(invocation.call_id, hold_seconds=self._tool_runs.defaults.hold_seconds),
         )
-        if isinstance(outcome, PendingApproval):
+        if isinstance(outcome, ApprovalPendingOutcome):
             raise ToolFailure(
                 f"The call of {name} waits for approval {outcome.approval} and was not run. "
                 "Once it is approved, make the same call again."

@@ -18,7 +18,7 @@ from toolgate.tools.egress import EgressHttpClient, EgressRequest, EgressRespons
 from toolgate.tools.egress.http import account_of
 from toolgate.tools.egress.url import read_url
 from toolgate.tools.sources.http_tool import is_json, merged, output_of
-from toolgate.tools.tool import CallPreview, Invocation, ToolOutput, ToolSpec
+from toolgate.tools.tool import CallPreview, ToolCallInput, ToolOutput, ToolSpec
 
 LONGEST_WAIT = 600.0
 _KINDS: Mapping[str, MediaKind] = {"image": "image", "audio": "audio", "video": "video", "file": "file"}
@@ -49,11 +49,11 @@ class CallbackTool:
         """The definition as it was registered."""
         return self._spec
 
-    async def prepare(self, invocation: Invocation) -> CallPreview:
+    async def prepare(self, invocation: ToolCallInput) -> CallPreview:
         """Name the host that will run the call."""
         return CallPreview(message=f"Call {self._spec.display_name or self._spec.name} at {read_url(self._url).host}")
 
-    async def invoke(self, invocation: Invocation) -> ToolOutput:
+    async def invoke(self, invocation: ToolCallInput) -> ToolOutput:
         """Post the call and parse the owner's response."""
         body = msgspec.json.encode(
             {

@@ -16,7 +16,7 @@ from toolgate.conversation.message import Media, Text
 from toolgate.tools.egress import EgressHttpClient, EgressRefused, EgressRequest, EgressResponse
 from toolgate.tools.egress.http import account_of
 from toolgate.tools.egress.url import read_url
-from toolgate.tools.tool import CallPreview, Invocation, ToolOutput, ToolSpec
+from toolgate.tools.tool import CallPreview, ToolCallInput, ToolOutput, ToolSpec
 
 MAX_ERROR = 4000
 _ACCEPT = {"Accept": "application/json, text/*;q=0.9, */*;q=0.5", "User-Agent": "toolgate/1.0"}
@@ -49,12 +49,12 @@ class HttpTool:
         """The operation as a tool."""
         return self._spec
 
-    async def prepare(self, invocation: Invocation) -> CallPreview:
+    async def prepare(self, invocation: ToolCallInput) -> CallPreview:
         """Describe the request, without its credentials."""
         request = self._compose(invocation.arguments)
         return CallPreview(message=f"{request.method} {request.url}"[:2000])
 
-    async def invoke(self, invocation: Invocation) -> ToolOutput:
+    async def invoke(self, invocation: ToolCallInput) -> ToolOutput:
         """Send the request; a response with status 300 or more is an error."""
         request = self._compose(invocation.arguments)
         if read_url(request.url).origin != self._origin:

@@ -13,16 +13,16 @@ from toolgate.tools.authoring.loading import CodeLoadError, ToolImportTarget, lo
 from toolgate.tools.authoring.registry import PythonToolRegistry
 from toolgate.tools.schema_check import ToolSchemaLinter
 from toolgate.tools.sources.python_paths import PythonCodeNotFound, find_places
-from toolgate.tools.tool import CallPreview, Invocation, OnChange, Tool, ToolFailure, ToolOutput, ToolSpec
+from toolgate.tools.tool import CallPreview, ToolCallInput, OnChange, Tool, ToolFailure, ToolOutput, ToolSpec
 from toolgate.tools.workers import frames
-from toolgate.tools.workers.pool import WorkerPool
+from toolgate.tools.workers.pool import ToolWorkerPool
 from toolgate.tools.workers.process import WorkerLimits
 
 
 class WorkerTool:
     """A tool that runs in a worker process; cancelling a call kills the process if it does not stop by itself."""
 
-    def __init__(self, described: frames.WorkerToolInfo, place: ToolImportTarget, pool: WorkerPool) -> None:
+    def __init__(self, described: frames.WorkerToolInfo, place: ToolImportTarget, pool: ToolWorkerPool) -> None:
         self._described = described
         self._place = place
         self._pool = pool
@@ -32,7 +32,7 @@ class WorkerTool:
         """The definition."""
         return self._described.spec
 
-    async def prepare(self, invocation: Invocation) -> CallPreview:
+    async def prepare(self, invocation: ToolCallInput) -> CallPreview:
         """Let the author's code describe the call, if it can."""
         if not self._described.prepares:
             return CallPreview()
@@ -43,7 +43,7 @@ class WorkerTool:
                 return preparation
         raise _failure(response)
 
-    async def invoke(self, invocation: Invocation) -> ToolOutput:
+    async def invoke(self, invocation: ToolCallInput) -> ToolOutput:
         """Run the call in a free worker."""
         request = frames.ToolWorkerInvokeFrame(self._place, self.spec.name, invocation.arguments, token_of(invocation))
         response = await self._pool.request(request, invocation.report, invocation.clock, invocation.caller)
@@ -75,7 +75,7 @@ class PythonSource:
         self._load_seconds = load_seconds
         self._open_seconds = open_seconds
         self._schemas = schemas or ToolSchemaLinter()
-        self._pool = WorkerPool(self._limits)
+        self._pool = ToolWorkerPool(self._limits)
         self._registry = PythonToolRegistry()
         self._tools: tuple[Tool, ...] = ()
         self._problems: tuple[str, ...] = ()
@@ -101,7 +101,7 @@ class PythonSource:
     async def open(self, on_change: OnChange) -> None:
         """Load everything, again if it was open before; slow code continues to load after this returns."""
         await self.aclose()
-        self._pool = WorkerPool(self._limits)
+        self._pool = ToolWorkerPool(self._limits)
         self._loading = asyncio.create_task(self._load(on_change))
         await asyncio.wait({self._loading}, timeout=self._open_seconds)
 

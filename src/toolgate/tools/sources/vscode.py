@@ -30,7 +30,7 @@ from toolgate.tools.tool import (
     CallDenied,
     CallPreview,
     CallTimedOut,
-    Invocation,
+    ToolCallInput,
     OnChange,
     Tool,
     ToolFailure,
@@ -130,11 +130,11 @@ class VscodeTool:
         """The definition as the editor gives it."""
         return self._spec
 
-    async def prepare(self, invocation: Invocation) -> CallPreview:
+    async def prepare(self, invocation: ToolCallInput) -> CallPreview:
         """Name the window that will run the call."""
         return CallPreview(message=f"Run {self._origin} in {self._window(invocation).state.title}")
 
-    async def invoke(self, invocation: Invocation) -> ToolOutput:
+    async def invoke(self, invocation: ToolCallInput) -> ToolOutput:
         """Have the editor run the call; cancelling the task cancels it there."""
         window = self._window(invocation)
         slots = window.invocations
@@ -149,13 +149,13 @@ class VscodeTool:
         finally:
             slots.release()
 
-    def _window(self, invocation: Invocation) -> EditorWindow:
+    def _window(self, invocation: ToolCallInput) -> EditorWindow:
         window = self._windows.tool_lender(self._origin, invocation.window)
         if window is None:
             raise ToolFailure(f"No editor lends {self._origin} now. It was not run.")
         return window
 
-    async def _run(self, window: EditorWindow, invocation: Invocation) -> ToolOutput:
+    async def _run(self, window: EditorWindow, invocation: ToolCallInput) -> ToolOutput:
         seconds = self._seconds
         exchange = window.exchange(ExchangeTimeouts(start=seconds, consent=seconds, first_byte=seconds, total=seconds))
         frame = BridgeInvokeToolFrame(

@@ -17,7 +17,7 @@ from toolgate.wire.jsontext import check_structure
 from toolgate.wire.length_prefix import encode_prefixed
 
 
-class ToolWorkerSetupFrame(Struct, frozen=True, tag="setup"):
+class ToolWorkerLimitsFrame(Struct, frozen=True, tag="setup"):
     """The first message: the memory and the output that a worker may use, in bytes, and the CPU seconds of a call."""
 
     memory: int
@@ -108,8 +108,8 @@ class ToolWorkerProgressFrame(Struct, frozen=True, tag="progress"):
 
 WorkerResponse: TypeAlias = WorkerToolList | ToolWorkerPreviewFrame | ToolWorkerResultFrame | ToolWorkerErrorFrame
 
-_REQUESTS: msgspec.json.Decoder[ToolWorkerSetupFrame | WorkerRequest | ToolWorkerCancelFrame] = msgspec.json.Decoder(
-    ToolWorkerSetupFrame
+_REQUESTS: msgspec.json.Decoder[ToolWorkerLimitsFrame | WorkerRequest | ToolWorkerCancelFrame] = msgspec.json.Decoder(
+    ToolWorkerLimitsFrame
     | ToolWorkerDescribeFrame
     | ToolWorkerPrepareFrame
     | ToolWorkerInvokeFrame
@@ -121,7 +121,7 @@ _RESPONSES: msgspec.json.Decoder[WorkerResponse | ToolWorkerProgressFrame] = msg
 
 
 def encode(
-    message: ToolWorkerSetupFrame | WorkerRequest | ToolWorkerCancelFrame | WorkerResponse | ToolWorkerProgressFrame,
+    message: ToolWorkerLimitsFrame | WorkerRequest | ToolWorkerCancelFrame | WorkerResponse | ToolWorkerProgressFrame,
 ) -> bytes:
     """Encode a message with its length in front."""
     return encode_prefixed(msgspec.json.encode(message))
@@ -132,7 +132,7 @@ def max_length(output: int) -> int:
     return 2 * output + 1024 * 1024
 
 
-def decode_request(body: bytes) -> ToolWorkerSetupFrame | WorkerRequest | ToolWorkerCancelFrame:
+def decode_request(body: bytes) -> ToolWorkerLimitsFrame | WorkerRequest | ToolWorkerCancelFrame:
     """Decode a message of the server."""
     return _REQUESTS.decode(body)
 

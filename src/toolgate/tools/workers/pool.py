@@ -8,12 +8,12 @@ from collections.abc import Coroutine
 from typing import Any
 
 from toolgate.scheduling import FairSemaphore
-from toolgate.tools.tool import CallClock, NoCallClock, ReportProgress, ToolFailure, ignore_progress
+from toolgate.tools.tool import CallClock, UnlimitedCallClock, ReportProgress, ToolFailure, ignore_progress
 from toolgate.tools.workers import frames
 from toolgate.tools.workers.process import ToolWorker, WorkerLimits, WorkerOutputTail
 
 
-class WorkerPool:
+class ToolWorkerPool:
     """Sends requests to workers; the worker of a cancelled call gets a moment to stop and is then killed."""
 
     def __init__(self, limits: WorkerLimits | None = None) -> None:
@@ -29,7 +29,7 @@ class WorkerPool:
         self,
         request: frames.WorkerRequest,
         report: ReportProgress = ignore_progress,
-        clock: CallClock = NoCallClock(),  # noqa: B008  # it keeps nothing
+        clock: CallClock = UnlimitedCallClock(),  # noqa: B008  # it keeps nothing
         caller: str = "",
     ) -> frames.WorkerResponse:
         """Send a request to a free worker; ToolFailure if its process ended, or none became free."""

@@ -92,7 +92,7 @@ class ToolWorker:
             )
         except OSError as error:
             raise ToolFailure(f"No process could be started for the tool: {error.strerror}.") from error
-        self._send(frames.ToolWorkerSetupFrame(limits.memory, limits.output, limits.cpu))
+        self._send(frames.ToolWorkerLimitsFrame(limits.memory, limits.output, limits.cpu))
 
     @property
     def is_alive(self) -> bool:
@@ -129,7 +129,7 @@ class ToolWorker:
         """Kill the process and all that it started; a call that waits for its response fails."""
         self._process.kill()
 
-    def _send(self, message: frames.ToolWorkerSetupFrame | frames.WorkerRequest | frames.ToolWorkerCancelFrame) -> None:
+    def _send(self, message: frames.ToolWorkerLimitsFrame | frames.WorkerRequest | frames.ToolWorkerCancelFrame) -> None:
         assert self._process.stdin is not None  # it was started with a pipe
         self._process.stdin.write(frames.encode(message))
 

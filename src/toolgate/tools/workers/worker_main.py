@@ -67,7 +67,7 @@ class WorkerPipes:
 class WorkerLoop:
     """Answers requests, one at a time."""
 
-    def __init__(self, pipes: WorkerPipes, limits: frames.ToolWorkerSetupFrame) -> None:
+    def __init__(self, pipes: WorkerPipes, limits: frames.ToolWorkerLimitsFrame) -> None:
         self._pipes = pipes
         self._limits = limits
         self._requests: queue.SimpleQueue[frames.WorkerRequest] = queue.SimpleQueue()
@@ -190,7 +190,7 @@ def main() -> None:
     os.environ.pop("PYTHONPATH", None)  # it is meant for this process, not for those that tools start
     first = pipes.read()
     setup = frames.decode_request(first) if first is not None else None
-    if not isinstance(setup, frames.ToolWorkerSetupFrame):
+    if not isinstance(setup, frames.ToolWorkerLimitsFrame):
         return
     adopt_orphans()
     for kind, limit in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_AS, setup.memory)):

@@ -43,7 +43,7 @@ def control_tokens(path: Path) -> frozenset[str]:
     return frozenset([token for token, kind in zip(tokens, kinds, strict=False) if _is_control(token, kind)])
 
 
-class ControlTokenFilter:
+class ControlTokenEscaper:
     """Rewrites text so that it contains no control token and stays readable."""
 
     def __init__(self, tokens: Collection[str]) -> None:

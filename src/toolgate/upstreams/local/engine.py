@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from toolgate.upstreams.local import frames
-from toolgate.upstreams.local.control_tokens import ControlTokenFilter, UnreadableVocabulary, control_tokens
+from toolgate.upstreams.local.control_tokens import ControlTokenEscaper, UnreadableVocabulary, control_tokens
 from toolgate.upstreams.local.stop_texts import StopTextFilter
 from toolgate.wire.length_prefix import read_prefixed
 
@@ -69,14 +69,14 @@ class LlamaEngine:
         self._orders: queue.SimpleQueue[frames.EngineGenerateFrame] = queue.SimpleQueue()
         self._cancelled: set[int] = set()
         self._server: Any = None  # the runtime has no types
-        self._filter = ControlTokenFilter(())
+        self._filter = ControlTokenEscaper(())
 
     def load(self, order: frames.EngineLoadFrame) -> None:
         """Load the weights; WeightsNotLoadable if that fails."""
         began = time.monotonic()
         self._server = _load(order)
         try:
-            self._filter = ControlTokenFilter(control_tokens(Path(order.path)))
+            self._filter = ControlTokenEscaper(control_tokens(Path(order.path)))
         except UnreadableVocabulary as error:
             raise WeightsNotLoadable(f"{Path(order.path).name} cannot be used: {error}.") from None
         self._pipes.write(frames.EngineReadyFrame(time.monotonic() - began))
@@ -165,7 +165,7 @@ class GenerationCallback:
             self._ending = "stop_sequence"
 
 
-def _body(order: frames.EngineGenerateFrame, filter_text: ControlTokenFilter) -> dict[str, Any]:
+def _body(order: frames.EngineGenerateFrame, filter_text: ControlTokenEscaper) -> dict[str, Any]:
     """Return the request in the runtime's format; its timings have the exact token counts, also of a cancelled answer.
 
     Control tokens are removed from the content of all messages, so that only the model's template begins and ends turns.

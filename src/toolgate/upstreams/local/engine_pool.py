@@ -40,7 +40,7 @@ class EngineLease(Struct, frozen=True):
     release: Callable[[], None]
 
 
-class EnginePool(Protocol):
+class EngineLeaseProvider(Protocol):
     """Leases the engine, one answer at a time."""
 
     @property
@@ -57,7 +57,7 @@ class EnginePool(Protocol):
         """Release it."""
 
 
-class OwnEnginePool:
+class OwnEngineProvider:
     """The engine in a child process."""
 
     def __init__(self, options: EngineOptions, on_state: OnState = lambda state: None, fetch: Fetch = fetch) -> None:

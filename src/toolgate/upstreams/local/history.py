@@ -13,7 +13,7 @@ from toolgate.conversation.message import (
     Message,
     Part,
     Reasoning,
-    Refusal,
+    ModelRefusal,
     Text,
     ToolCall,
     ToolResult,
@@ -109,7 +109,7 @@ def _answered(
     used, answer = list(turn.used), turn.answer
     for part in parts:
         match part:
-            case Text(text) | Refusal(text):
+            case Text(text) | ModelRefusal(text):
                 answer += text
             case ToolCall():
                 used.append(_used(part, results.get(part.id), marks))

@@ -4,7 +4,7 @@ from toolgate.conversation.request import ModelRequest
 from toolgate.conversation.result_delimiters import new_secret
 from toolgate.engine.ports import ModelStream
 from toolgate.upstreams.local import tool_choice_plan
-from toolgate.upstreams.local.engine_pool import EnginePool, OwnEnginePool
+from toolgate.upstreams.local.engine_pool import EngineLeaseProvider, OwnEngineProvider
 from toolgate.upstreams.local.engine_supervisor import EngineOptions, Fetch
 from toolgate.upstreams.local.fetch import fetch
 from toolgate.upstreams.local.staged_generation import LocalModelStream, StagedGeneration
@@ -23,10 +23,10 @@ class LocalModel:
         options: EngineOptions,
         on_state: OnState = lambda state: None,
         fetch: Fetch = fetch,
-        engines: EnginePool | None = None,
+        engines: EngineLeaseProvider | None = None,
     ) -> None:
         self._options = options
-        self._engines = engines or OwnEnginePool(options, on_state, fetch)
+        self._engines = engines or OwnEngineProvider(options, on_state, fetch)
         self._secret = new_secret()
 
     @property

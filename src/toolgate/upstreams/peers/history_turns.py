@@ -14,7 +14,7 @@ from msgspec import Struct
 from toolgate.conversation.errors import InvalidRequest
 from toolgate.conversation.history import match_results
 from toolgate.conversation.history_digest import canonical_arguments, normalize_text, remove_whitespace
-from toolgate.conversation.message import Media, Message, Part, Refusal, Text, ToolCall, ToolResult
+from toolgate.conversation.message import Media, Message, Part, ModelRefusal, Text, ToolCall, ToolResult
 from toolgate.conversation.request import ModelRequest
 from toolgate.conversation.result_delimiters import ResultDelimiters, new_secret, wrap_result
 from toolgate.upstreams.foreign_fields import unread_parts
@@ -113,7 +113,7 @@ def _text(message: Message, mark: str = "") -> str:
     pieces: list[str] = []
     texts: list[str] = []
     for part in message.parts:
-        if isinstance(part, Text | Refusal):
+        if isinstance(part, Text | ModelRefusal):
             texts.append(part.text)
         elif text := _part_text(part, mark):
             pieces += ["".join(texts), text]

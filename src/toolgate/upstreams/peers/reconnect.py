@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from toolgate.conversation.errors import UpstreamFault, UpstreamUnavailable, UpstreamUnreachable
 from toolgate.upstreams.peers.connection import PeerConnection, PeerLimits
-from toolgate.upstreams.peers.websocket import PeerAddress, open_websocket
+from toolgate.upstreams.peers.websocket import PeerUrl, open_websocket
 from toolgate.upstreams.transport.address import Proxies
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class ReconnectingPeer:
     ) -> None:
         """Open nothing yet; `tls` is a context that verifies, by default the system's."""
         self.name = name
-        self._address = PeerAddress.of(url)
+        self._address = PeerUrl.of(url)
         self._headers = {**({"authorization": f"Bearer {api_key}"} if api_key else {}), **(headers or {})}
         self._limits = limits
         self._tls = tls

@@ -28,14 +28,14 @@ _CLOSE_SECONDS = 1.0
 _TOO_BIG = 1009
 
 
-class PeerAddress(Struct, frozen=True):
+class PeerUrl(Struct, frozen=True):
     """The address of a peer, parsed."""
 
     url: str
     origin: UpstreamOrigin
 
     @classmethod
-    def of(cls, url: str) -> "PeerAddress":
+    def of(cls, url: str) -> "PeerUrl":
         """Read `ws://…` or `wss://…`; `http` and `https` mean the same."""
         scheme, _, rest = url.partition("://")
         if scheme not in _PLAIN:
@@ -88,7 +88,7 @@ class PeerWebSocket:
 
 
 async def open_websocket(
-    address: PeerAddress,
+    address: PeerUrl,
     headers: "Mapping[str, str]",
     limit: float,
     most: int,
@@ -126,7 +126,7 @@ async def open_websocket(
     return PeerWebSocket(connection, most)
 
 
-def _handshake_error(address: PeerAddress, refusal: "InvalidStatus") -> UpstreamUnavailable:
+def _handshake_error(address: PeerUrl, refusal: "InvalidStatus") -> UpstreamUnavailable:
     status = refusal.response.status_code
     if status in (401, 403):
         return UpstreamUnavailable(f"{address.origin.name} refused our credentials ({status})", code="upstream_auth")

@@ -15,7 +15,7 @@ from toolgate.bridge.frames import (
     BridgeDataPart,
     BridgeTextPart,
     BridgeToolCallPart,
-    BridgeToolResultPart,
+    BridgeToolResult,
     EditorMessage,
     ModelAddress,
     OfferedTool,
@@ -31,7 +31,7 @@ from toolgate.conversation.message import (
     Opaque,
     Part,
     Reasoning,
-    Refusal,
+    ModelRefusal,
     Text,
     ToolCall,
     ToolResult,
@@ -154,7 +154,7 @@ def _messages(
 
 def _pieces(part: Part, capabilities: EditorCapabilities, dropped: list[str]) -> Iterator[Piece]:
     match part:
-        case Text(text) | Refusal(text):
+        case Text(text) | ModelRefusal(text):
             if text:
                 yield BridgeTextPart(text)
         case Media():
@@ -166,7 +166,7 @@ def _pieces(part: Part, capabilities: EditorCapabilities, dropped: list[str]) ->
         case ToolResult(call_id, content, is_error):
             inner = [piece for one in content for piece in _pieces(one, capabilities, dropped)]
             kept = tuple([piece for piece in inner if isinstance(piece, (BridgeTextPart, BridgeDataPart))])
-            yield BridgeToolResultPart(ids.original_id(call_id), kept or (BridgeTextPart(""),), bool(is_error))
+            yield BridgeToolResult(ids.original_id(call_id), kept or (BridgeTextPart(""),), bool(is_error))
         case Reasoning():
             dropped.append(REASONING_DROPPED)
         case Opaque(dialect, value):

@@ -16,7 +16,7 @@ from toolgate.bridge.frames import (
     BridgeTextPart,
     BridgeThinkingPart,
     BridgeToolCallPart,
-    BridgeToolResultPart,
+    BridgeToolResult,
     EditorTokenUsage,
     LentModel,
     ModelAddress,
@@ -198,7 +198,7 @@ class VscodeStream:
                         case BridgeDataPart(mime=mime, data=data):
                             assembler.whole(Media("image" if mime.startswith("image/") else "file", mime, data))
                             empty = False
-                        case BridgeToolResultPart():
+                        case BridgeToolResult():
                             pass  # of a tool that the provider has run
                 batch = assembler.take()
                 if rewriter is not None:
