@@ -18,7 +18,7 @@ from toolgate.conversation.events import Delta, ModelResponse, StepEvent
 from toolgate.conversation.fold import unfold
 from toolgate.conversation.message import Part, Text, ToolCall
 from toolgate.conversation.request import ModelRequest
-from toolgate.tools.tool import Annotations, CallPreview, ToolCallInput, OnChange, ToolOutput, ToolSpec
+from toolgate.tools.tool import Annotations, CallPreview, OnChange, ToolCallInput, ToolOutput, ToolSpec
 
 Said: TypeAlias = ModelResponse | Sequence[Part | Exception] | str | Exception
 Entry: TypeAlias = Said | Callable[[ModelRequest], "Said | Awaitable[Said]"]

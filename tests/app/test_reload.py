@@ -189,7 +189,7 @@ def test_a_reload_that_fails_at_its_last_step_changes_nothing_that_serves(
 
     write(path, BEGINNING.replace("default: ask", "default: deny") + RULES + KEYS + REST + CHANGED, long_ago=True)
     with monkeypatch.context() as patch:
-        patch.setattr("toolgate.app.site.Application", Unbuildable)
+        patch.setattr("toolgate.app.configured_site.Application", Unbuildable)
         gate.reload(path)
     assert logged(capfd, "reload refused")[0]["problems"] == ["the last step fails"]
     assert changed(before, snapshot(gate)) == set()

@@ -10,7 +10,7 @@ import msgspec
 from toolgate.approvals import Approval, ApprovalLimits, ApprovalPolicy, ApprovalService, StandingApproval
 from toolgate.storage.approvals import ApprovalStore
 from toolgate.storage.database import Database
-from toolgate.tools.tool import Annotations, CallPreview, ToolCallInput, ProposedCall, Stance, ToolSpec
+from toolgate.tools.tool import Annotations, CallPreview, ProposedCall, Stance, ToolCallInput, ToolSpec
 
 READS = Annotations(read_only=True, destructive=False, open_world=False)
 BROWSES = Annotations(read_only=True, destructive=False, open_world=True)

@@ -16,7 +16,7 @@ from tests.chaos.disk import Image, count, image, log_of, ruins, unsynced
 from tests.runs.processes import WANTS, Server, calling, server, until
 from tests.storage.test_approvals import approved, question
 from toolgate.approvals.record import Approval, StandingApproval
-from toolgate.runs.dbos_sqlite_engine import DbosSqliteDatabase
+from toolgate.runs.dbos_sqlite_database import DbosSqliteDatabase
 from toolgate.runs.step_records import RunStepLog
 from toolgate.runs.workflows import DbosExecutor
 from toolgate.storage.approvals import ApprovalStore

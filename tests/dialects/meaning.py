@@ -12,9 +12,9 @@ from typing import Any
 from toolgate.conversation.events import Delta, ModelResponse, PartEnd, PartStart, StepEnd, StepEvent, StepStart
 from toolgate.conversation.message import (
     Media,
+    ModelRefusal,
     Part,
     Reasoning,
-    ModelRefusal,
     Text,
     ToolCall,
     ToolResult,

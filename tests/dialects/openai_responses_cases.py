@@ -16,7 +16,7 @@ from openai.types.responses.parsed_response import ParsedResponse
 
 from toolgate.conversation.errors import MalformedResponse, ToolgateError, UpstreamRejected, UpstreamUnavailable
 from toolgate.conversation.events import FinishReason, Usage
-from toolgate.conversation.message import Opaque, Part, Reasoning, ReasoningSignature, ModelRefusal, Text, ToolCall
+from toolgate.conversation.message import ModelRefusal, Opaque, Part, Reasoning, ReasoningSignature, Text, ToolCall
 from toolgate.dialects.openai_responses.shared_codec import NAME
 from toolgate.wire.sse import SseDecoder
 

@@ -56,11 +56,11 @@ from toolgate.conversation.events import (
 )
 from toolgate.conversation.message import (
     Media,
+    ModelRefusal,
     Opaque,
     Part,
     Reasoning,
     ReasoningSignature,
-    ModelRefusal,
     Text,
     ToolCall,
     ToolResult,

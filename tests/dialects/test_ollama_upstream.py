@@ -25,11 +25,11 @@ from toolgate.conversation.events import Delta, ModelResponse, PartEnd, PartStar
 from toolgate.conversation.message import (
     Media,
     Message,
+    ModelRefusal,
     Opaque,
     Part,
     Reasoning,
     ReasoningSignature,
-    ModelRefusal,
     Text,
     ToolCall,
     ToolResult,

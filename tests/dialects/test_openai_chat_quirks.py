@@ -10,7 +10,7 @@ from tests.dialects.chat_quirks import CLOCK, QUIRKS, WEATHER, ExpectedAnswer, Q
 from tests.dialects.relays import end_of
 from toolgate.conversation.events import ModelResponse, StepEvent
 from toolgate.conversation.fold import fold
-from toolgate.conversation.message import Reasoning, ModelRefusal, ToolCall, plain_text
+from toolgate.conversation.message import ModelRefusal, Reasoning, ToolCall, plain_text
 from toolgate.dialects.dialect import AnswerMetadata
 from toolgate.dialects.openai_chat import DIALECT
 from toolgate.wire.sse import SseDecoder

@@ -15,10 +15,10 @@ from toolgate.conversation.events import Finish, ModelResponse, RunEvent, Usage
 from toolgate.conversation.fold import unfold
 from toolgate.conversation.message import (
     Message,
+    ModelRefusal,
     Part,
     Reasoning,
     ReasoningSignature,
-    ModelRefusal,
     Text,
     ToolCall,
     ToolResult,

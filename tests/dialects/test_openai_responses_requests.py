@@ -10,10 +10,10 @@ from toolgate.conversation.history import match_results
 from toolgate.conversation.message import (
     Media,
     Message,
+    ModelRefusal,
     Opaque,
     Reasoning,
     ReasoningSignature,
-    ModelRefusal,
     Text,
     ToolCall,
     ToolResult,

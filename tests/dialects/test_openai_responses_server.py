@@ -32,11 +32,11 @@ from toolgate.conversation.events import (
 from toolgate.conversation.fold import unfold_part
 from toolgate.conversation.message import (
     Media,
+    ModelRefusal,
     Opaque,
     Part,
     Reasoning,
     ReasoningSignature,
-    ModelRefusal,
     Text,
     ToolCall,
     ToolResult,

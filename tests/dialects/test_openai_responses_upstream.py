@@ -10,11 +10,11 @@ from toolgate.conversation.ids import portable_id
 from toolgate.conversation.message import (
     Media,
     Message,
+    ModelRefusal,
     Opaque,
     Part,
     Reasoning,
     ReasoningSignature,
-    ModelRefusal,
     Text,
     ToolCall,
     ToolResult,

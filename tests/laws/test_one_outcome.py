@@ -26,7 +26,7 @@ from tests.stage import UPSTREAMS, gateway_config, in_a_thread
 from tests.upstreams.transport.faulty import Faulty, Peer, chunked, whole
 from toolgate.app.asgi_app import Toolgate
 from toolgate.conversation.arguments import is_object
-from toolgate.conversation.message import Reasoning, ModelRefusal, Text, ToolCall
+from toolgate.conversation.message import ModelRefusal, Reasoning, Text, ToolCall
 from toolgate.http.listener import listening
 
 NAMES = ("get_weather", "get_time")

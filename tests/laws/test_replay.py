@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from openai import OpenAI
 
 from tests.stage import Stage
-from toolgate.conversation.message import Part, Reasoning, ReasoningSignature, ModelRefusal, Text, ToolCall
+from toolgate.conversation.message import ModelRefusal, Part, Reasoning, ReasoningSignature, Text, ToolCall
 
 TOOL = "look_up"
 PROOFS = ("signature", "data", "encrypted_content")

@@ -58,7 +58,9 @@ async def fill(database: Database, owner: str, number: int, created: float) -> N
     await database.change(InvocationStore(database).adding(call(number, owner=owner, started=created)))
     await database.change(RunRecordStore(database).opening(run(number, owner=owner, created=created)))
     await put(database, request(number, owner=owner, created=created))
-    await database.change(UsageStore(database).adding([UsagePeriodTotal("2027-01-15", owner, f"m{number}", 1, cost=0.5)]))
+    await database.change(
+        UsageStore(database).adding([UsagePeriodTotal("2027-01-15", owner, f"m{number}", 1, cost=0.5)])
+    )
     await put_approval(database, f"a{number:04}", "denied", created, caller=owner)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from toolgate.conversation.message import Text
-from toolgate.tools.tool import CallPreview, ToolCallInput, OnChange, ToolOutput, ToolSpec
+from toolgate.tools.tool import CallPreview, OnChange, ToolCallInput, ToolOutput, ToolSpec
 
 
 class FakeTool:

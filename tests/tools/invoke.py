@@ -6,7 +6,7 @@ from typing import Any
 import jsonschema_rs
 
 from toolgate.conversation.message import Text
-from toolgate.tools.tool import ToolCallInput, Tool, ToolOutput
+from toolgate.tools.tool import Tool, ToolCallInput, ToolOutput
 
 
 def invocation_of(tool: Tool, **arguments: Any) -> ToolCallInput:

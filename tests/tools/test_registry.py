@@ -11,7 +11,7 @@ import pytest
 from tests.tools.fakes import FakeSource, many, source, tool
 from toolgate.conversation.message import Text
 from toolgate.tools.registry import LONGEST_NAME, ToolRegistry
-from toolgate.tools.tool import ToolCallInput, OnChange, ToolSource
+from toolgate.tools.tool import OnChange, ToolCallInput, ToolSource
 
 CALL = ToolCallInput("call_1", {}, "{}")
 

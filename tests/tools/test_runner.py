@@ -8,10 +8,10 @@ import pytest
 
 from toolgate.testing import FakeTool
 from toolgate.tools.runner import (
+    ApprovalPendingOutcome,
     CallApprovalOptions,
     CallObserver,
     FinishedToolCall,
-    ApprovalPendingOutcome,
     ToolRunner,
     new_invocation,
 )

@@ -15,7 +15,7 @@ from tests.upstreams.local.conftest import smallest  # noqa: F401  # a fixture
 from tests.workers.server_process import RunningServer, is_alive, running_server, until
 from toolgate.conversation.errors import Overloaded, UpstreamUnavailable
 from toolgate.upstreams.local import frames
-from toolgate.upstreams.local.engine_pool import EngineLease
+from toolgate.upstreams.local.engine_lease import EngineLease
 from toolgate.upstreams.local.process import EngineFault
 from toolgate.upstreams.local.queue import RequestQueue
 from toolgate.upstreams.local.state import LocalModelState

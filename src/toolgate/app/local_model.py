@@ -49,7 +49,7 @@ def share_engine(config: Config, log: Logger) -> "EngineLeases | None":
     """Return the engine of the local model, as the supervisor shares it between workers, if it is used."""
     if not _is_used(config):
         return None
-    from toolgate.upstreams.local.engine_pool import OwnEngineProvider
+    from toolgate.upstreams.local.engine_lease import OwnEngineProvider
     from toolgate.workers.engine_leases import EngineLeases
 
     progress = _ProgressLog(log)

@@ -40,7 +40,7 @@ from toolgate.upstreams.wrappers import (
 )
 
 if TYPE_CHECKING:
-    from toolgate.text_tools.prompts.rendering import PromptRenderer
+    from toolgate.text_tools.prompts.prompt_fragments import PromptRenderer
 
 DIALECTS: dict[str, Dialect] = {one.name: one for one in (OPENAI_CHAT, OPENAI_RESPONSES, ANTHROPIC, OLLAMA)}
 
@@ -141,7 +141,7 @@ class ModelFactory:
         return SystemMessageModel(upstream, self._prompts(model.prompts)) if model.system == "inject" else upstream
 
     def _prompts(self, variant: str) -> "PromptRenderer":
-        from toolgate.text_tools.prompts.rendering import PromptRenderer
+        from toolgate.text_tools.prompts.prompt_fragments import PromptRenderer
 
         base, text = base_of(self._config), self._config.text
         # Results are marked with a secret that every worker and node knows and no tool does: the upstreams' keys.

@@ -55,7 +55,9 @@ def _check_models(config: Config, report: Report) -> None:
     models = [model for model in config.models if model.tools == "emulated" or model.system == "inject"]
     if not models:
         return
-    from toolgate.text_tools.prompts.rendering import PromptRenderer  # imported when needed: templates are slow to load
+    from toolgate.text_tools.prompts.prompt_fragments import (
+        PromptRenderer,  # imported when needed: templates are slow to load
+    )
     from toolgate.text_tools.syntaxes import syntax
 
     base, text = base_of(config), config.text

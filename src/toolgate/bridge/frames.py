@@ -75,9 +75,7 @@ class BridgeToolResult(_Piece, frozen=True, tag="tool_result"):
 
 
 Piece: TypeAlias = BridgeTextPart | BridgeDataPart | BridgeThinkingPart | BridgeToolCallPart | BridgeToolResult
-AnswerPiece: TypeAlias = (
-    BridgeTextPart | BridgeThinkingPart | BridgeToolCallPart | BridgeDataPart | BridgeToolResult
-)
+AnswerPiece: TypeAlias = BridgeTextPart | BridgeThinkingPart | BridgeToolCallPart | BridgeDataPart | BridgeToolResult
 
 
 class BridgeChallengeFrame(_Frame, frozen=True, tag="challenge"):

@@ -10,6 +10,7 @@ from typing import TypeVar
 from msgspec import Struct
 
 from toolgate import __version__
+from toolgate.bridge.bound_lent_items import bounded_identity, bounded_window
 from toolgate.bridge.frame_connection import FrameConnection, ProtocolFault
 from toolgate.bridge.frames import (
     BAD_PROOF,
@@ -25,7 +26,6 @@ from toolgate.bridge.frames import (
     GatewayIdentity,
     MalformedFrame,
 )
-from toolgate.bridge.lending_limits import bounded_identity, bounded_window
 from toolgate.bridge.proof import PROTOCOL, is_proof, new_nonce, prove
 from toolgate.bridge.windows import WindowState
 from toolgate.conversation import ids

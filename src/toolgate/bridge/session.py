@@ -13,6 +13,7 @@ from typing import Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
+from toolgate.bridge.bound_lent_items import bounded_window, usable_models, usable_tools
 from toolgate.bridge.exchange import EditorExchange, ExchangeTimeouts, Signal
 from toolgate.bridge.frame_connection import BridgeSocket, FrameConnection, ProtocolFault
 from toolgate.bridge.frames import (
@@ -43,7 +44,6 @@ from toolgate.bridge.frames import (
     encode_frame,
 )
 from toolgate.bridge.handshake import BridgeCredentials, join
-from toolgate.bridge.lending_limits import bounded_window, usable_models, usable_tools
 from toolgate.bridge.windows import EditorWindows, ExchangeKind, WindowState
 from toolgate.conversation.errors import UpstreamRejected, UpstreamUnreachable
 from toolgate.scheduling import FairSlots

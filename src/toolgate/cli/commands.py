@@ -87,11 +87,11 @@ class RootCommandGroup(LazyCommandGroup):
         ),
         CommandEntry(
             "config",
-            "toolgate.cli.about:config",
+            "toolgate.cli.version_and_config:config",
             "Print an example of a configuration file, with comments.",
             _FILES,
         ),
-        CommandEntry("version", "toolgate.cli.about:version", "Print the version.", _FILES),
+        CommandEntry("version", "toolgate.cli.version_and_config:version", "Print the version.", _FILES),
     )
 
 

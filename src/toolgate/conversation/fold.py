@@ -13,7 +13,7 @@ from toolgate.conversation.events import (
     StepEvent,
     StepStart,
 )
-from toolgate.conversation.message import Part, Reasoning, ModelRefusal, Text, ToolCall, is_blank
+from toolgate.conversation.message import ModelRefusal, Part, Reasoning, Text, ToolCall, is_blank
 
 
 def fold(events: Iterable[RunEvent]) -> ModelResponse:

@@ -21,10 +21,10 @@ from toolgate.conversation.message import (
     NO_EXTRA,
     Executor,
     Extra,
+    ModelRefusal,
     Part,
     Reasoning,
     ReasoningSignature,
-    ModelRefusal,
     Text,
     ToolCall,
 )

@@ -69,7 +69,9 @@ class RequestResponseCycle:
         "task",
     )
 
-    def __init__(self, connection: HttpResponseConnection, scope: Scope, expects_continue: bool, keep_alive: bool) -> None:
+    def __init__(
+        self, connection: HttpResponseConnection, scope: Scope, expects_continue: bool, keep_alive: bool
+    ) -> None:
         self.connection = connection
         self.method: str = scope["method"]
         self.path: str = scope["path"]

@@ -17,9 +17,9 @@ from toolgate.engine.run_limits import Price
 from toolgate.http.application import Endpoint, Handler, Request
 from toolgate.http.exchange import Header, HttpExchange
 from toolgate.limits import Budgets, Counters, KeyBudget, KeyLimits, RateLimitResult, Reservation
-from toolgate.limits.cost_estimate import RequestTokenEstimate, estimate_cost
 from toolgate.limits.local_budgets import BudgetReservation
 from toolgate.limits.prices import cost_of
+from toolgate.limits.request_token_estimate import RequestTokenEstimate, estimate_cost
 from toolgate.limits.sliding_window import SlidingWindow
 from toolgate.telemetry.request_log import RequestRecord
 

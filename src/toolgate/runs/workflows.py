@@ -20,8 +20,8 @@ from dbos import DBOS, DBOSConfig, DBOSPortableJSONSerializer, SetWorkflowID, er
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from toolgate.conversation.errors import GatewayFault
-from toolgate.runs.dbos_postgres_engine import RETRY_SECONDS, DbosPostgresDatabase
-from toolgate.runs.dbos_sqlite_engine import DbosSqliteDatabase
+from toolgate.runs.dbos_postgres_database import RETRY_SECONDS, DbosPostgresDatabase
+from toolgate.runs.dbos_sqlite_database import DbosSqliteDatabase
 from toolgate.runs.executor import StepsLost, Work
 from toolgate.storage.runs import LeaseLost
 from toolgate.storage.sql_engine import unavailable
@@ -169,7 +169,7 @@ class DbosExecutor:
 
 
 class DbosSteps:
-    """The steps of one workflow, written from the server's loop, one at a time (`RunSteps`)."""
+    """The steps of one workflow, written from the server's loop, one at a time (`RunStepLog`)."""
 
     def __init__(self, threads: Executor, context: contextvars.Context, recorded: Sequence[str]) -> None:
         """`context` is that of the workflow: DBOS knows by it which workflow a step belongs to."""

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from toolgate.conversation.errors import NotFound
 from toolgate.tools.schema_check import ToolSchemaLinter
-from toolgate.tools.tool import CallPreview, ToolCallInput, OnChange, Tool, ToolOutput, ToolSource, ToolSpec
+from toolgate.tools.tool import CallPreview, OnChange, Tool, ToolCallInput, ToolOutput, ToolSource, ToolSpec
 from toolgate.tools.tool_search import ToolSearchIndex
 from toolgate.tools.when_clauses import WhenClause, WhenError, parse
 

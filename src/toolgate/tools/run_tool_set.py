@@ -15,7 +15,7 @@ from toolgate.conversation.events import ToolProgress
 from toolgate.conversation.message import ApprovalRequest, Text, ToolCall, ToolResult
 from toolgate.conversation.tool_memoization import MemoizedTools
 from toolgate.engine.ports import CallTraits
-from toolgate.tools.runner import CallApprovalOptions, ApprovalPendingOutcome, ToolRunner, new_invocation
+from toolgate.tools.runner import ApprovalPendingOutcome, CallApprovalOptions, ToolRunner, new_invocation
 from toolgate.tools.tool import CallApprovals, CallProgress, Stance, Tool, ToolOutput
 from toolgate.tools.tool_groups import call_arguments
 

@@ -24,12 +24,12 @@ from toolgate.tools.tool import (
     CallDenied,
     CallProgress,
     CallTimedOut,
-    ToolCallInput,
     Outcome,
     ProposedCall,
     ReportProgress,
     Stance,
     Tool,
+    ToolCallInput,
     ToolFailure,
     ToolOutput,
     ToolSpec,
@@ -196,7 +196,11 @@ class ToolRunner:
         return report_redacted
 
     async def _verdict(
-        self, tool: Tool, invocation: ToolCallInput, consent: CallApprovalOptions, on_wait: Callable[[float], None] | None
+        self,
+        tool: Tool,
+        invocation: ToolCallInput,
+        consent: CallApprovalOptions,
+        on_wait: Callable[[float], None] | None,
     ) -> ApprovalVerdict:
         late = f"{tool.spec.name} took too long to prepare the call; nothing was run."
         failed = f"{tool.spec.name} could not prepare the call"
@@ -218,7 +222,9 @@ class ToolRunner:
             verdict = await approvals.decide(query)
         return verdict
 
-    async def _output(self, tool: Tool, invocation: ToolCallInput, starting: Callable[[], Awaitable[None]]) -> ToolOutput:
+    async def _output(
+        self, tool: Tool, invocation: ToolCallInput, starting: Callable[[], Awaitable[None]]
+    ) -> ToolOutput:
         spec = tool.spec
         if spec.cache_seconds and (cached := self._cache.get(spec, invocation)):
             return cached

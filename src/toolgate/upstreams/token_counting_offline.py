@@ -21,7 +21,7 @@ from typing import Any
 from msgspec import Struct
 
 from toolgate.conversation.events import Usage
-from toolgate.conversation.message import Media, Opaque, Part, Reasoning, ModelRefusal, Text, ToolCall, ToolResult
+from toolgate.conversation.message import Media, ModelRefusal, Opaque, Part, Reasoning, Text, ToolCall, ToolResult
 from toolgate.conversation.request import ModelRequest, ToolDef
 from toolgate.conversation.size import is_request_larger
 from toolgate.engine.json_thread import LARGE_BODY

@@ -23,7 +23,7 @@ from toolgate.conversation.message import Media, Message, Part, ToolCall, ToolRe
 from toolgate.conversation.request import ModelRequest, ToolChoice, ToolDef, ToolKind
 from toolgate.conversation.tool_memoization import cached_by_tools
 from toolgate.dialects.dialect import Quirks
-from toolgate.upstreams.foreign_fields import foreign_fields, unusual_messages
+from toolgate.upstreams.foreign_field_warnings import foreign_fields, unusual_messages
 
 _NAME, _EXTRA, _NAMESPACE, _KIND = map(attrgetter, ("name", "extra", "namespace", "kind"))
 _FUNCTION = frozenset({"function"})

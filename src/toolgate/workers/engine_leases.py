@@ -8,7 +8,7 @@ from msgspec import Raw, json, structs
 
 from toolgate.conversation.errors import Overloaded, ToolgateError
 from toolgate.upstreams.local import frames
-from toolgate.upstreams.local.engine_pool import EngineLease, EngineLeaseProvider, TextGeneration
+from toolgate.upstreams.local.engine_lease import EngineLease, EngineLeaseProvider, TextGeneration
 from toolgate.upstreams.local.process import EngineFault
 from toolgate.upstreams.local.state import LocalModelState
 from toolgate.workers import messages

@@ -8,7 +8,7 @@ from msgspec import Raw, json, structs
 
 from toolgate.conversation.errors import Overloaded, UpstreamUnavailable
 from toolgate.upstreams.local import frames
-from toolgate.upstreams.local.engine_pool import EngineLease
+from toolgate.upstreams.local.engine_lease import EngineLease
 from toolgate.upstreams.local.process import EngineFault, EngineGeneration
 from toolgate.upstreams.local.state import LocalModelState
 from toolgate.workers import messages

@@ -15,7 +15,7 @@ from tests.api.responses.stateful import until
 from tests.dialects.strategies import responses
 from tests.http.websocket_server import WebSocketServer, text_of, websocket_server, with_keys
 from tests.stage import upstream_config
-from toolgate.api.responses.unstored import WebSocketUnstoredResponses, UnstoredResponses
+from toolgate.api.responses.unstored import UnstoredResponses, WebSocketUnstoredResponses
 from toolgate.api.responses.websocket import ResponseSocketLimits
 from toolgate.config import KeySettings, Secret
 from toolgate.config.settings import RequestLimitSettings, ServerSettings

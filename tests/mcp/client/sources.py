@@ -14,7 +14,7 @@ from toolgate.mcp.client import McpSource, StdioServerConfig
 from toolgate.mcp.client.source import McpTool
 from toolgate.storage.accepted_definitions import AcceptedDefinitionStore
 from toolgate.storage.database import Database
-from toolgate.tools.tool import ToolCallInput, ReportProgress, ignore_progress
+from toolgate.tools.tool import ReportProgress, ToolCallInput, ignore_progress
 
 PATIENCE = 30.0
 

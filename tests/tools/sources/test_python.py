@@ -15,7 +15,7 @@ import pytest
 from tests.child_processes import living_children
 from toolgate.conversation.message import Media, Text
 from toolgate.tools.sources.python import PythonSource
-from toolgate.tools.tool import CallPreview, CallProgress, ToolCallInput, Tool, ToolFailure, ToolSource
+from toolgate.tools.tool import CallPreview, CallProgress, Tool, ToolCallInput, ToolFailure, ToolSource
 from toolgate.tools.workers.process import WorkerLimits
 
 ADD = '''

@@ -307,15 +307,15 @@ async def test_closing_ends_running_calls_and_waiting_ones(place: ToolImportTarg
 
 SERVER = """
 import asyncio, sys
-from toolgate.tools.authoring.loading import CodeLocation
+from toolgate.tools.authoring.loading import ToolImportTarget
 from toolgate.tools.authoring.result_parts import ToolInvocationToken
 from toolgate.tools.workers import frames
-from toolgate.tools.workers.pool import WorkerPool
+from toolgate.tools.workers.pool import ToolWorkerPool
 
 async def main():
-    place = CodeLocation("odd.py", path=sys.argv[1])
+    place = ToolImportTarget("odd.py", path=sys.argv[1])
     call = frames.ToolWorkerInvokeFrame(place, "leave", {"marks": sys.argv[2], "detached": True}, ToolInvocationToken())
-    await WorkerPool().request(call)
+    await ToolWorkerPool().request(call)
 
 asyncio.run(main())
 """

@@ -201,7 +201,7 @@ async def test_the_engine_ends_when_the_gateway_is_gone(smallest: Path) -> None:
         "from toolgate.upstreams.local import frames\n"
         "from toolgate.upstreams.local.process import EngineProcess\n"
         "async def run():\n"
-        "    engine = await EngineProcess.start(frames.LoadFrame(sys.argv[1], 512, 1, 16))\n"
+        "    engine = await EngineProcess.start(frames.EngineLoadFrame(sys.argv[1], 512, 1, 16))\n"
         "    print(engine.pid, flush=True)\n"
         "    await asyncio.sleep(600)\n"
         "asyncio.run(run())\n"

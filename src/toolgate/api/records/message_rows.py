@@ -9,7 +9,17 @@ from typing import Any
 from msgspec import Struct
 
 from toolgate.conversation.events import Usage
-from toolgate.conversation.message import Media, Message, Opaque, Part, Reasoning, ModelRefusal, Text, ToolCall, ToolResult
+from toolgate.conversation.message import (
+    Media,
+    Message,
+    ModelRefusal,
+    Opaque,
+    Part,
+    Reasoning,
+    Text,
+    ToolCall,
+    ToolResult,
+)
 from toolgate.conversation.message import plain_text as plain
 from toolgate.dialects.openai_chat.server import write_call
 from toolgate.storage.chats import StoredMessage

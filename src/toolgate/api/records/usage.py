@@ -99,7 +99,9 @@ def is_failure(record: RequestRecord) -> bool:
     return record.status >= 400 and record.status != CLIENT_LEFT and record.code != RUN_CANCELLED
 
 
-def _sum(hour: str, key: str, model: str, answers: Sequence[tuple[RequestRecord, float]], failed: int) -> UsagePeriodTotal:
+def _sum(
+    hour: str, key: str, model: str, answers: Sequence[tuple[RequestRecord, float]], failed: int
+) -> UsagePeriodTotal:
     usages = [record.usage for record, _ in answers if record.usage is not None]
     read, written, cached, reasoning, estimated = [sum(map(attrgetter(name), usages)) for name in _COUNTED]
     cost = sum(cost for _, cost in answers)

@@ -15,8 +15,8 @@ from toolgate.api.chat import ChatHandler
 from toolgate.api.response_writer import PreparedRequest
 from toolgate.api.responses.attempt_recovery import RecoveredAttempt, resumption
 from toolgate.api.responses.background_request import (
-    BackgroundRequestContext,
     BackgroundRequest,
+    BackgroundRequestContext,
     decode_request,
     failure,
     headers_by_name,
@@ -315,7 +315,7 @@ def _durable_run(
 
 
 class _ClaimedSteps:
-    """The steps of an attempt, which is cancelled when it may not write one any more (`RunSteps`)."""
+    """The steps of an attempt, which is cancelled when it may not write one any more (`RunStepLog`)."""
 
     def __init__(self, attempt: RunAttempt, recorder: StreamRecorder) -> None:
         self.recorded = attempt.steps.recorded

@@ -18,16 +18,16 @@ from toolgate.api.responses.background_request import BackgroundRequest, headers
 from toolgate.api.responses.background_run import BackgroundBudgets, UnlimitedBudgets
 from toolgate.api.responses.compaction import check_items, compact, first_open_call, summary_request, with_summaries
 from toolgate.api.responses.cut_off_stream import error_frame
-from toolgate.api.responses.fork_request import ForkOrigin, decode_fork_request, encode_fork_request
+from toolgate.api.responses.forkable_request import ForkOrigin, decode_fork_request, encode_fork_request
 from toolgate.api.responses.item_normalization import with_ids
 from toolgate.api.responses.previous_items import PreviousItemLoader, conversation_of
 from toolgate.api.responses.save import ContinuedRequest, ResponseRecorder
 from toolgate.api.responses.state import ResponsesState
 from toolgate.api.responses.websocket_request import (
     SOCKET,
+    EmptyAnswerModel,
     ResponseSocketLane,
     UnstoredResponseRecorder,
-    EmptyAnswerModel,
     read_create,
 )
 from toolgate.conversation.errors import InvalidRequest, NotFound, Overloaded

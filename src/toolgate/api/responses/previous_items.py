@@ -23,7 +23,9 @@ class PreviousItemLoader:
         self._state = state
         self._limits = state.past_limits if state is not None else HistoryLimits()
 
-    async def turn(self, body: dict[str, Any], owner: str, memory: WebSocketUnstoredResponses | None = None) -> ContinuedRequest:
+    async def turn(
+        self, body: dict[str, Any], owner: str, memory: WebSocketUnstoredResponses | None = None
+    ) -> ContinuedRequest:
         """Return the request with the items that it continues; those of an unstored response are in the socket's memory."""
         given = _items(body.get("input"))
         new_items = await self.resolve(given, owner)

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from toolgate.api.responses.unstored import WebSocketUnstoredResponses, UnstoredResponses
+from toolgate.api.responses.unstored import UnstoredResponses, WebSocketUnstoredResponses
 from toolgate.api.responses.websocket_request import SOCKET, ResponseSocketLane, WebSocketResponseSink, error_event
 from toolgate.conversation.errors import InvalidRequest, Overloaded, RateLimited, ToolgateError
 from toolgate.dialects.openai_responses import DIALECT as OPENAI_RESPONSES
@@ -123,7 +123,12 @@ class ResponseWebSocket:
     """One socket: its lanes, what runs and what waits."""
 
     def __init__(
-        self, call: Request, timeouts: WebSocketTimeouts, app: App, options: ResponseSocketLimits, memory: WebSocketUnstoredResponses
+        self,
+        call: Request,
+        timeouts: WebSocketTimeouts,
+        app: App,
+        options: ResponseSocketLimits,
+        memory: WebSocketUnstoredResponses,
     ) -> None:
         """Upgrade the request's connection; 426 if it is no handshake."""
         self._record = call.record

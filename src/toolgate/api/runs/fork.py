@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from toolgate.api.responses.background_request import select_headers
 from toolgate.api.responses.endpoints import ResponseEndpoints
-from toolgate.api.responses.fork_request import ForkOrigin, ForkRequest, decode_fork_request
+from toolgate.api.responses.forkable_request import ForkOrigin, ForkRequest, decode_fork_request
 from toolgate.api.responses.previous_items import PreviousItemLoader
 from toolgate.api.responses.state import ResponsesState
 from toolgate.api.runs.fork_items import NOT_STORED, ForkQuery, copy_steps, edit_message, next_choice

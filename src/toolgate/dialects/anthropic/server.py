@@ -8,7 +8,7 @@ from toolgate.conversation import ids
 from toolgate.conversation.arguments import is_object
 from toolgate.conversation.errors import MalformedResponse, ToolgateError
 from toolgate.conversation.events import Delta, Finish, ModelResponse, PartEnd, PartStart, RunEvent, StepStart, Usage
-from toolgate.conversation.message import Media, Opaque, Part, Reasoning, ModelRefusal, Text, ToolCall, ToolResult
+from toolgate.conversation.message import Media, ModelRefusal, Opaque, Part, Reasoning, Text, ToolCall, ToolResult
 from toolgate.conversation.reasoning_envelope import wrap_signature
 from toolgate.conversation.request import ModelRequest
 from toolgate.conversation.size import rough_input_tokens

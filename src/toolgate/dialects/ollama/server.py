@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from toolgate.conversation import ids
 from toolgate.conversation.errors import ToolgateError
 from toolgate.conversation.events import Delta, Finish, ModelResponse, PartEnd, PartStart, RunEvent, ToolProgress, Usage
-from toolgate.conversation.message import Media, Part, Reasoning, ModelRefusal, Text, ToolCall
+from toolgate.conversation.message import Media, ModelRefusal, Part, Reasoning, Text, ToolCall
 from toolgate.conversation.request import ModelRequest
 from toolgate.dialects.dialect import AnswerMetadata, StreamEncoder, tool_event, tool_events
 from toolgate.dialects.ollama.requests import decode_request

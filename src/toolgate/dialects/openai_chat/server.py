@@ -15,7 +15,7 @@ from toolgate.conversation.events import (
     StepStart,
     Usage,
 )
-from toolgate.conversation.message import Media, Part, Reasoning, ModelRefusal, Text, ToolCall
+from toolgate.conversation.message import Media, ModelRefusal, Part, Reasoning, Text, ToolCall
 from toolgate.conversation.request import ModelRequest
 from toolgate.dialects.dialect import AnswerMetadata, StreamEncoder, tool_event, tool_events
 from toolgate.dialects.dialect import warning_comment as encode_warning

@@ -8,10 +8,10 @@ from toolgate.conversation.errors import ToolgateError
 from toolgate.conversation.message import (
     ApprovalRequest,
     Media,
+    ModelRefusal,
     Opaque,
     Part,
     Reasoning,
-    ModelRefusal,
     Text,
     ToolCall,
     ToolResult,

@@ -21,11 +21,24 @@ from toolgate.conversation.events import (
     ToolProgress,
     Usage,
 )
-from toolgate.conversation.message import ApprovalRequest, Opaque, Part, Reasoning, ModelRefusal, Text, ToolCall, ToolResult
+from toolgate.conversation.message import (
+    ApprovalRequest,
+    ModelRefusal,
+    Opaque,
+    Part,
+    Reasoning,
+    Text,
+    ToolCall,
+    ToolResult,
+)
 from toolgate.conversation.request import ModelRequest
 from toolgate.dialects.dialect import AnswerMetadata, StreamEncoder
 from toolgate.dialects.dialect import warning_comment as encode_warning
-from toolgate.dialects.openai_responses.items_sent_before_crash import ItemSentBeforeCrash, ItemsSentBeforeCrash, withdraw_item
+from toolgate.dialects.openai_responses.items_sent_before_crash import (
+    ItemSentBeforeCrash,
+    ItemsSentBeforeCrash,
+    withdraw_item,
+)
 from toolgate.dialects.openai_responses.requests import decode_request
 from toolgate.dialects.openai_responses.response_object import (
     DONE,

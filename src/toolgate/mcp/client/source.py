@@ -35,7 +35,7 @@ from toolgate.mcp.protocol.transport import (
     StreamingHttpClient,
 )
 from toolgate.tools.schema_check import ToolSchemaLinter
-from toolgate.tools.tool import CallPreview, ToolCallInput, OnChange, ToolFailure, ToolOutput, ToolSpec
+from toolgate.tools.tool import CallPreview, OnChange, ToolCallInput, ToolFailure, ToolOutput, ToolSpec
 
 _LIST_SECONDS = 60.0
 _BETWEEN_LISTS = 1.0

@@ -33,7 +33,7 @@ def challenge_parameter(header: str, name: str) -> str | None:
 
 
 async def discover(fetch: OAuthFetcher, challenge: str) -> AuthorizationServer:
-    """Find the authorization server of `fetch.server`; TokenRefused or UnsafeOAuthAddress if there is none that we use."""
+    """Find the authorization server of `fetch.server`; TokenUnavailable or UnsafeOAuthAddress if none can be used."""
     resource, issuer, scopes = await _protected_resource(fetch, challenge)
     check_address(issuer, fetch.server)
     requested = challenge_parameter(challenge, "scope")
@@ -68,7 +68,9 @@ def _metadata_urls(issuer: str) -> list[str]:
     try:
         parts = urlsplit(issuer)
     except ValueError:
-        raise TokenUnavailable(f"names an authorization server by a malformed address: {printable(issuer, 100)}") from None
+        raise TokenUnavailable(
+            f"names an authorization server by a malformed address: {printable(issuer, 100)}"
+        ) from None
     root, path = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
     oauth, openid = f"{root}/.well-known/oauth-authorization-server", f"{root}/.well-known/openid-configuration"
     return [oauth + path, openid + path, f"{root}{path}/.well-known/openid-configuration"] if path else [oauth, openid]

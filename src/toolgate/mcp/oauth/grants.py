@@ -24,7 +24,7 @@ async def request_token(
     fields: Mapping[str, str],
     audience: str | None = None,
 ) -> AccessToken:
-    """Post the fields of a grant and return the token; TokenRefused if there is none that we may use."""
+    """Post the fields of a grant and return the token; TokenUnavailable if there is none that we may use."""
     credentials: dict[str, str] = {}
     headers: dict[str, str] = {}
     if client.secret is None:

@@ -102,7 +102,9 @@ def _authorization_url(authority: AuthorizationServer, fields: Mapping[str, str]
     separator = "&" if urlsplit(authority.authorization_endpoint).query else "?"
     url = f"{authority.authorization_endpoint}{separator}{urlencode(fields)}"
     if len(url) > _MAX_URL_CHARS:
-        raise TokenUnavailable(f"names scopes for which the address of the login has more than {_MAX_URL_CHARS} characters")
+        raise TokenUnavailable(
+            f"names scopes for which the address of the login has more than {_MAX_URL_CHARS} characters"
+        )
     return url
 
 

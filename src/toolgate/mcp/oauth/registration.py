@@ -12,7 +12,7 @@ _CLIENT_ID = re.compile(r"[\x20-\x7e]{1,1024}")
 
 
 def check_issuer(oauth: OAuthConfig, issuer: str, login: StoredLogin | None) -> None:
-    """Raise TokenRefused if our client belongs to another authorization server than the MCP server names.
+    """Raise TokenUnavailable if our client belongs to another authorization server than the MCP server names.
 
     The issuer is configured, or else the one of the first login. A client that we registered has no secret to protect.
     """
@@ -31,7 +31,7 @@ def check_issuer(oauth: OAuthConfig, issuer: str, login: StoredLogin | None) -> 
 async def client_for(
     fetch: OAuthFetcher, authority: AuthorizationServer, oauth: OAuthConfig, redirect: str
 ) -> OAuthClient:
-    """Return the configured client, or register one; TokenRefused if neither is possible."""
+    """Return the configured client, or register one; TokenUnavailable if neither is possible."""
     if oauth.client_id is not None:
         return OAuthClient(authority.issuer, oauth.client_id, oauth.client_secret)
     if authority.registration_endpoint is None:

@@ -8,7 +8,7 @@ Knows no events.
 import re
 from collections.abc import Collection
 
-from toolgate.text_tools.prompts.rendering import CALL_MARK, RESULT_MARKS
+from toolgate.text_tools.prompts.prompt_fragments import CALL_MARK, RESULT_MARKS
 
 _TRAINED_MARKS: tuple[tuple[str, frozenset[str]], ...] = (
     ("Observation:", frozenset({"react", "command_r"})),

@@ -18,7 +18,7 @@ from toolgate.text_tools.emulation.request_plan import EmulationPlan
 from toolgate.text_tools.parsing.argument_repair import describe_problem
 from toolgate.text_tools.parsing.parser import TextParser
 from toolgate.text_tools.parsing.syntax import Syntax
-from toolgate.text_tools.prompts.rendering import CALL_MARK
+from toolgate.text_tools.prompts.prompt_fragments import CALL_MARK
 
 _LONGEST_REPARSED = 16 * 1024
 """Characters of an answer that is parsed a second time, for a call of an unknown tool at its end."""

@@ -17,7 +17,7 @@ from toolgate.conversation.fragment_assembler import FragmentAssembler
 from toolgate.conversation.request import ToolDef
 from toolgate.conversation.tool_name_matching import ToolNameMatcher
 from toolgate.text_tools.parsing.input_buffer import InputBuffer, Parse, word_set
-from toolgate.text_tools.parsing.json_strings import escaped, quoted
+from toolgate.text_tools.parsing.json_string_escaping import escaped, quoted
 from toolgate.text_tools.parsing.schema_types import ParameterTypes, types_of
 
 _PREFIXES = ("functions.", "default_api.", "default_api:", "tools.")

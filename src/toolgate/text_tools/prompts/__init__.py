@@ -3,7 +3,7 @@
 `templates/` has the texts, one file for each variant. Knows no upstream and no answer.
 """
 
-from toolgate.text_tools.prompts.rendering import PromptRenderer, PromptRulesFile
+from toolgate.text_tools.prompts.prompt_fragments import PromptRenderer, PromptRulesFile
 from toolgate.text_tools.prompts.template_files import PromptTemplateError
 
 __all__ = ["PromptRenderer", "PromptRulesFile", "PromptTemplateError"]

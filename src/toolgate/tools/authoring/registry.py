@@ -32,7 +32,7 @@ from toolgate.tools.authoring.result_parts import (
     ResultPart,
 )
 from toolgate.tools.authoring.signature import BadTool
-from toolgate.tools.tool import ToolCallInput, Tool, ToolFailure, ToolOutput
+from toolgate.tools.tool import Tool, ToolCallInput, ToolFailure, ToolOutput
 
 F = TypeVar("F", bound=Callable[..., Any])
 MARK = "__toolgate_tool__"

@@ -4,8 +4,8 @@ url.py                parse a URL, or refuse it
 address.py            which addresses are public
 policy.py             which hosts may be reached: public ones and the operator's exceptions
 account_allowance.py  how much one account may send
-http.py               HttpClient, which tools use: one request, one response
-guarded_http.py       GuardedHttp: an HttpClient that checks every hop of a request
+http.py               EgressHttpClient, which tools use: one request, one response
+guarded_http.py       GuardedHttp: an EgressHttpClient that checks every hop of a request
 http_client.py        the exchange itself, over a connection to a checked address
 name_lookup.py        the addresses of hosts, looked up in threads
 """

@@ -8,7 +8,7 @@ from toolgate.conversation.errors import NotFound
 from toolgate.conversation.ids import new_call_id
 from toolgate.tools.execution.prepare_run import ToolRunPreparer
 from toolgate.tools.registry import ToolRegistry
-from toolgate.tools.runner import CallApprovalOptions, ApprovalPendingOutcome, ToolRunner, new_invocation
+from toolgate.tools.runner import ApprovalPendingOutcome, CallApprovalOptions, ToolRunner, new_invocation
 from toolgate.tools.selection import EVERYTHING, NOTHING, ToolRights, ToolSelection
 from toolgate.tools.tool import OnChange, ReportProgress, Tool, ToolFailure, ToolOutput, ToolSpec
 

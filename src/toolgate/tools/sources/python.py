@@ -12,8 +12,8 @@ from toolgate.tools.authoring.in_process_tool import InProcessTool, token_of
 from toolgate.tools.authoring.loading import CodeLoadError, ToolImportTarget, load, unload
 from toolgate.tools.authoring.registry import PythonToolRegistry
 from toolgate.tools.schema_check import ToolSchemaLinter
-from toolgate.tools.sources.python_paths import PythonCodeNotFound, find_places
-from toolgate.tools.tool import CallPreview, ToolCallInput, OnChange, Tool, ToolFailure, ToolOutput, ToolSpec
+from toolgate.tools.sources.python_code_finder import PythonCodeNotFound, find_places
+from toolgate.tools.tool import CallPreview, OnChange, Tool, ToolCallInput, ToolFailure, ToolOutput, ToolSpec
 from toolgate.tools.workers import frames
 from toolgate.tools.workers.pool import ToolWorkerPool
 from toolgate.tools.workers.process import WorkerLimits

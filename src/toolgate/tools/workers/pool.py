@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from toolgate.scheduling import FairSemaphore
-from toolgate.tools.tool import CallClock, UnlimitedCallClock, ReportProgress, ToolFailure, ignore_progress
+from toolgate.tools.tool import CallClock, ReportProgress, ToolFailure, UnlimitedCallClock, ignore_progress
 from toolgate.tools.workers import frames
 from toolgate.tools.workers.process import ToolWorker, WorkerLimits, WorkerOutputTail
 

@@ -129,7 +129,9 @@ class ToolWorker:
         """Kill the process and all that it started; a call that waits for its response fails."""
         self._process.kill()
 
-    def _send(self, message: frames.ToolWorkerLimitsFrame | frames.WorkerRequest | frames.ToolWorkerCancelFrame) -> None:
+    def _send(
+        self, message: frames.ToolWorkerLimitsFrame | frames.WorkerRequest | frames.ToolWorkerCancelFrame
+    ) -> None:
         assert self._process.stdin is not None  # it was started with a pipe
         self._process.stdin.write(frames.encode(message))
 

@@ -11,9 +11,9 @@ from toolgate.conversation.errors import InvalidRequest
 from toolgate.conversation.message import (
     Media,
     Message,
+    ModelRefusal,
     Part,
     Reasoning,
-    ModelRefusal,
     Text,
     ToolCall,
     ToolResult,
@@ -21,7 +21,7 @@ from toolgate.conversation.message import (
     plain_text,
 )
 from toolgate.conversation.result_delimiters import ResultDelimiters, wrap_result
-from toolgate.upstreams.foreign_fields import unread_parts
+from toolgate.upstreams.foreign_field_warnings import unread_parts
 
 UNSEEN = "{} were left out of the conversation: the embedded model reads text only"
 

@@ -4,7 +4,7 @@ from toolgate.conversation.request import ModelRequest
 from toolgate.conversation.result_delimiters import new_secret
 from toolgate.engine.ports import ModelStream
 from toolgate.upstreams.local import tool_choice_plan
-from toolgate.upstreams.local.engine_pool import EngineLeaseProvider, OwnEngineProvider
+from toolgate.upstreams.local.engine_lease import EngineLeaseProvider, OwnEngineProvider
 from toolgate.upstreams.local.engine_supervisor import EngineOptions, Fetch
 from toolgate.upstreams.local.fetch import fetch
 from toolgate.upstreams.local.staged_generation import LocalModelStream, StagedGeneration

@@ -17,7 +17,7 @@ from toolgate.conversation.ids import new_call_id
 from toolgate.conversation.message import Text, ToolCall
 from toolgate.conversation.request import ToolDef
 from toolgate.upstreams.local import frames, grammar, stage_prompts
-from toolgate.upstreams.local.engine_pool import GenerationEngine
+from toolgate.upstreams.local.engine_lease import GenerationEngine
 from toolgate.upstreams.local.process import EngineFault
 from toolgate.upstreams.local.tool_choice_plan import NAME, ToolChoicePlan, sampling
 from toolgate.upstreams.tool_definition_rewrite import ToolNameRestorer

@@ -14,10 +14,10 @@ from msgspec import Struct
 from toolgate.conversation.errors import InvalidRequest
 from toolgate.conversation.history import match_results
 from toolgate.conversation.history_digest import canonical_arguments, normalize_text, remove_whitespace
-from toolgate.conversation.message import Media, Message, Part, ModelRefusal, Text, ToolCall, ToolResult
+from toolgate.conversation.message import Media, Message, ModelRefusal, Part, Text, ToolCall, ToolResult
 from toolgate.conversation.request import ModelRequest
 from toolgate.conversation.result_delimiters import ResultDelimiters, new_secret, wrap_result
-from toolgate.upstreams.foreign_fields import unread_parts
+from toolgate.upstreams.foreign_field_warnings import unread_parts
 from toolgate.wire.jsontext import encode
 
 Speaker: TypeAlias = Literal["user", "assistant"]

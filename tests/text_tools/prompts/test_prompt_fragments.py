@@ -12,7 +12,7 @@ from toolgate.conversation.message import Message, Text, ToolCall, ToolResult, p
 from toolgate.conversation.request import ToolChoice, ToolDef
 from toolgate.text_tools.prompts import PromptRenderer, PromptTemplateError
 from toolgate.text_tools.prompts.conversation_writer import ConversationWriter
-from toolgate.text_tools.prompts.rendering import CallInstructions, ToolResultText
+from toolgate.text_tools.prompts.prompt_fragments import CallInstructions, ToolResultText
 from toolgate.text_tools.prompts.template_files import VARIABLES, load, shipped
 from toolgate.text_tools.prompts.template_sandbox import InvalidTemplate, compile_template, render_template
 from toolgate.text_tools.prompts.tool_descriptions import describe_tool, sample, signature

@@ -6,15 +6,15 @@ from toolgate.conversation.message import (
     ApprovalRequest,
     Media,
     Message,
+    ModelRefusal,
     Opaque,
     Part,
     Reasoning,
-    ModelRefusal,
     Text,
     ToolCall,
     ToolResult,
 )
-from toolgate.upstreams.foreign_fields import unusual_messages
+from toolgate.upstreams.foreign_field_warnings import unusual_messages
 
 EXTRA = {"anthropic": {"cache_control": {"type": "ephemeral"}}}
 PLAIN: list[Part] = [

@@ -11,10 +11,10 @@ from typing import Any, TypeAlias
 from toolgate.conversation.message import (
     REASONING_DROPPED,
     Message,
+    ModelRefusal,
     Opaque,
     Part,
     Reasoning,
-    ModelRefusal,
     Text,
     ToolCall,
     ToolResult,

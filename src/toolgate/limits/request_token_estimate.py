@@ -56,4 +56,6 @@ async def estimate_cost(exchange: HttpExchange, *, whole: bool) -> RequestTokenE
         size = len(body)
         with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):  # decoding reports what is wrong
             limits = _DECODER.decode(body)
-    return RequestTokenEstimate(limits.model, Usage(min(size // _BYTES_PER_TOKEN, _MOST_INPUT), limits.output, estimated=True))
+    return RequestTokenEstimate(
+        limits.model, Usage(min(size // _BYTES_PER_TOKEN, _MOST_INPUT), limits.output, estimated=True)
+    )

@@ -10,7 +10,7 @@ import pytest
 from tests.chaos.proxy import spoilt
 from tests.chaos.test_lines import socket_of
 from tests.databases import Postgres
-from toolgate.runs.dbos_postgres_engine import RETRY_SECONDS
+from toolgate.runs.dbos_postgres_database import RETRY_SECONDS
 from toolgate.runs.step_records import RunStepLog
 from toolgate.runs.workflows import DbosExecutor
 

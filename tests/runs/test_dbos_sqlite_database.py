@@ -57,7 +57,7 @@ async def test_the_file_is_migrated_in_one_transaction(tmp_path: Path) -> None:
 async def test_a_migration_that_was_killed_is_made_by_the_next_start(tmp_path: Path, statement: int) -> None:
     """fault: K-A, K-H"""
     file = tmp_path / "steps.db"
-    command = [sys.executable, "-m", "tests.runs.test_sqlite_steps", str(file), str(statement)]
+    command = [sys.executable, "-m", "tests.runs.test_dbos_sqlite_database", str(file), str(statement)]
     ended = await asyncio.to_thread(subprocess.run, command, timeout=60)
     assert ended.returncode == -signal.SIGKILL
     assert await open_and_close(file) == []

@@ -20,7 +20,7 @@ class TextGeneration(Protocol):
     """One generation under way."""
 
     def __aiter__(self) -> AsyncIterator[frames.GenerationFrame]:
-        """Yield frames up to a `GenerationEndFrame` or `GenerationFailedFrame`; EngineFault if the engine ends before."""
+        """Yield frames up to the one that ends or fails the generation; EngineFault if the engine ends before."""
 
     def cancel(self) -> None:
         """Stop it, unless it is over."""
