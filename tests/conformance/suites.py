@@ -101,7 +101,7 @@ FILES = {
     "argument_repair": "repair of broken calls",
     "schema_types": "values by the tool's schema",
     "documented_syntaxes": "the documented forms",
-    "rendering": "prompts from templates",
+    "prompt_fragments": "prompts from templates",
     "system_messages": "system messages in the user's text",
     "model": "answers that are corrected and asked for again",
     "promoted_calls": "calls that models with tools of their own write as text",
