@@ -28,7 +28,7 @@ from toolgate.config import (
     TargetConfig,
     load,
 )
-from toolgate.config.settings import EmbeddedSettings
+from toolgate.config.settings import EmbeddedModelSettings
 from toolgate.conversation.message import Reasoning, Text
 from toolgate.http.exchange import HttpExchange
 from toolgate.http.listener import listening
@@ -380,7 +380,7 @@ async def test_every_list_of_models_has_the_context_window_only_if_it_is_known(s
         server=ServerSettings(port=0), models=(local, small, unknown), storage=MEMORY, log=LogSettings(level="error")
     )
     models = {"local": ScriptedModel([]), "echo": ScriptedModel([])}
-    async with listening(Toolgate(replace(config, embedded=EmbeddedSettings(context=8192)), models)) as url:
+    async with listening(Toolgate(replace(config, embedded=EmbeddedModelSettings(context=8192)), models)) as url:
         openai = (await get(url, "/v1/models")).json["data"]
         anthropic = (await get(url, "/v1/models", "anthropic-version: 2023-06-01")).json["data"]
         shown = [(await ask(url, "/api/show", {"model": name})).json["model_info"] for name in ("here", "small")]

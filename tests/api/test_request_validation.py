@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from toolgate.api.request_validation import RequestValidator
+from toolgate.api.request_validation import ToolsAndHistoryValidator
 from toolgate.conversation.errors import InvalidRequest
 from toolgate.conversation.message import Message, Text
 from toolgate.conversation.request import ModelRequest, ToolDef
@@ -31,7 +31,7 @@ def asked(*tools: ToolDef) -> ModelRequest:
 def test_invalid_tools_are_refused_even_if_similar_valid_ones_were_cached(
     tools: tuple[ToolDef, ...], complaint: str
 ) -> None:
-    check = RequestValidator()
+    check = ToolsAndHistoryValidator()
     for _ in range(2):
         assert asyncio.run(check.check(asked(*GOOD), ROUTE)).tools == GOOD
         with pytest.raises(InvalidRequest, match=complaint):
@@ -40,4 +40,6 @@ def test_invalid_tools_are_refused_even_if_similar_valid_ones_were_cached(
 
 def test_half_a_surrogate_pair_in_a_schema_is_a_client_error() -> None:
     with pytest.raises(InvalidRequest, match="half of a surrogate pair"):
-        asyncio.run(RequestValidator().check(asked(ToolDef("look", input_schema={"description": "\ud800"})), ROUTE))
+        asyncio.run(
+            ToolsAndHistoryValidator().check(asked(ToolDef("look", input_schema={"description": "\ud800"})), ROUTE)
+        )

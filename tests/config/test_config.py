@@ -12,8 +12,8 @@ import pytest
 from toolgate.config import BUILTIN, Config, ConfigError, Secret, TimeoutSettings, diff, load
 from toolgate.config.base_urls import base_url, is_loopback
 from toolgate.config.resolved_config import ConfigTruncationCheck
-from toolgate.config.settings import ECHO, LOCAL, ConfigFile, EmbeddedSettings, RequestLimitSettings
-from toolgate.conversation.request import RequestSettings, ThinkingConfig
+from toolgate.config.settings import ECHO, LOCAL, ConfigFile, EmbeddedModelSettings, RequestLimitSettings
+from toolgate.conversation.request import ReasoningSettings, RequestSettings
 from toolgate.http.request_limits import RequestLimits as EdgeLimits
 from toolgate.upstreams.catalog import catalog
 from toolgate.upstreams.transport import UpstreamTimeouts as TransportTimeouts
@@ -96,7 +96,7 @@ def test_without_a_file_the_models_in_the_box_are_served_on_loopback() -> None:
 
 def test_the_model_on_this_machine_can_be_turned_off_from_outside() -> None:
     config = load(None, {"ENABLE_EMBEDDED_MODEL": "false"})
-    assert config == Config(embedded=EmbeddedSettings(enabled=False))
+    assert config == Config(embedded=EmbeddedModelSettings(enabled=False))
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "server:\nmodels:\n", "{}"])
@@ -548,7 +548,7 @@ class TestModels:
     def test_defaults_are_settings_of_a_request(self, written: Any) -> None:
         text = BOX + "models: [{name: a, upstream: box, defaults: {temperature: 0, stop: [x], effort: low}}]"
         assert written(text).models[0].defaults == RequestSettings(
-            temperature=0, stop=("x",), thinking=ThinkingConfig(True, "low")
+            temperature=0, stop=("x",), thinking=ReasoningSettings(True, "low")
         )
 
 

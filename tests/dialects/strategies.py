@@ -17,9 +17,9 @@ from toolgate.conversation.fold import unfold
 from toolgate.conversation.message import Media, Message, Part, Reasoning, Text, ToolCall, ToolResult
 from toolgate.conversation.request import (
     ModelRequest,
-    OutputFormat,
+    ReasoningSettings,
     RequestSettings,
-    ThinkingConfig,
+    StructuredOutputFormat,
     ToolChoice,
     ToolDef,
 )
@@ -209,7 +209,7 @@ def settings_of_requests(draw: st.DrawFn) -> RequestSettings:
         seed=draw(st.sampled_from([None, 0, 2**31])),
         frequency_penalty=draw(fraction),
         presence_penalty=draw(fraction),
-        output=draw(st.sampled_from([None, *map(OutputFormat, _SCHEMAS)])),
-        thinking=ThinkingConfig(True, draw(st.sampled_from(["low", "medium", "high"]))) if thinks else None,
+        output=draw(st.sampled_from([None, *map(StructuredOutputFormat, _SCHEMAS)])),
+        thinking=ReasoningSettings(True, draw(st.sampled_from(["low", "medium", "high"]))) if thinks else None,
         user=draw(st.sampled_from([None, "somebody"])),
     )

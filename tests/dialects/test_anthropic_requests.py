@@ -19,7 +19,7 @@ from toolgate.conversation.message import (
     ToolCall,
     ToolResult,
 )
-from toolgate.conversation.request import ModelRequest, OutputFormat, ThinkingConfig, ToolChoice, ToolDef
+from toolgate.conversation.request import ModelRequest, ReasoningSettings, StructuredOutputFormat, ToolChoice, ToolDef
 from toolgate.dialects.anthropic.server import decode_count_request
 from toolgate.dialects.dialect import Quirks
 from toolgate.dialects.openai_chat import DIALECT as CHAT
@@ -347,19 +347,19 @@ def test_tool_choices_come_and_go(given: dict[str, Any], choice: ToolChoice) -> 
     ("fields", "thinking"),
     [
         ({}, None),
-        ({"thinking": {"type": "enabled", "budget_tokens": 2048}}, ThinkingConfig(True, None, 2048, "auto")),
-        ({"thinking": {"type": "adaptive"}}, ThinkingConfig(True, None, None, "auto", adaptive=True)),
-        ({"thinking": {"type": "adaptive", "display": "omitted"}}, ThinkingConfig(True, adaptive=True)),
-        ({"thinking": {"type": "disabled"}}, ThinkingConfig(False)),
-        ({"thinking": {"type": "between_tools"}}, ThinkingConfig(True, None, None, "auto")),
+        ({"thinking": {"type": "enabled", "budget_tokens": 2048}}, ReasoningSettings(True, None, 2048, "auto")),
+        ({"thinking": {"type": "adaptive"}}, ReasoningSettings(True, None, None, "auto", adaptive=True)),
+        ({"thinking": {"type": "adaptive", "display": "omitted"}}, ReasoningSettings(True, adaptive=True)),
+        ({"thinking": {"type": "disabled"}}, ReasoningSettings(False)),
+        ({"thinking": {"type": "between_tools"}}, ReasoningSettings(True, None, None, "auto")),
         (
             {"thinking": {"type": "adaptive"}, "output_config": {"effort": "max"}},
-            ThinkingConfig(True, "max", None, "auto", adaptive=True),
+            ReasoningSettings(True, "max", None, "auto", adaptive=True),
         ),
-        ({"output_config": {"effort": "low", "task_budget": {"total": 9}}}, ThinkingConfig(True, "low")),
+        ({"output_config": {"effort": "low", "task_budget": {"total": 9}}}, ReasoningSettings(True, "low")),
     ],
 )
-def test_thinking_is_decoded_and_sent_on_unchanged(fields: dict[str, Any], thinking: ThinkingConfig | None) -> None:
+def test_thinking_is_decoded_and_sent_on_unchanged(fields: dict[str, Any], thinking: ReasoningSettings | None) -> None:
     """field: C12"""
     request = decode_request(**fields)
     assert request.settings.thinking == thinking
@@ -380,7 +380,7 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
 )
 def test_an_output_schema(fields: dict[str, Any]) -> None:
     request = decode_request(**fields)
-    assert request.settings.output == OutputFormat(SCHEMA)
+    assert request.settings.output == StructuredOutputFormat(SCHEMA)
     assert written(request)[0]["output_config"] == {"format": {"type": "json_schema", "schema": SCHEMA}}
 
 

@@ -35,9 +35,9 @@ from toolgate.conversation.message import (
 )
 from toolgate.conversation.request import (
     ModelRequest,
-    OutputFormat,
+    ReasoningSettings,
     RequestSettings,
-    ThinkingConfig,
+    StructuredOutputFormat,
     ToolChoice,
     ToolDef,
     ToolKind,
@@ -394,16 +394,16 @@ def test_a_history_with_calls_names_its_tools_though_none_are_offered() -> None:
 @pytest.mark.parametrize(
     ("thinking", "wanted", "effort"),
     [
-        (ThinkingConfig(True, "high"), {"type": "adaptive"}, "high"),
-        (ThinkingConfig(True, "minimal"), {"type": "adaptive"}, "low"),
-        (ThinkingConfig(True, "xhigh", summary="auto"), {"type": "adaptive", "display": "summarized"}, "xhigh"),
-        (ThinkingConfig(True), {"type": "adaptive"}, None),
-        (ThinkingConfig(True, budget=5000), {"type": "adaptive"}, "medium"),
-        (ThinkingConfig(True, budget=100000), {"type": "adaptive"}, "max"),
-        (ThinkingConfig(False, "none"), {"type": "disabled"}, None),
+        (ReasoningSettings(True, "high"), {"type": "adaptive"}, "high"),
+        (ReasoningSettings(True, "minimal"), {"type": "adaptive"}, "low"),
+        (ReasoningSettings(True, "xhigh", summary="auto"), {"type": "adaptive", "display": "summarized"}, "xhigh"),
+        (ReasoningSettings(True), {"type": "adaptive"}, None),
+        (ReasoningSettings(True, budget=5000), {"type": "adaptive"}, "medium"),
+        (ReasoningSettings(True, budget=100000), {"type": "adaptive"}, "max"),
+        (ReasoningSettings(False, "none"), {"type": "disabled"}, None),
     ],
 )
-def test_newer_models_think_by_effort(thinking: ThinkingConfig, wanted: dict[str, Any], effort: str | None) -> None:
+def test_newer_models_think_by_effort(thinking: ReasoningSettings, wanted: dict[str, Any], effort: str | None) -> None:
     body, dropped = written(foreign(settings=RequestSettings(thinking=thinking, max_tokens=100)))
     assert body["thinking"] == wanted
     assert body.get("output_config", {}).get("effort") == effort
@@ -412,7 +412,7 @@ def test_newer_models_think_by_effort(thinking: ThinkingConfig, wanted: dict[str
 
 
 def test_an_unknown_effort_is_noted() -> None:
-    body, dropped = written(foreign(settings=RequestSettings(thinking=ThinkingConfig(True, "extreme"))))
+    body, dropped = written(foreign(settings=RequestSettings(thinking=ReasoningSettings(True, "extreme"))))
     assert body["thinking"] == {"type": "adaptive"}
     assert "output_config" not in body
     assert len(dropped) == 1
@@ -421,15 +421,15 @@ def test_an_unknown_effort_is_noted() -> None:
 @pytest.mark.parametrize(
     ("thinking", "limit", "wanted", "max_tokens"),
     [
-        (ThinkingConfig(True, "low"), 10000, {"type": "enabled", "budget_tokens": 2048}, 10000),
-        (ThinkingConfig(True, "high"), 10000, {"type": "enabled", "budget_tokens": 10000 - 1024}, 10000),
-        (ThinkingConfig(True, "high"), None, {"type": "enabled", "budget_tokens": 16384}, 8192 + 16384),
-        (ThinkingConfig(True, budget=3000), 10000, {"type": "enabled", "budget_tokens": 3000}, 10000),
-        (ThinkingConfig(True, budget=10), 10000, {"type": "enabled", "budget_tokens": 1024}, 10000),
+        (ReasoningSettings(True, "low"), 10000, {"type": "enabled", "budget_tokens": 2048}, 10000),
+        (ReasoningSettings(True, "high"), 10000, {"type": "enabled", "budget_tokens": 10000 - 1024}, 10000),
+        (ReasoningSettings(True, "high"), None, {"type": "enabled", "budget_tokens": 16384}, 8192 + 16384),
+        (ReasoningSettings(True, budget=3000), 10000, {"type": "enabled", "budget_tokens": 3000}, 10000),
+        (ReasoningSettings(True, budget=10), 10000, {"type": "enabled", "budget_tokens": 1024}, 10000),
     ],
 )
 def test_older_models_think_by_a_budget_within_the_limit(
-    thinking: ThinkingConfig, limit: int | None, wanted: dict[str, Any], max_tokens: int
+    thinking: ReasoningSettings, limit: int | None, wanted: dict[str, Any], max_tokens: int
 ) -> None:
     body, dropped = written(foreign(settings=RequestSettings(thinking=thinking, max_tokens=limit)), OLD)
     assert (body["thinking"], body["max_tokens"]) == (wanted, max_tokens)
@@ -455,7 +455,7 @@ def test_older_models_are_not_asked_to_think_where_that_is_refused(
     conversation: tuple[Message, ...], fields: dict[str, Any], limit: int
 ) -> None:
     """field: C1"""
-    settings = RequestSettings(thinking=ThinkingConfig(True, "high"), max_tokens=limit, temperature=0.5)
+    settings = RequestSettings(thinking=ReasoningSettings(True, "high"), max_tokens=limit, temperature=0.5)
     body, dropped = written(foreign(*conversation, tools=TOOLS, settings=settings, **fields), OLD)
     assert "thinking" not in body
     assert [note for note in dropped if note != REASONING_DROPPED] == [dropped[-1]]
@@ -474,14 +474,14 @@ def test_older_models_are_not_asked_to_think_where_that_is_refused(
 )
 def test_older_models_think_where_the_thinking_came_back_or_is_not_needed(conversation: tuple[Message, ...]) -> None:
     """field: C1"""
-    settings = RequestSettings(thinking=ThinkingConfig(True, "low"), max_tokens=9999)
+    settings = RequestSettings(thinking=ReasoningSettings(True, "low"), max_tokens=9999)
     body, dropped = written(foreign(*conversation, tools=TOOLS, settings=settings), OLD)
     assert body["thinking"] == MANNER
     assert dropped == ()
 
 
 def test_newer_models_think_even_when_earlier_thinking_is_lost_or_a_call_is_forced() -> None:
-    settings = RequestSettings(thinking=ThinkingConfig(True, "low"))
+    settings = RequestSettings(thinking=ReasoningSettings(True, "low"))
     request = foreign(HI, assistant(call()), gave(), tools=TOOLS, settings=settings, tool_choice=ToolChoice("required"))
     assert written(request)[0]["thinking"] == {"type": "adaptive"}
 
@@ -505,7 +505,9 @@ def test_a_client_of_this_dialect_whose_thinking_is_lost_is_not_refused() -> Non
 def test_thinking_is_not_disabled_for_a_model_that_always_thinks(
     style: Literal["budget", "always"], noted: int
 ) -> None:
-    body, dropped = written(foreign(settings=RequestSettings(thinking=ThinkingConfig(False))), Quirks(thinking=style))
+    body, dropped = written(
+        foreign(settings=RequestSettings(thinking=ReasoningSettings(False))), Quirks(thinking=style)
+    )
     assert "thinking" not in body
     assert len(dropped) == noted
 
@@ -517,8 +519,12 @@ def test_thinking_is_not_disabled_for_a_model_that_always_thinks(
         (RequestSettings(temperature=0.1, top_p=1), {"temperature": 0.1}, 0),
         (RequestSettings(temperature=1.7), {"temperature": 1}, 1),
         (RequestSettings(top_p=0.9, top_k=5), {"top_p": 0.9, "top_k": 5}, 0),
-        (RequestSettings(temperature=0.5, top_k=5, top_p=0.5, thinking=ThinkingConfig()), {}, 3),
-        (RequestSettings(temperature=1, top_p=0.97, thinking=ThinkingConfig()), {"temperature": 1, "top_p": 0.97}, 0),
+        (RequestSettings(temperature=0.5, top_k=5, top_p=0.5, thinking=ReasoningSettings()), {}, 3),
+        (
+            RequestSettings(temperature=1, top_p=0.97, thinking=ReasoningSettings()),
+            {"temperature": 1, "top_p": 0.97},
+            0,
+        ),
     ],
 )
 def test_sampling_that_anthropic_refuses_is_left_out_with_a_note(
@@ -543,19 +549,19 @@ def test_what_anthropic_has_no_word_for_is_noted() -> None:
 @pytest.mark.parametrize(
     ("output", "quirks", "written_format", "notes"),
     [
-        (OutputFormat(SCHEMA), Quirks(), {"type": "json_schema", "schema": SCHEMA}, 0),
+        (StructuredOutputFormat(SCHEMA), Quirks(), {"type": "json_schema", "schema": SCHEMA}, 0),
         (
-            OutputFormat(SCHEMA, description="d"),
+            StructuredOutputFormat(SCHEMA, description="d"),
             Quirks(),
             {"type": "json_schema", "schema": {"description": "d", **SCHEMA}},
             0,
         ),
-        (OutputFormat(SCHEMA), Quirks(output_format="json"), None, 1),
-        (OutputFormat(), Quirks(), None, 1),
+        (StructuredOutputFormat(SCHEMA), Quirks(output_format="json"), None, 1),
+        (StructuredOutputFormat(), Quirks(), None, 1),
     ],
 )
 def test_an_output_format(
-    output: OutputFormat, quirks: Quirks, written_format: dict[str, Any] | None, notes: int
+    output: StructuredOutputFormat, quirks: Quirks, written_format: dict[str, Any] | None, notes: int
 ) -> None:
     body, dropped = written(foreign(settings=RequestSettings(output=output)), quirks)
     assert body.get("output_config", {}).get("format") == written_format
@@ -601,7 +607,11 @@ def test_the_sdk_knows_every_field_of_a_rich_request() -> None:
         gave(ID2, Media("image", "image/png", PNG), is_error=False),
     )
     settings = RequestSettings(
-        max_tokens=9, stop=("x",), output=OutputFormat(SCHEMA), thinking=ThinkingConfig(True, "low"), user="u"
+        max_tokens=9,
+        stop=("x",),
+        output=StructuredOutputFormat(SCHEMA),
+        thinking=ReasoningSettings(True, "low"),
+        user="u",
     )
     body, _ = written(foreign(*conversation, tools=TOOLS, tool_choice=ToolChoice("auto", (), False), settings=settings))
     known(MessageCreateParamsNonStreaming, body)

@@ -25,7 +25,7 @@ from toolgate.conversation.message import (
     ToolCall,
     ToolResult,
 )
-from toolgate.conversation.request import ModelRequest, OutputFormat, RequestSettings, ThinkingConfig
+from toolgate.conversation.request import ModelRequest, ReasoningSettings, RequestSettings, StructuredOutputFormat
 from toolgate.dialects.dialect import Dialect, Quirks
 from toolgate.dialects.ollama.shared_codec import THINKING
 from toolgate.upstreams.tool_definition_rewrite import adapt
@@ -368,7 +368,7 @@ def test_settings_are_read() -> None:
     more = {"frequency_penalty": 0.1, "presence_penalty": 0.2, "mirostat": 1}
     request = decode({"messages": [], "options": {**options, **more}, "format": "json", "think": "low"})
     assert request.settings == RequestSettings(
-        9, 0, 0.5, 3, ("a",), 1, 0.1, 0.2, OutputFormat(), ThinkingConfig(True, "low"), choices=1
+        9, 0, 0.5, 3, ("a",), 1, 0.1, 0.2, StructuredOutputFormat(), ReasoningSettings(True, "low"), choices=1
     )
     assert request.extra == {"ollama": {"options": {"num_ctx": 8192, "mirostat": 1}}}
 
@@ -445,7 +445,7 @@ def test_generate_is_a_conversation_of_one_prompt() -> None:
         Message("system", (Text("Be brief."),)),
         Message("user", (Text("Hi"), Media("image", "image/png", PNG))),
     )
-    assert request.settings.output == OutputFormat()
+    assert request.settings.output == StructuredOutputFormat()
     assert request.warnings == ()
 
 

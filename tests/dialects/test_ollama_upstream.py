@@ -36,9 +36,9 @@ from toolgate.conversation.message import (
 )
 from toolgate.conversation.request import (
     ModelRequest,
-    OutputFormat,
+    ReasoningSettings,
     RequestSettings,
-    ThinkingConfig,
+    StructuredOutputFormat,
     ToolChoice,
     ToolDef,
 )
@@ -287,7 +287,9 @@ def test_streaming_is_always_requested_explicitly() -> None:
 
 
 def test_settings_become_options() -> None:
-    settings = RequestSettings(10, 0.5, 0.9, 40, ("END",), 7, 0.1, 0.2, OutputFormat(), ThinkingConfig(effort="high"))
+    settings = RequestSettings(
+        10, 0.5, 0.9, 40, ("END",), 7, 0.1, 0.2, StructuredOutputFormat(), ReasoningSettings(effort="high")
+    )
     body, _ = written(ModelRequest("m", REQUEST.messages, settings=settings))
     assert body["options"] == {
         "num_predict": 10,
@@ -305,25 +307,25 @@ def test_settings_become_options() -> None:
 @pytest.mark.parametrize(
     ("thinking", "think"),
     [
-        (ThinkingConfig(), True),
-        (ThinkingConfig(False), False),
-        (ThinkingConfig(effort="minimal"), "low"),
-        (ThinkingConfig(effort="xhigh"), "max"),
-        (ThinkingConfig(effort="none"), False),
-        (ThinkingConfig(effort="adaptive"), True),
-        (ThinkingConfig(budget=1024), "low"),
-        (ThinkingConfig(budget=8000), "medium"),
-        (ThinkingConfig(budget=32000), "high"),
+        (ReasoningSettings(), True),
+        (ReasoningSettings(False), False),
+        (ReasoningSettings(effort="minimal"), "low"),
+        (ReasoningSettings(effort="xhigh"), "max"),
+        (ReasoningSettings(effort="none"), False),
+        (ReasoningSettings(effort="adaptive"), True),
+        (ReasoningSettings(budget=1024), "low"),
+        (ReasoningSettings(budget=8000), "medium"),
+        (ReasoningSettings(budget=32000), "high"),
     ],
 )
-def test_thinking_is_encoded_in_ollamas_values(thinking: ThinkingConfig, think: bool | str) -> None:
+def test_thinking_is_encoded_in_ollamas_values(thinking: ReasoningSettings, think: bool | str) -> None:
     body, _ = written(ModelRequest("m", REQUEST.messages, settings=RequestSettings(thinking=thinking)))
     assert body["think"] == think
 
 
 def test_a_schema_is_the_format() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
-    request = ModelRequest("m", REQUEST.messages, settings=RequestSettings(output=OutputFormat(schema)))
+    request = ModelRequest("m", REQUEST.messages, settings=RequestSettings(output=StructuredOutputFormat(schema)))
     assert written(request)[0]["format"] == schema
     assert written(request, Quirks(output_format="json"))[0]["format"] == "json"
     assert "format" not in written(request, Quirks(output_format="none"))[0]
@@ -417,7 +419,7 @@ def test_refusals_are_text() -> None:
 
 
 def test_unsupported_fields_are_left_out_and_named() -> None:
-    request = ModelRequest("m", REQUEST.messages, settings=RequestSettings(seed=1, thinking=ThinkingConfig()))
+    request = ModelRequest("m", REQUEST.messages, settings=RequestSettings(seed=1, thinking=ReasoningSettings()))
     body, dropped = written(request, Quirks(unsupported=("think", "seed", "format")))
     assert "think" not in body
     assert body["options"] == {}

@@ -18,7 +18,7 @@ from toolgate.conversation.message import (
     ToolCall,
     ToolResult,
 )
-from toolgate.conversation.request import ModelRequest, OutputFormat, ThinkingConfig, ToolChoice, ToolDef
+from toolgate.conversation.request import ModelRequest, ReasoningSettings, StructuredOutputFormat, ToolChoice, ToolDef
 from toolgate.dialects.anthropic import DIALECT as ANTHROPIC
 from toolgate.dialects.dialect import Dialect, Quirks
 from toolgate.dialects.ollama import DIALECT as OLLAMA
@@ -355,12 +355,12 @@ def test_settings() -> None:
     )
     settings = request.settings
     assert (settings.max_tokens, settings.temperature, settings.top_p, settings.user) == (8, 0.5, 0.9, "u")
-    assert settings.output == OutputFormat({"a": 1}, "n", None, True)
-    assert settings.thinking == ThinkingConfig(True, "high", summary="auto")
+    assert settings.output == StructuredOutputFormat({"a": 1}, "n", None, True)
+    assert settings.thinking == ReasoningSettings(True, "high", summary="auto")
     assert request.extra[NAME] == {"text": {"verbosity": "low"}, "reasoning": {"context": "all_turns"}}
-    assert decode(text={"format": {"type": "json_object"}}).settings.output == OutputFormat()
+    assert decode(text={"format": {"type": "json_object"}}).settings.output == StructuredOutputFormat()
     assert decode(text={"format": {"type": "text"}}).settings.output is None
-    assert decode(reasoning={"effort": "none"}).settings.thinking == ThinkingConfig(False, "none")
+    assert decode(reasoning={"effort": "none"}).settings.thinking == ReasoningSettings(False, "none")
 
 
 def test_fields_for_stored_responses_can_be_read_from_the_request() -> None:

@@ -21,9 +21,9 @@ from toolgate.conversation.message import (
 )
 from toolgate.conversation.request import (
     ModelRequest,
-    OutputFormat,
+    ReasoningSettings,
     RequestSettings,
-    ThinkingConfig,
+    StructuredOutputFormat,
     ToolChoice,
     ToolDef,
 )
@@ -178,10 +178,10 @@ def test_the_upstream_stores_nothing_unless_the_client_requests_it() -> None:
     [
         (encode_request(), None),
         (
-            encode_request(settings=RequestSettings(thinking=ThinkingConfig(effort="high"))),
+            encode_request(settings=RequestSettings(thinking=ReasoningSettings(effort="high"))),
             ["reasoning.encrypted_content"],
         ),
-        (encode_request(settings=RequestSettings(thinking=ThinkingConfig(enabled=False))), None),
+        (encode_request(settings=RequestSettings(thinking=ReasoningSettings(enabled=False))), None),
         (
             encode_request(
                 USER, Message("assistant", (Reasoning("", ReasoningSignature(NAME, {"encrypted_content": "g"})),)), USER
@@ -307,8 +307,8 @@ def test_settings_are_encoded_in_this_dialects_fields() -> None:
         temperature=0.5,
         top_p=0.9,
         user="u",
-        thinking=ThinkingConfig(effort="high", summary="auto"),
-        output=OutputFormat({"type": "object"}, "n", strict=True),
+        thinking=ReasoningSettings(effort="high", summary="auto"),
+        output=StructuredOutputFormat({"type": "object"}, "n", strict=True),
     )
     body = encode_request(settings=settings, stream=True)
     assert (body["max_output_tokens"], body["temperature"], body["top_p"], body["user"]) == (100, 0.5, 0.9, "u")
@@ -321,7 +321,7 @@ def test_settings_are_encoded_in_this_dialects_fields() -> None:
 
 @pytest.mark.parametrize(("budget", "effort"), [(1024, "low"), (8000, "medium"), (30000, "high")])
 def test_a_budget_of_thought_becomes_an_effort(budget: int, effort: str) -> None:
-    assert encode_request(settings=RequestSettings(thinking=ThinkingConfig(budget=budget)))["reasoning"] == {
+    assert encode_request(settings=RequestSettings(thinking=ReasoningSettings(budget=budget)))["reasoning"] == {
         "effort": effort
     }
 
@@ -348,7 +348,7 @@ def test_more_than_one_answer_is_refused() -> None:
 
 
 def test_an_output_format_bends_to_the_upstream() -> None:
-    request = ModelRequest("m", (USER,), settings=RequestSettings(output=OutputFormat({"type": "object"})))
+    request = ModelRequest("m", (USER,), settings=RequestSettings(output=StructuredOutputFormat({"type": "object"})))
     assert encode(request, output_format="json")[0]["text"] == {"format": {"type": "json_object"}}
     body, dropped = encode(request, output_format="none")
     assert "text" not in body

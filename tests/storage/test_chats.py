@@ -9,7 +9,7 @@ import pytest
 from toolgate.api.records.decode_sent import record_history
 from toolgate.api.records.message_rows import MessageMetadata, message_rows
 from toolgate.conversation.message import Message, Text
-from toolgate.storage.chats import ChatExchange, ChatStore, PageRequest
+from toolgate.storage.chats import ChatStore, PageRequest, StoredChatExchange
 from toolgate.storage.database import Database
 
 EVERYTHING = PageRequest(limit=100, newest_first=False)
@@ -21,14 +21,14 @@ async def store(storage_url: str) -> AsyncIterator[ChatStore]:
     await database.aclose()
 
 
-def output(*texts: str, owner: str = "ann", now: float = 1.0, **more: Any) -> ChatExchange:
+def output(*texts: str, owner: str = "ann", now: float = 1.0, **more: Any) -> StoredChatExchange:
     """A request with these words, in turn of the user and of the model, the last of which is its answer."""
     roles = ("user", "assistant")
     messages = [Message(roles[number % 2], (Text(text),)) for number, text in enumerate(texts)]  # type: ignore[arg-type]
     about = MessageMetadata("r1", now)
     past = record_history(messages[:-1], messages[-1], about)
     values = {"chat": f"chat_{now}_{owner}_{len(texts)}", "lasting": True, **more}
-    return ChatExchange(
+    return StoredChatExchange(
         owner=owner,
         model="m",
         dialect="openai_chat",

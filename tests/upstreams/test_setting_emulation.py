@@ -15,7 +15,7 @@ from toolgate.conversation.errors import UpstreamRejected
 from toolgate.conversation.events import Delta, ModelResponse, PartEnd, PartStart, StepEnd, StepStart, Usage
 from toolgate.conversation.fold import fold, unfold_part
 from toolgate.conversation.message import Media, Reasoning, Text, ToolCall
-from toolgate.conversation.request import ModelRequest, OutputFormat, RequestSettings
+from toolgate.conversation.request import ModelRequest, RequestSettings, StructuredOutputFormat
 from toolgate.dialects.dialect import Quirks
 from toolgate.upstreams.setting_emulation import StopCutter, in_turn, substitute
 
@@ -232,7 +232,9 @@ def test_wishes_pass_between_the_two_apis_of_openai(stage: Stage, upstream: str,
 
 def test_an_answer_by_a_schema_that_is_no_object_is_unwrapped() -> None:
     """Older models take no output format, and a tool takes nothing but an object."""
-    output = OutputFormat({"type": "array", "items": {"$ref": "#/$defs/c"}, "$defs": {"c": {"type": "string"}}})
+    output = StructuredOutputFormat(
+        {"type": "array", "items": {"$ref": "#/$defs/c"}, "$defs": {"c": {"type": "string"}}}
+    )
     asked = substitute(
         ModelRequest("m", (), settings=RequestSettings(output=output)), "anthropic", Quirks(output_format="json")
     )

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from toolgate.conversation.events import Usage
 from toolgate.conversation.message import Media, Message, Opaque, Reasoning, Text, ToolCall, ToolResult
-from toolgate.conversation.request import ModelRequest, OutputFormat, RequestSettings, ToolDef
+from toolgate.conversation.request import ModelRequest, RequestSettings, StructuredOutputFormat, ToolDef
 from toolgate.upstreams import token_counting_offline
 
 QUESTION = Message("user", (Text("What time is it in Copenhagen?"),))
@@ -83,7 +83,7 @@ def test_a_request_counts_messages_tools_schema_and_what_stands_around_them() ->
     assert bare == token_counting_offline.count("What time is it in Copenhagen?") + 4 + 3
     tool = ToolDef("get_time", "The time in a zone.", {"type": "object", "properties": {"zone": {"type": "string"}}})
     assert token_counting_offline.count_request(ask(QUESTION, tools=(tool,))) > bare + 20
-    shaped = RequestSettings(output=OutputFormat({"type": "object", "required": ["hour"]}))
+    shaped = RequestSettings(output=StructuredOutputFormat({"type": "object", "required": ["hour"]}))
     assert token_counting_offline.count_request(ask(QUESTION, settings=shaped)) > bare + 5
 
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace
 
-from toolgate.api.request_validation import RequestValidator
+from toolgate.api.request_validation import ToolsAndHistoryValidator
 from toolgate.api.response_writer import AnswerRecorder, KeepaliveTimings, PreparedRequest, ResponseSink, ResponseWriter
 from toolgate.auth.authenticator import Caller
 from toolgate.conversation.errors import Forbidden
@@ -93,7 +93,7 @@ class ChatHandler:
         self._router = router
         self._tool_runs = tool_runs
         self._recording = recording
-        self._check = RequestValidator()
+        self._check = ToolsAndHistoryValidator()
         writer = ResponseWriter(timings, telemetry)
         self.respond = writer.respond
         """Asks the model a prepared request and writes its response."""

@@ -18,7 +18,7 @@ _MAX_ON_LOOP = 16 * 1024  # bytes of definitions; larger ones are checked in a t
 _NAME = re.compile(rf"[^\s\x00-\x1f\x7f]{{1,{MAX_NAME}}}")
 
 
-class RequestValidator:
+class ToolsAndHistoryValidator:
     """Refuses requests that no upstream should get, and completes their histories."""
 
     def __init__(self) -> None:

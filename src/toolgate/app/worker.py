@@ -90,7 +90,7 @@ async def _serve(start: WorkerStart, config: Config, path: Path | None, digest: 
 
 
 class WorkerServer:
-    """Serves, and carries out the supervisor's commands (`toolgate.workers.client.SupervisedWorker`)."""
+    """Serves, and carries out the supervisor's commands (`toolgate.workers.client.WorkerCommandHandler`)."""
 
     def __init__(
         self, server: Toolgate, supervisor: SupervisorClient, path: Path | None, start: WorkerStart, digest: str

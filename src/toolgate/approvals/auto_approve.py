@@ -37,7 +37,7 @@ _RUNS_ANYTHING = re.compile(
 _COMMAND_NAMES = ("command", "argv", "cmd")
 
 
-class UrlPattern(Struct, frozen=True):
+class AutoApprovedUrlPattern(Struct, frozen=True):
     """A host, or all hosts `below` it, and the start of a path: `https://docs.example.org/guide`, `*.example.org`."""
 
     scheme: str
@@ -63,7 +63,7 @@ class UrlPattern(Struct, frozen=True):
         return is_host and (path == self.path or path.startswith(folder))
 
 
-def url_pattern(text: str) -> UrlPattern:
+def url_pattern(text: str) -> AutoApprovedUrlPattern:
     """Parse a pattern; ValueError names the mistake. Without a scheme it means https."""
     found = _PATTERN.fullmatch(text)
     if found is None or _AMBIGUOUS_PATH.search(found["path"] or ""):
@@ -72,7 +72,7 @@ def url_pattern(text: str) -> UrlPattern:
     if found["below"] and "." not in found["host"]:
         raise ValueError(f"{text!r} would mean a whole top-level domain")
     port = int(found["port"] or _PORTS[scheme])
-    return UrlPattern(scheme, found["host"].lower(), bool(found["below"]), port, found["path"] or "/")
+    return AutoApprovedUrlPattern(scheme, found["host"].lower(), bool(found["below"]), port, found["path"] or "/")
 
 
 def urls_in(arguments: Mapping[str, Any]) -> list[str] | None:
@@ -88,7 +88,7 @@ def urls_in(arguments: Mapping[str, Any]) -> list[str] | None:
     return [*flat, *(text for text in _texts(rest) if _LOOKS_LIKE_URL.search(text))]
 
 
-def urls_match(patterns: Sequence[UrlPattern], arguments: Mapping[str, Any]) -> bool:
+def urls_match(patterns: Sequence[AutoApprovedUrlPattern], arguments: Mapping[str, Any]) -> bool:
     """Whether the call has URLs and each of them matches a pattern."""
     urls = urls_in(arguments)
     return bool(urls) and all(any(pattern.matches(url) for pattern in patterns) for url in urls or ())

@@ -12,7 +12,13 @@ from hashlib import sha256
 import msgspec
 from msgspec import Struct
 
-from toolgate.approvals.auto_approve import UrlPattern, command_pattern, commands_match, url_pattern, urls_match
+from toolgate.approvals.auto_approve import (
+    AutoApprovedUrlPattern,
+    command_pattern,
+    commands_match,
+    url_pattern,
+    urls_match,
+)
 from toolgate.approvals.digest import AmbiguousArguments, parse_arguments
 from toolgate.tools.tool import ProposedCall, Stance, ToolSpec
 
@@ -139,7 +145,7 @@ class ApprovalPolicy(Struct, frozen=True, kw_only=True, dict=True):
         return bool(self.trusted) and _matches(self.trusted, spec.source)
 
     @cached_property
-    def _urls(self) -> tuple[UrlPattern, ...]:
+    def _urls(self) -> tuple[AutoApprovedUrlPattern, ...]:
         return tuple(url_pattern(text) for text in self.auto_approve_urls)
 
     @cached_property

@@ -66,7 +66,7 @@ class FrameRelayed(Struct, frozen=True, tag="frame"):
     frame: Raw
 
 
-class ExchangeFailed(Struct, frozen=True, tag="failed"):
+class ExchangeFailedMessage(Struct, frozen=True, tag="failed"):
     """An exchange ended without a frame: the window is lost, full, or takes no frame of this size."""
 
     id: str
@@ -83,7 +83,7 @@ BusMessage: TypeAlias = (
     | ExchangeOpened
     | ExchangeSignalled
     | FrameRelayed
-    | ExchangeFailed
+    | ExchangeFailedMessage
 )
 
 _decoder: msgspec.json.Decoder[BusMessage] = msgspec.json.Decoder(BusMessage)

@@ -104,7 +104,7 @@ class BridgeWelcomeFrame(_Frame, frozen=True, tag="welcome"):
     proof: str | None = None
 
 
-class ModelAddress(Struct, frozen=True):
+class EditorModelSelector(Struct, frozen=True):
     """A model as its editor knows it."""
 
     vendor: str
@@ -119,7 +119,7 @@ class EditorMessage(Struct, frozen=True):
     name: str | None = None
 
 
-class OfferedTool(Struct, frozen=True):
+class BridgeToolDefinition(Struct, frozen=True):
     """A tool that the model may call."""
 
     name: str
@@ -131,9 +131,9 @@ class BridgeAskFrame(_Frame, frozen=True, tag="ask"):
     """Ask a model; `request` is the same for all frames of one client request, `round` counts them."""
 
     id: str
-    model: ModelAddress
+    model: EditorModelSelector
     messages: tuple[EditorMessage, ...]
-    tools: tuple[OfferedTool, ...] = ()
+    tools: tuple[BridgeToolDefinition, ...] = ()
     tool_mode: Literal["auto", "required"] = "auto"
     options: Mapping[str, Any] = {}
     justification: str = ""
@@ -157,7 +157,7 @@ class BridgeCountFrame(_Frame, frozen=True, tag="count"):
     """Count the tokens of texts as a model does."""
 
     id: str
-    model: ModelAddress
+    model: EditorModelSelector
     texts: tuple[str, ...]
 
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from toolgate.bridge.bus_messages import (
     BusMessage,
-    ExchangeFailed,
+    ExchangeFailedMessage,
     ExchangeOpened,
     ExchangeSignalled,
     FrameRelayed,
@@ -167,7 +167,7 @@ class BridgeBusMember:
     def fail(self, member: str, id: str, message: str) -> None:
         """Tell the process that asked that the window is lost."""
         self._served.get(member, {}).pop(id, None)
-        self._send(member, ExchangeFailed(id, "lost", message))
+        self._send(member, ExchangeFailedMessage(id, "lost", message))
 
     def _send(self, to: str | None, message: BusMessage) -> None:
         if self._bus is not None:
@@ -216,7 +216,7 @@ class BridgeBusMember:
                 self._signal_own(sender, session_id, id, signal)
             case FrameRelayed(id, frame):
                 self._deliver(id, bytes(frame))
-            case ExchangeFailed():
+            case ExchangeFailedMessage():
                 self._fail_own(message)
 
     def _add(self, sender: str, state: WindowState) -> None:
@@ -253,7 +253,7 @@ class BridgeBusMember:
         """Ask a window of this process for another one."""
         session = self._own.get(opened.session)
         if session is None:
-            self._send(member, ExchangeFailed(opened.id, "lost", "has left"))
+            self._send(member, ExchangeFailedMessage(opened.id, "lost", "has left"))
             return
         relayed = _RelayedExchange(self, session, member, opened.id)
         self._served.setdefault(member, {})[opened.id] = relayed
@@ -261,7 +261,7 @@ class BridgeBusMember:
         if slots is not None and not await self._acquired(slots, opened):
             self._served.get(member, {}).pop(opened.id, None)
             text = f"{session.state.title} is answering as many requests as it may; try again shortly."
-            self._send(member, ExchangeFailed(opened.id, "full", text))
+            self._send(member, ExchangeFailedMessage(opened.id, "full", text))
             return
         relayed.begin(slots)
         if relayed.cancelled:
@@ -272,7 +272,7 @@ class BridgeBusMember:
             session.unroute(opened.id)
             self._served.get(member, {}).pop(opened.id, None)
             relayed.end()
-            self._send(member, ExchangeFailed(opened.id, "too_large", fault.message))
+            self._send(member, ExchangeFailedMessage(opened.id, "too_large", fault.message))
         except UpstreamUnreachable:
             relayed.lose("has left")
 
@@ -311,7 +311,7 @@ class BridgeBusMember:
             if exchange.over:
                 self._exchanges.pop(id, None)
 
-    def _fail_own(self, failed: ExchangeFailed) -> None:
+    def _fail_own(self, failed: ExchangeFailedMessage) -> None:
         _, exchange = self._exchanges.pop(failed.id, (None, None))
         if exchange is None:
             return

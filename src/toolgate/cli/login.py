@@ -31,10 +31,10 @@ def log_in(config: Config, name: str) -> str | None:
 
 async def _log_in(config: Config, name: str) -> None:
     from toolgate.mcp.oauth.login import login
-    from toolgate.mcp.oauth.redirect import LoopbackRedirect
+    from toolgate.mcp.oauth.redirect import LoopbackRedirectServer
 
     address, http, logins = remote(config, config.tools.mcp[name])
-    async with LoopbackRedirect() as redirect:
+    async with LoopbackRedirectServer() as redirect:
         await login(name, address, http, logins, open_browser=_open_browser, redirect=redirect)
 
 

@@ -9,7 +9,7 @@ import msgspec
 from toolgate.config.errors import ProblemCollector, suggestion
 from toolgate.config.resolved_config import BUILTIN, VSCODE, ModelConfig, TargetConfig, UpstreamConfig
 from toolgate.config.settings import ModelSettings, SamplingDefaultSettings, TargetSettings
-from toolgate.conversation.request import RequestSettings, ThinkingConfig
+from toolgate.conversation.request import ReasoningSettings, RequestSettings
 from toolgate.dialects.dialect import Quirks
 from toolgate.upstreams.catalog import ModelCapabilities, Provider
 from toolgate.upstreams.model_names import ModelNames
@@ -153,4 +153,4 @@ def _owners(entries: tuple[ModelSettings, ...], problems: ProblemCollector) -> d
 def _request_settings(defaults: SamplingDefaultSettings) -> RequestSettings:
     values = msgspec.structs.asdict(defaults)
     effort = values.pop("effort")
-    return RequestSettings(**values, thinking=ThinkingConfig(effort != "none", effort) if effort else None)
+    return RequestSettings(**values, thinking=ReasoningSettings(effort != "none", effort) if effort else None)

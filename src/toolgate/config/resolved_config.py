@@ -7,13 +7,13 @@ from msgspec import Struct
 
 from toolgate.config.settings import (
     BreakerSettings,
-    EmbeddedSettings,
+    DurableRunSettings,
+    EmbeddedModelSettings,
     KeySettings,
     LogSettings,
     PriceSettings,
     RecordSettings,
     ResponseSettings,
-    RunSettings,
     ServerSettings,
     SystemMode,
     TextPromptSettings,
@@ -116,14 +116,14 @@ class Config(Struct, frozen=True, kw_only=True):
     default_model: str | None = None
     tools: ToolSettings = ToolSettings()
     vscode: VscodeSettings = VscodeSettings()
-    embedded: EmbeddedSettings = EmbeddedSettings()
+    embedded: EmbeddedModelSettings = EmbeddedModelSettings()
     text: TextPromptSettings = TextPromptSettings()
     storage: Secret = Secret("sqlite:///toolgate.db")
     storage_pool: int = 8
     redis: Secret | None = None
     records: RecordSettings = RecordSettings()
     responses: ResponseSettings = ResponseSettings()
-    runs: RunSettings = RunSettings()
+    runs: DurableRunSettings = DurableRunSettings()
     log: LogSettings = LogSettings()
     source: Path | None = None
     outline: ConfigTruncationCheck = ConfigTruncationCheck()

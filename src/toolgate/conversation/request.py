@@ -60,7 +60,7 @@ class ToolServer(Struct, frozen=True):
     approval_exempt: frozenset[str] = frozenset()
 
 
-class OutputFormat(Struct, frozen=True):
+class StructuredOutputFormat(Struct, frozen=True):
     """Text by a JSON Schema, or any JSON object when `schema` is None."""
 
     schema: Mapping[str, Any] | None = None
@@ -69,14 +69,14 @@ class OutputFormat(Struct, frozen=True):
     strict: bool | None = None
 
 
-def schema_with_description(output: OutputFormat) -> Mapping[str, Any] | None:
+def schema_with_description(output: StructuredOutputFormat) -> Mapping[str, Any] | None:
     """Return the schema with its description inside, for an upstream that has no other field for it."""
     if output.schema is None or output.description is None or "description" in output.schema:
         return output.schema
     return {"description": output.description, **output.schema}
 
 
-class ThinkingConfig(Struct, frozen=True):
+class ReasoningSettings(Struct, frozen=True):
     """How much the model should reason: an effort level, a token budget, or both; `summary` asks for a summary.
 
     With `adaptive` the model decides whether to reason at all.
@@ -89,7 +89,7 @@ class ThinkingConfig(Struct, frozen=True):
     adaptive: bool = False
 
 
-def effort_of(thinking: ThinkingConfig) -> str | None:
+def effort_of(thinking: ReasoningSettings) -> str | None:
     """Return the effort level for an upstream that takes nothing else; None leaves it to the model.
 
     A token budget is mapped to the nearest level.
@@ -114,8 +114,8 @@ class RequestSettings(Struct, frozen=True):
     seed: int | None = None
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
-    output: OutputFormat | None = None
-    thinking: ThinkingConfig | None = None
+    output: StructuredOutputFormat | None = None
+    thinking: ReasoningSettings | None = None
     user: str | None = None
     choices: int = 1
     verbosity: str | None = None

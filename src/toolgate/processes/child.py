@@ -22,7 +22,7 @@ _POLL_SECONDS = 0.02
 _KILLED_SECONDS = 5.0
 
 
-class PipeReader(asyncio.ReadTransport):
+class PipeReadTransport(asyncio.ReadTransport):
     """Passes the data of a pipe to a protocol, until the pipe ends or is closed."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, file: FileIO, protocol: asyncio.Protocol) -> None:
@@ -85,7 +85,7 @@ class PipeReader(asyncio.ReadTransport):
         return bool(data)
 
 
-class PipeWriter:
+class PipeWriteTransport:
     """Writes to a pipe without blocking: what does not fit is buffered."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, file: FileIO) -> None:
@@ -164,8 +164,8 @@ class ChildProcess:
         self._exited: asyncio.Future[int] = self._loop.create_future()
         self._pidfd: FileIO | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._readers: list[PipeReader] = []
-        self.stdin: PipeWriter | None = None
+        self._readers: list[PipeReadTransport] = []
+        self.stdin: PipeWriteTransport | None = None
         with ExitStack() as ours, ExitStack() as theirs:
             outputs: list[tuple[FileIO, asyncio.Protocol]] = []
 
@@ -178,7 +178,7 @@ class ChildProcess:
 
             if stdin == subprocess.PIPE:
                 end, stdin = _pipe(ours, theirs, writes=True)
-                self.stdin = PipeWriter(self._loop, end)
+                self.stdin = PipeWriteTransport(self._loop, end)
             self._process = subprocess.Popen(  # noqa: S603  # the caller decides what is run
                 command,
                 stdin=stdin,
@@ -190,7 +190,7 @@ class ChildProcess:
                 start_new_session=True,  # its group is signalled as a whole, and a terminal's Ctrl-C does not reach it
             )
             ours.callback(self._abandon)
-            self._readers = [PipeReader(self._loop, end, protocol) for end, protocol in outputs]
+            self._readers = [PipeReadTransport(self._loop, end, protocol) for end, protocol in outputs]
             self._watch()
             ours.pop_all()
 

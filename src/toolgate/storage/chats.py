@@ -75,7 +75,7 @@ class ChatContinuationPoint(Struct, frozen=True):
     behind: tuple[StoredMessage, ...]
 
 
-class ChatExchange(Struct, frozen=True):
+class StoredChatExchange(Struct, frozen=True):
     """One request and its answer: the points from which its history may be known, latest first, and all of it.
 
     It is `lasting` when it is stored whether or not its client names it; `completion` is the id by which it may.
@@ -130,11 +130,11 @@ class ChatStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def keeping(self, exchange: ChatExchange) -> Write:
+    def keeping(self, exchange: StoredChatExchange) -> Write:
         """Return the write that stores the exchange in the chat that it continues, or in a new one."""
         return lambda db: _keep(db, exchange)
 
-    async def keep(self, exchange: ChatExchange) -> None:
+    async def keep(self, exchange: StoredChatExchange) -> None:
         """Store the exchange; once this returns it survives a crash."""
         await self._database.change(lambda db: _keep(db, exchange))
 
@@ -215,7 +215,7 @@ def forget_chat(db: SqlConnection, id: str) -> None:
     db.execute("DELETE FROM completions WHERE chat = ?", (id,))
 
 
-def _keep(db: SqlConnection, exchange: ChatExchange) -> None:
+def _keep(db: SqlConnection, exchange: StoredChatExchange) -> None:
     chat, place, messages = _find_chat(db, exchange)
     rows = [(chat, *astuple(one)[:-1], place + number) for number, one in enumerate((*messages, exchange.answer))]
     db.executemany(_ADD, rows)
@@ -243,7 +243,7 @@ def _keep(db: SqlConnection, exchange: ChatExchange) -> None:
         db.execute(_NAME, row)
 
 
-def _find_chat(db: SqlConnection, exchange: ChatExchange) -> tuple[str, int, Sequence[StoredMessage]]:
+def _find_chat(db: SqlConnection, exchange: StoredChatExchange) -> tuple[str, int, Sequence[StoredMessage]]:
     """Return the chat that the request continues, the place of its next message, and the messages that are new in it."""
     for head in exchange.heads:
         select = "SELECT id, messages, system_digest FROM chats WHERE owner = ? AND digest = ? ORDER BY updated DESC"

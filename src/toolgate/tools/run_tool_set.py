@@ -20,7 +20,7 @@ from toolgate.tools.tool import CallApprovals, CallProgress, Stance, Tool, ToolO
 from toolgate.tools.tool_groups import call_arguments
 
 
-class ToolSet(Protocol):
+class OfferedToolSet(Protocol):
     """The tools of a run; virtual tools put further ones on offer."""
 
     def offered(self) -> MemoizedTools:
@@ -68,7 +68,7 @@ class RunToolSet:
 
     def __init__(
         self,
-        tools: ToolSet,
+        tools: OfferedToolSet,
         permissions: CallPermissions,
         runner: ToolRunner,
         approvals: CallApprovals,

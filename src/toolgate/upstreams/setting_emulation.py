@@ -17,7 +17,13 @@ from toolgate.conversation.events import Delta, PartEnd, PartStart, StepEnd, Ste
 from toolgate.conversation.fold import unfold_part
 from toolgate.conversation.ids import new_call_id
 from toolgate.conversation.message import Text, ToolCall
-from toolgate.conversation.request import ModelRequest, OutputFormat, ToolChoice, ToolDef, schema_with_description
+from toolgate.conversation.request import (
+    ModelRequest,
+    StructuredOutputFormat,
+    ToolChoice,
+    ToolDef,
+    schema_with_description,
+)
 from toolgate.dialects.dialect import Quirks
 
 LONGEST_STOP = 4096
@@ -163,7 +169,7 @@ class StopCutter:
         return longest
 
 
-def _answer_by_tool(request: ModelRequest, output: OutputFormat) -> EmulatedSettingsRequest:
+def _answer_by_tool(request: ModelRequest, output: StructuredOutputFormat) -> EmulatedSettingsRequest:
     """Demand the answer as the input of a tool; with other tools or with thinking the call is not forced."""
     choice, settings = request.tool_choice, replace(request.settings, output=None)
     if request.tools and choice is not None and choice.mode == "required":
@@ -183,7 +189,7 @@ def _answer_by_tool(request: ModelRequest, output: OutputFormat) -> EmulatedSett
     return EmulatedSettingsRequest(changed, (AnswerToolDecoder(tool.name, wrapped),), dropped)
 
 
-def _answer_tool(output: OutputFormat, taken: set[str]) -> tuple[ToolDef, bool]:
+def _answer_tool(output: StructuredOutputFormat, taken: set[str]) -> tuple[ToolDef, bool]:
     name = _ANSWER_TOOL
     while name in taken:
         name += "_"
@@ -279,7 +285,7 @@ def _call_by_format(request: ModelRequest, choice: ToolChoice, quirks: Quirks) -
     if quirks.output_format != "schema" or not tools:
         return EmulatedSettingsRequest(request)
     dropped = ("the output format was left out: a tool call is demanded",) if request.settings.output else ()
-    settings = replace(request.settings, output=OutputFormat(_call_schema(tools)))
+    settings = replace(request.settings, output=StructuredOutputFormat(_call_schema(tools)))
     changed = replace(request, settings=settings, tool_choice=ToolChoice("auto", choice.names))
     return EmulatedSettingsRequest(changed, (FormattedCallDecoder({tool.name for tool in tools}),), dropped)
 

@@ -28,7 +28,7 @@ EngineReceiver: TypeAlias = Callable[[messages.EngineMessage | None], None]
 """Receives the messages of one engine lease; None when the supervisor is gone."""
 
 
-class SupervisedWorker(Protocol):
+class WorkerCommandHandler(Protocol):
     """The worker, as far as its supervisor commands it."""
 
     def handle(self, command: messages.ToWorker) -> None:
@@ -52,11 +52,11 @@ class SupervisorClient:
         self._pending: dict[int, asyncio.Future[messages.ToWorker]] = {}
         self.engine_state: LocalModelState | None = None  # as the supervisor sent it last
         self._engine_leases: dict[int, EngineReceiver] = {}
-        self._handler: SupervisedWorker | None = None
+        self._handler: WorkerCommandHandler | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
 
-    async def open(self, connection: socket.socket, handler: SupervisedWorker) -> None:
+    async def open(self, connection: socket.socket, handler: WorkerCommandHandler) -> None:
         """Start to read; commands that were sent before are handled first."""
         self._handler = handler
         reader, self._writer = await asyncio.open_unix_connection(sock=connection)
@@ -115,14 +115,14 @@ class SupervisorClient:
             with suppress(ConnectionError):
                 await self._writer.wait_closed()
 
-    async def _read(self, reader: asyncio.StreamReader, handler: SupervisedWorker) -> None:
+    async def _read(self, reader: asyncio.StreamReader, handler: WorkerCommandHandler) -> None:
         with suppress(asyncio.IncompleteReadError, ConnectionError, OverlongMessage, msgspec.DecodeError):
             while True:
                 frame = await read_prefixed_async(reader.readexactly, messages.LONGEST)
                 self.receive(messages.decode_to_worker(frame), handler)
         self.lose(handler)
 
-    def receive(self, message: messages.ToWorker, handler: SupervisedWorker) -> None:
+    def receive(self, message: messages.ToWorker, handler: WorkerCommandHandler) -> None:
         """Pass a message to the request, engine lease or topic that it belongs to, and commands to the handler."""
         match message:
             case messages.RateLimitReply(id) | messages.MetricsTotal(id):
@@ -153,7 +153,7 @@ class SupervisorClient:
             case _:
                 handler.handle(message)
 
-    def lose(self, handler: SupervisedWorker) -> None:
+    def lose(self, handler: WorkerCommandHandler) -> None:
         """Fail everything that waits for the supervisor, which is gone."""
         for future in self._pending.values():
             if not future.done():

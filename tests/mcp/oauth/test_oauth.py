@@ -21,7 +21,7 @@ from toolgate.mcp.client import OAuthConfig, RemoteServerConfig
 from toolgate.mcp.oauth.addresses import UnsafeOAuthAddress, check_address
 from toolgate.mcp.oauth.login import login
 from toolgate.mcp.oauth.login_storage import AccessToken, LoginFile, OAuthClient, StoredLogin
-from toolgate.mcp.oauth.redirect import LoopbackRedirect
+from toolgate.mcp.oauth.redirect import LoopbackRedirectServer
 from toolgate.mcp.protocol.transport import McpError
 from toolgate.tools.tool import ToolFailure
 
@@ -429,7 +429,7 @@ async def test_a_login_can_be_forgotten_and_a_spoilt_file_counts_as_empty(tmp_pa
 
 
 async def test_the_browser_comes_back_to_a_port_of_this_machine() -> None:
-    async with LoopbackRedirect() as redirect:
+    async with LoopbackRedirectServer() as redirect:
         place = urlsplit(redirect.uri)
         assert place.hostname == "127.0.0.1"
         hits = (

@@ -29,7 +29,7 @@ from toolgate.conversation.events import (
 )
 from toolgate.conversation.fold import fold
 from toolgate.conversation.message import Media, Message, Part, Reasoning, Text, ToolCall, ToolResult, plain_text
-from toolgate.conversation.request import ModelRequest, OutputFormat, RequestSettings, ToolChoice, ToolDef
+from toolgate.conversation.request import ModelRequest, RequestSettings, StructuredOutputFormat, ToolChoice, ToolDef
 from toolgate.engine.run_events import run_events
 from toolgate.engine.tool_loop import ToolLoop
 from toolgate.testing import ScriptedModel
@@ -511,7 +511,7 @@ def _call_first(request: ModelRequest, text: str) -> str:
 
 
 async def test_an_output_schema_goes_into_the_prompt_where_there_are_tools() -> None:
-    settings = RequestSettings(output=OutputFormat({"type": "object", "title": "Wanted"}))
+    settings = RequestSettings(output=StructuredOutputFormat({"type": "object", "title": "Wanted"}))
     outcome = await ask(asking(settings=settings), "{}")
     assert '"title":"Wanted"' in outcome.sent()[0][1]
     assert outcome.model.requests[0].settings.output is None

@@ -14,9 +14,9 @@ from toolgate.conversation.fold import fold
 from toolgate.conversation.message import Media, Message, Text, ToolCall
 from toolgate.conversation.request import (
     ModelRequest,
-    OutputFormat,
+    ReasoningSettings,
     RequestSettings,
-    ThinkingConfig,
+    StructuredOutputFormat,
     ToolChoice,
     ToolDef,
 )
@@ -215,7 +215,7 @@ async def test_arguments_that_are_cut_off_are_shown_as_incomplete() -> None:
 
 async def test_an_answer_by_schema_is_held_to_it() -> None:
     engine = Scripted('{"city": "Rome"}')
-    response = fold(await emitted(engine, [user("?")], settings=RequestSettings(output=OutputFormat(CITY))))
+    response = fold(await emitted(engine, [user("?")], settings=RequestSettings(output=StructuredOutputFormat(CITY))))
     assert response.parts == (Text('{"city": "Rome"}'),)
     form = (engine.orders[0].grammar or "").partition("%json ")[2]
     assert json.loads(form)["required"] == ["city"]
@@ -276,7 +276,7 @@ def test_what_it_cannot_do_is_reported() -> None:
         (user("?"),),
         tools=(WEATHER, referring, hosted),
         tool_choice=ToolChoice(parallel=True),
-        settings=RequestSettings(thinking=ThinkingConfig()),
+        settings=RequestSettings(thinking=ReasoningSettings()),
     )
     stated = "; ".join(tool_choice_plan.make(request, 100).warnings)
     for word in ("one call at a time", "does not think", "web_search is hosted", "schema of far"):

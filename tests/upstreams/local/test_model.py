@@ -19,7 +19,7 @@ from toolgate.conversation.errors import InvalidRequest, MalformedResponse, Over
 from toolgate.conversation.events import Delta, ModelResponse, StepEvent
 from toolgate.conversation.fold import fold
 from toolgate.conversation.message import Text, ToolCall
-from toolgate.conversation.request import ModelRequest, OutputFormat, RequestSettings, ToolChoice, ToolDef
+from toolgate.conversation.request import ModelRequest, RequestSettings, StructuredOutputFormat, ToolChoice, ToolDef
 from toolgate.engine.ports import ModelStream
 from toolgate.upstreams.local.engine_supervisor import EngineOptions
 from toolgate.upstreams.local.fetch import DownloadProgress, WeightsUnavailable
@@ -107,7 +107,7 @@ async def test_calls_and_json_keep_to_their_schema_whatever_the_model_thinks(sma
         assert set(booked) == {"class", "seats"}
         assert booked["class"] in ("first", "second")
         assert 1 <= booked["seats"] <= 4
-        form = OutputFormat({"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]})
+        form = StructuredOutputFormat({"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]})
         stated = (await whole(await model.ask(request("Ok?", settings={"output": form, "max_tokens": 40})))).parts[0]
         assert isinstance(stated, Text)
         assert isinstance(json.loads(stated.text)["ok"], bool)

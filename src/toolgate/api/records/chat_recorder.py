@@ -20,7 +20,7 @@ from toolgate.dialects.openai_chat.requests import uses_legacy_functions
 from toolgate.dialects.openai_chat.shared_codec import NAME as CHAT
 from toolgate.engine.json_thread import LARGE_BODY
 from toolgate.http.application import Request
-from toolgate.storage.chats import ChatExchange, ChatStore
+from toolgate.storage.chats import ChatStore, StoredChatExchange
 
 _LARGEST = 32 * MIB
 _DONE = b"data: [DONE]\n\n"
@@ -77,7 +77,7 @@ class SingleChatRecorder:
         self._requested = requested
         self._chunks: list[bytes] = []
         self._size = call.exchange.received  # the request stays in memory, too, until it is written
-        self._exchange: ChatExchange | None = None
+        self._exchange: StoredChatExchange | None = None
         self._chat = f"chat_{random_suffix()}"
         self._is_stored = False
 
@@ -114,7 +114,7 @@ class SingleChatRecorder:
         await self._store.keep(self._decoded() if self._size <= LARGE_BODY else await asyncio.to_thread(self._decoded))
         self._is_stored = True
 
-    def _decoded(self) -> ChatExchange:
+    def _decoded(self) -> StoredChatExchange:
         """Decode the chunks to rows, once."""
         if self._exchange is not None:
             return self._exchange
@@ -126,7 +126,7 @@ class SingleChatRecorder:
         past = record_history(request.messages, answer, sent)
         about = replace(sent, model=metadata.model, finish_reason=response.reason, usage=response.usage or record.usage)
         noted = request.extra.get(CHAT, {}).get("metadata")
-        self._exchange = ChatExchange(
+        self._exchange = StoredChatExchange(
             chat=self._chat,
             owner=self._owner,
             model=metadata.model,

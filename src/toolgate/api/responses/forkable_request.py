@@ -10,7 +10,7 @@ _LEFT_OUT = frozenset(("input", "previous_response_id", "conversation", "backgro
 """Fields that a fork has of its own, or that are stored with the response."""
 
 
-class ForkRequest(Struct, frozen=True):
+class ForkableRequest(Struct, frozen=True):
     """The request of a run, without its input, of which the last items may be `copied` from another run."""
 
     body: dict[str, Any]
@@ -34,9 +34,9 @@ class ForkOrigin(Struct, frozen=True):
 def encode_fork_request(body: Mapping[str, Any], headers: tuple[tuple[str, str], ...], copied: int = 0) -> bytes:
     """Return the request as it is stored."""
     kept = {name: value for name, value in body.items() if name not in _LEFT_OUT}
-    return msgspec.json.encode(ForkRequest(kept, headers, copied))
+    return msgspec.json.encode(ForkableRequest(kept, headers, copied))
 
 
-def decode_fork_request(stored: bytes) -> ForkRequest:
+def decode_fork_request(stored: bytes) -> ForkableRequest:
     """Return a stored request."""
-    return msgspec.json.decode(stored, type=ForkRequest)
+    return msgspec.json.decode(stored, type=ForkableRequest)

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from toolgate.api.responses.background_request import select_headers
 from toolgate.api.responses.endpoints import ResponseEndpoints
-from toolgate.api.responses.forkable_request import ForkOrigin, ForkRequest, decode_fork_request
+from toolgate.api.responses.forkable_request import ForkableRequest, ForkOrigin, decode_fork_request
 from toolgate.api.responses.previous_items import PreviousItemLoader
 from toolgate.api.responses.state import ResponsesState
 from toolgate.api.runs.fork_items import NOT_STORED, ForkQuery, copy_steps, edit_message, next_choice
@@ -73,14 +73,14 @@ class RunForker:
         _, made = await self._responses.accept(call, body, lambda: None, origin)
         return made.id
 
-    async def items(self, stored: StoredResponse, request: ForkRequest | None = None) -> RunItems:
+    async def items(self, stored: StoredResponse, request: ForkableRequest | None = None) -> RunItems:
         """Return the items of a stored response's run; those that a fork copied are at the end of its input."""
         request = request or await self._request(stored)
         output = await self._state.background.output(stored)
         cut = len(stored.input) - (request.copied if request is not None else 0)
         return RunItems(stored.input[:cut], [*stored.input[cut:], *output])
 
-    async def _request(self, stored: StoredResponse) -> ForkRequest | None:
+    async def _request(self, stored: StoredResponse) -> ForkableRequest | None:
         request = await self._runs.request(stored.id, stored.owner)
         return None if request is None else await run_in_thread(decode_fork_request, request)
 

@@ -64,14 +64,21 @@ class AnswerEnded(NamedTuple):
     output_tokens: int
 
 
-class AnswerNote(NamedTuple):
+class TerminalNotice(NamedTuple):
     """A warning of the server, or an item that a terminal cannot show."""
 
     text: str
 
 
 AnswerEvent: TypeAlias = (
-    AnswerStarted | AnswerDelta | ReasoningDelta | ToolStarted | ToolEnded | ApprovalAsked | AnswerEnded | AnswerNote
+    AnswerStarted
+    | AnswerDelta
+    | ReasoningDelta
+    | ToolStarted
+    | ToolEnded
+    | ApprovalAsked
+    | AnswerEnded
+    | TerminalNotice
 )
 
 _SHOWN_ITEMS = ("message", "reasoning", "mcp_call", "mcp_approval_request", "mcp_list_tools")
@@ -94,7 +101,7 @@ def answer_events(events: Generator[ServerEvent]) -> Generator[AnswerEvent]:
 def _decode(event: ServerEvent, names: dict[str, str]) -> AnswerEvent | None:
     match event.value:
         case {"message": str(message)} if event.name == "warning":
-            return AnswerNote(f"Warning: {message}")
+            return TerminalNotice(f"Warning: {message}")
         case {"type": "response.created", "response": {"id": str(id), "model": model}}:
             return AnswerStarted(id, str(model))
         case {"type": "response.output_text.delta" | "response.refusal.delta", "delta": str(text), "item_id": item}:
@@ -127,7 +134,7 @@ def _ended_item(kind: str, item: Mapping[str, Any]) -> AnswerEvent | None:
         case "mcp_approval_request", {"id": str(id), "name": str(name), "arguments": str(arguments)}:
             return ApprovalAsked(id, name, arguments)
         case _ if kind not in _SHOWN_ITEMS:
-            return AnswerNote(f"The answer has an item of the type {kind}, which a terminal cannot show.")
+            return TerminalNotice(f"The answer has an item of the type {kind}, which a terminal cannot show.")
     return None
 
 

@@ -14,10 +14,10 @@ from toolgate.cli.chat.response_events import (
     AnswerDelta,
     AnswerEnded,
     AnswerEvent,
-    AnswerNote,
     AnswerStarted,
     ApprovalAsked,
     ReasoningDelta,
+    TerminalNotice,
     ToolEnded,
     ToolStarted,
 )
@@ -99,7 +99,7 @@ class AnswerView:
                 self._tool_started(event)
             case ToolEnded():
                 self._tool_ended(event)
-            case AnswerNote(text=text):
+            case TerminalNotice(text=text):
                 self.line(text, "warning")
             case ApprovalAsked() | AnswerEnded():
                 self.pause()

@@ -13,7 +13,7 @@ from msgspec import Struct
 from toolgate.config.settings.field import about
 from toolgate.config.settings.models import (
     BreakerSettings,
-    EmbeddedSettings,
+    EmbeddedModelSettings,
     ModelSettings,
     PriceSettings,
     SamplingDefaultSettings,
@@ -25,7 +25,13 @@ from toolgate.config.settings.models import (
     ToolMode,
     UpstreamSettings,
 )
-from toolgate.config.settings.records import KeptChats, RecordSettings, ResponseSettings, RetentionSettings, RunSettings
+from toolgate.config.settings.records import (
+    DurableRunSettings,
+    KeptChats,
+    RecordSettings,
+    ResponseSettings,
+    RetentionSettings,
+)
 from toolgate.config.settings.secret import Secret
 from toolgate.config.settings.server import (
     BudgetPeriod,
@@ -65,7 +71,8 @@ __all__ = [
     "BudgetPeriod",
     "BuiltinToolSettings",
     "ConfigFile",
-    "EmbeddedSettings",
+    "DurableRunSettings",
+    "EmbeddedModelSettings",
     "KeptChats",
     "KeyBudgetSettings",
     "KeySettings",
@@ -84,7 +91,6 @@ __all__ = [
     "ResponseSettings",
     "RetentionSettings",
     "RunLimitSettings",
-    "RunSettings",
     "SamplingDefaultSettings",
     "Scope",
     "ServerSettings",
@@ -129,7 +135,9 @@ class ConfigFile(Struct, frozen=True, kw_only=True):
     vscode: Annotated[VscodeSettings, about("The bridge over which VS Code lends its models and tools.")] = (
         VscodeSettings()
     )
-    embedded: Annotated[EmbeddedSettings, about("The model `local`, which runs on this machine.")] = EmbeddedSettings()
+    embedded: Annotated[EmbeddedModelSettings, about("The model `local`, which runs on this machine.")] = (
+        EmbeddedModelSettings()
+    )
     text: Annotated[TextPromptSettings, about("Prompts of models that only write text.")] = TextPromptSettings()
     storage: Annotated[Secret, about("The database: sqlite:///… or postgresql://…")] = Secret("sqlite:///toolgate.db")
     storage_pool: Annotated[
@@ -143,5 +151,7 @@ class ConfigFile(Struct, frozen=True, kw_only=True):
     responses: Annotated[ResponseSettings, about("The memory of the Responses API, and background responses.")] = (
         ResponseSettings()
     )
-    runs: Annotated[RunSettings, about("How background runs survive the end of their process.")] = RunSettings()
+    runs: Annotated[DurableRunSettings, about("How background runs survive the end of their process.")] = (
+        DurableRunSettings()
+    )
     log: Annotated[LogSettings, about("The log.")] = LogSettings()

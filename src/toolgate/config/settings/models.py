@@ -186,7 +186,7 @@ class ModelSettings(Struct, frozen=True, kw_only=True):
     )
 
 
-class EmbeddedSettings(Struct, frozen=True, kw_only=True):
+class EmbeddedModelSettings(Struct, frozen=True, kw_only=True):
     """The model `local`, which runs on this machine; its weights are downloaded once."""
 
     enabled: Annotated[

@@ -65,7 +65,7 @@ class ResponseSettings(Struct, frozen=True, kw_only=True):
     )
 
 
-class RunSettings(Struct, frozen=True, kw_only=True):
+class DurableRunSettings(Struct, frozen=True, kw_only=True):
     """How background runs survive the end of their process."""
 
     lease_seconds: Annotated[

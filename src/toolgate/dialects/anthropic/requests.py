@@ -9,9 +9,9 @@ from toolgate.conversation.errors import InvalidRequest
 from toolgate.conversation.message import NO_EXTRA, Extra, Message, Opaque, Part, Text, ToolCall, ToolResult
 from toolgate.conversation.request import (
     ModelRequest,
-    OutputFormat,
+    ReasoningSettings,
     RequestSettings,
-    ThinkingConfig,
+    StructuredOutputFormat,
     ToolChoice,
     ToolDef,
 )
@@ -181,7 +181,7 @@ def _user_id(fields: Fields) -> str | None:
     return hashlib.sha256(user.encode("utf-8", "replace")).hexdigest()
 
 
-def _thinking_and_output(fields: Fields) -> tuple[ThinkingConfig | None, OutputFormat | None]:
+def _thinking_and_output(fields: Fields) -> tuple[ReasoningSettings | None, StructuredOutputFormat | None]:
     """Decode `thinking` and the output format; `thinking` also stays in `extra` for an upstream of this dialect."""
     sent = fields.rest.get("thinking")
     config = fields.object("output_config") or Fields({}, "output_config")
@@ -190,20 +190,20 @@ def _thinking_and_output(fields: Fields) -> tuple[ThinkingConfig | None, OutputF
     if config.rest:
         fields.rest["output_config"] = config.rest
     if type(sent) is not dict:
-        return (ThinkingConfig(effort=effort) if effort else None), output
+        return (ReasoningSettings(effort=effort) if effort else None), output
     budget = sent.get("budget_tokens")
     shown = sent.get("display") != "omitted"
     enabled = sent.get("type") != "disabled"
     budget = budget if type(budget) is int else None
     adaptive = sent.get("type") == "adaptive"
-    return ThinkingConfig(enabled, effort, budget, "auto" if enabled and shown else None, adaptive), output
+    return ReasoningSettings(enabled, effort, budget, "auto" if enabled and shown else None, adaptive), output
 
 
-def _output(fields: Fields, name: str) -> OutputFormat | None:
+def _output(fields: Fields, name: str) -> StructuredOutputFormat | None:
     match fields.rest.get(name):
         case {"type": "json_schema", "schema": dict(schema)}:
             fields.raw(name)
-            return OutputFormat(schema)
+            return StructuredOutputFormat(schema)
         case None:
             fields.raw(name)
     return None

@@ -17,8 +17,8 @@ from toolgate.conversation.request import (
     NO_SETTINGS,
     ModelRequest,
     OptionalSettingsEncoder,
+    ReasoningSettings,
     RequestSettings,
-    ThinkingConfig,
 )
 from toolgate.dialects.anthropic.encode_messages import lacks_thinking
 from toolgate.dialects.anthropic.shared_codec import NAME
@@ -104,7 +104,7 @@ def _plan_own(request: ModelRequest, limit: int, messages: list[dict[str, Any]],
 
 
 def _plan_budget(
-    request: ModelRequest, thinking: ThinkingConfig, limit: int, messages: list[dict[str, Any]], dropped: list[str]
+    request: ModelRequest, thinking: ReasoningSettings, limit: int, messages: list[dict[str, Any]], dropped: list[str]
 ) -> ThinkingPlan:
     budget = min(_budget(thinking), limit - MIN_BUDGET)
     if lacks_thinking(messages):
@@ -118,11 +118,11 @@ def _plan_budget(
     return ThinkingPlan(limit)
 
 
-def _budget(thinking: ThinkingConfig) -> int:
+def _budget(thinking: ReasoningSettings) -> int:
     return max(thinking.budget or _BUDGETS.get(thinking.effort or "medium", _BUDGETS["medium"]), MIN_BUDGET)
 
 
-def _effort(thinking: ThinkingConfig, dropped: list[str]) -> str | None:
+def _effort(thinking: ReasoningSettings, dropped: list[str]) -> str | None:
     """Return the effort level, or the one that a budget corresponds to."""
     if thinking.effort is None:
         if thinking.budget is None:
@@ -134,7 +134,7 @@ def _effort(thinking: ThinkingConfig, dropped: list[str]) -> str | None:
     return _EFFORTS.get(thinking.effort)
 
 
-def _display(thinking: ThinkingConfig) -> dict[str, str]:
+def _display(thinking: ReasoningSettings) -> dict[str, str]:
     return {"display": "summarized"} if thinking.summary not in (None, "none") else {}
 
 

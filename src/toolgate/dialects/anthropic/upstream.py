@@ -14,7 +14,13 @@ from toolgate.conversation.arguments import NO_ARGUMENTS
 from toolgate.conversation.errors import MalformedResponse, UpstreamFault
 from toolgate.conversation.events import ModelResponse, StepEvent, Usage
 from toolgate.conversation.fold import fold
-from toolgate.conversation.request import ModelRequest, OutputFormat, ToolChoice, ToolDef, schema_with_description
+from toolgate.conversation.request import (
+    ModelRequest,
+    StructuredOutputFormat,
+    ToolChoice,
+    ToolDef,
+    schema_with_description,
+)
 from toolgate.conversation.tool_memoization import MemoizedTools, cached_by_tools, tool_names
 from toolgate.dialects.anthropic.encode_messages import MessageEncoder, calls_in, write_system
 from toolgate.dialects.anthropic.relay import MessagesRelay, repair_response
@@ -207,7 +213,7 @@ def _output_config(request: ModelRequest, plan: ThinkingPlan, quirks: Quirks, dr
     return {"output_config": config} if config else {}
 
 
-def _format(output: OutputFormat, quirks: Quirks, dropped: list[str]) -> dict[str, Any] | None:
+def _format(output: StructuredOutputFormat, quirks: Quirks, dropped: list[str]) -> dict[str, Any] | None:
     if output.schema is None:
         dropped.append("an answer in JSON cannot be asked for without a schema")
         return None

@@ -20,7 +20,13 @@ from toolgate.conversation.message import (
     ToolCall,
     ToolResult,
 )
-from toolgate.conversation.request import ModelRequest, OutputFormat, RequestSettings, ThinkingConfig, ToolDef
+from toolgate.conversation.request import (
+    ModelRequest,
+    ReasoningSettings,
+    RequestSettings,
+    StructuredOutputFormat,
+    ToolDef,
+)
 from toolgate.dialects.ollama.shared_codec import NAME, PROMPT, THINKING, image_mime, read_arguments
 from toolgate.wire.fields import Fields
 
@@ -183,25 +189,25 @@ def _stop(options: Fields) -> tuple[str, ...]:
     return tuple(sequences)
 
 
-def _output(fields: Fields) -> OutputFormat | None:
+def _output(fields: Fields) -> StructuredOutputFormat | None:
     match fields.raw("format"):
         case None | "":
             return None
         case "json":
-            return OutputFormat()
+            return StructuredOutputFormat()
         case dict(schema):
-            return OutputFormat(schema)
+            return StructuredOutputFormat(schema)
         case _:
             raise fields.wrong("format", "json or a JSON Schema")
 
 
-def _thinking(fields: Fields) -> ThinkingConfig | None:
+def _thinking(fields: Fields) -> ReasoningSettings | None:
     match fields.raw("think"):
         case None | "":
             return None
         case bool(enabled):
-            return ThinkingConfig(enabled)
+            return ReasoningSettings(enabled)
         case str(effort):
-            return ThinkingConfig(True, effort)
+            return ReasoningSettings(True, effort)
         case _:
             raise fields.wrong("think", "true, false or a word such as high")

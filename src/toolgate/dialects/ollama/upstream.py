@@ -18,9 +18,9 @@ from toolgate.conversation.request import (
     NO_SETTINGS,
     ModelRequest,
     OptionalSettingsEncoder,
-    OutputFormat,
+    ReasoningSettings,
     RequestSettings,
-    ThinkingConfig,
+    StructuredOutputFormat,
     ToolChoice,
     ToolDef,
     schema_with_description,
@@ -202,7 +202,7 @@ def _settings(
     return fields
 
 
-def _format(output: OutputFormat, quirks: Quirks, dropped: list[str]) -> dict[str, Any]:
+def _format(output: StructuredOutputFormat, quirks: Quirks, dropped: list[str]) -> dict[str, Any]:
     if quirks.output_format == "none":
         dropped.append("the upstream takes no output format")
         return {}
@@ -213,7 +213,7 @@ def _format(output: OutputFormat, quirks: Quirks, dropped: list[str]) -> dict[st
     return {"format": schema_with_description(output)}
 
 
-def _think(thinking: ThinkingConfig) -> bool | str:
+def _think(thinking: ReasoningSettings) -> bool | str:
     """Encode how much to think; a token budget becomes the nearest effort level."""
     if not thinking.enabled:
         return False

@@ -25,9 +25,9 @@ from toolgate.conversation.message import (
 from toolgate.conversation.request import (
     NO_SETTINGS,
     ModelRequest,
-    OutputFormat,
+    ReasoningSettings,
     RequestSettings,
-    ThinkingConfig,
+    StructuredOutputFormat,
     ToolChoice,
     ToolDef,
 )
@@ -389,7 +389,7 @@ def _read_setting(fields: Fields, name: str, settings: dict[str, Any]) -> None:
         settings["output"] = _output(fields)
     elif name == "reasoning_effort":
         effort = fields.text(name)
-        settings["thinking"] = ThinkingConfig(effort != "none", effort) if effort else None
+        settings["thinking"] = ReasoningSettings(effort != "none", effort) if effort else None
     elif name == "user":
         settings["user"] = fields.text(name)
     else:
@@ -408,17 +408,17 @@ def _stop(fields: Fields) -> tuple[str, ...]:
     return tuple(sequences)
 
 
-def _output(fields: Fields) -> OutputFormat | None:
+def _output(fields: Fields) -> StructuredOutputFormat | None:
     form = fields.object("response_format")
     if form is None:
         return None
     match form.one_of("type", "text", "json_object", "json_schema"):
         case "json_object":
-            return OutputFormat()
+            return StructuredOutputFormat()
         case "json_schema":
             inner = form.object("json_schema") or Fields({}, form.at("json_schema"))
             schema = inner.mapping("schema")
             name, description = inner.text("name") or "answer", inner.text("description")
-            return OutputFormat(schema if schema is not None else {}, name, description, inner.flag("strict"))
+            return StructuredOutputFormat(schema if schema is not None else {}, name, description, inner.flag("strict"))
         case _:
             return None

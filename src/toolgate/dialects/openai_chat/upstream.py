@@ -19,8 +19,8 @@ from toolgate.conversation.request import (
     NO_SETTINGS,
     ModelRequest,
     OptionalSettingsEncoder,
-    OutputFormat,
     RequestSettings,
+    StructuredOutputFormat,
     ToolChoice,
     ToolDef,
     effort_of,
@@ -238,7 +238,7 @@ def _settings(settings: RequestSettings, quirks: Quirks, dropped: list[str]) -> 
     return fields
 
 
-def _output(output: OutputFormat, quirks: Quirks, dropped: list[str]) -> dict[str, Any] | None:
+def _output(output: StructuredOutputFormat, quirks: Quirks, dropped: list[str]) -> dict[str, Any] | None:
     if quirks.output_format == "none":
         dropped.append("the upstream takes no output format")
         return None

@@ -9,7 +9,7 @@ from typing import Any
 
 from toolgate.conversation.errors import InvalidRequest
 from toolgate.conversation.message import Message, Text, plain_text
-from toolgate.conversation.request import ModelRequest, OutputFormat, RequestSettings, ThinkingConfig
+from toolgate.conversation.request import ModelRequest, ReasoningSettings, RequestSettings, StructuredOutputFormat
 from toolgate.dialects.openai_responses.input_items import InputItemDecoder
 from toolgate.dialects.openai_responses.shared_codec import LOGPROBS, NAME, own_extra
 from toolgate.dialects.openai_responses.tools import read_choice, read_tools
@@ -145,17 +145,17 @@ def _shared_settings(rest: Mapping[str, Any]) -> dict[str, Any]:
     return settings
 
 
-def _thinking(fields: Fields) -> ThinkingConfig | None:
+def _thinking(fields: Fields) -> ReasoningSettings | None:
     reasoning = fields.object("reasoning")
     if reasoning is None:
         return None
     effort, summary = reasoning.text("effort"), reasoning.text("summary")
     if reasoning.rest:
         fields.rest["reasoning"] = reasoning.rest
-    return ThinkingConfig(effort != "none", effort, summary=summary) if effort or summary else None
+    return ReasoningSettings(effort != "none", effort, summary=summary) if effort or summary else None
 
 
-def _output(fields: Fields) -> OutputFormat | None:
+def _output(fields: Fields) -> StructuredOutputFormat | None:
     text = fields.object("text")
     if text is None:
         return None
@@ -168,13 +168,13 @@ def _output(fields: Fields) -> OutputFormat | None:
     return output
 
 
-def _format(form: Fields) -> OutputFormat | None:
+def _format(form: Fields) -> StructuredOutputFormat | None:
     match form.rest.get("type"):
         case "json_object":
-            return OutputFormat()
+            return StructuredOutputFormat()
         case "json_schema":
             schema, name = form.mapping("schema"), form.text("name") or "answer"
-            return OutputFormat(
+            return StructuredOutputFormat(
                 schema if schema is not None else {}, name, form.text("description"), form.flag("strict")
             )
         case _:

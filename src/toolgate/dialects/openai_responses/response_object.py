@@ -18,7 +18,7 @@ from toolgate.conversation.message import (
     plain_text,
 )
 from toolgate.conversation.reasoning_envelope import unwrap_signature, wrap_signature
-from toolgate.conversation.request import ModelRequest, OutputFormat, ToolDef
+from toolgate.conversation.request import ModelRequest, StructuredOutputFormat, ToolDef
 from toolgate.dialects.dialect import AnswerMetadata
 from toolgate.dialects.openai_responses.requests import (
     conversation_id,
@@ -139,7 +139,7 @@ def describe(request: ModelRequest, metadata: AnswerMetadata) -> dict[str, Any]:
     }
 
 
-def _write_format(output: OutputFormat | None) -> dict[str, Any]:
+def _write_format(output: StructuredOutputFormat | None) -> dict[str, Any]:
     if output is None:
         return {"type": "text"}
     if output.schema is None:

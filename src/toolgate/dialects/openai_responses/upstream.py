@@ -16,7 +16,7 @@ from toolgate.conversation.request import (
     NO_SETTINGS,
     ModelRequest,
     OptionalSettingsEncoder,
-    OutputFormat,
+    StructuredOutputFormat,
     effort_of,
 )
 from toolgate.conversation.tool_memoization import tool_names
@@ -186,7 +186,7 @@ def _settings(request: ModelRequest, own: Mapping[str, Any], quirks: Quirks, dro
     return fields
 
 
-def _format(output: OutputFormat | None, quirks: Quirks, dropped: list[str]) -> dict[str, Any]:
+def _format(output: StructuredOutputFormat | None, quirks: Quirks, dropped: list[str]) -> dict[str, Any]:
     if output is None:
         return {}
     if quirks.output_format == "none":

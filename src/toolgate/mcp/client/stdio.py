@@ -39,7 +39,7 @@ from toolgate.mcp.protocol.line_reader import (
 from toolgate.mcp.protocol.revisions import CANCELLED
 from toolgate.mcp.protocol.server_config import StdioServerConfig
 from toolgate.mcp.protocol.transport import McpConnectionLost, McpErrorResponse, OnMessage
-from toolgate.processes.child import ChildProcess, PipeWriter
+from toolgate.processes.child import ChildProcess, PipeWriteTransport
 
 _INHERITED = ("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER")
 _NEVER_CANCELLED = ("initialize", "server/discover")  # the protocol forbids to cancel the handshake
@@ -169,7 +169,7 @@ class StdioTransport:
     def _write(self, message: bytes) -> None:
         if self.lost.done():
             raise McpConnectionLost(str(self.lost.result()))
-        stdin = cast(PipeWriter, cast(ChildProcess, self._process).stdin)
+        stdin = cast(PipeWriteTransport, cast(ChildProcess, self._process).stdin)
         if stdin.buffered > _MAX_UNSENT_BYTES:
             self.lose("does not read what it is sent")
             raise McpConnectionLost("does not read what it is sent")

@@ -14,7 +14,7 @@ _PATH = "/callback"
 _PAGE = "<!doctype html><meta charset=utf-8><title>Toolgate</title><p>Thank you. You may close this window."
 
 
-class LoopbackRedirect:
+class LoopbackRedirectServer:
     """Listens on a free port of this machine while the context is open."""
 
     async def __aenter__(self) -> Self:

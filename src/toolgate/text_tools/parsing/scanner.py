@@ -1,6 +1,6 @@
 """Scan plain text and reasoning for the marks of calls and reasoning, and let their readers read what follows.
 
-A `ScanMode` is where the scanner is: in text or inside reasoning. In both it tracks where lines begin, and code spans
+A `ScanContext` is where the scanner is: in text or inside reasoning. In both it tracks where lines begin, and code spans
 and fences, in which no mark counts. Knows no syntax beyond the markers it is given.
 """
 
@@ -43,7 +43,7 @@ def _markers(syntax: Syntax, names: tuple[str, ...], answer: str | None, close: 
     return CallMarkers([*calls, *markers])
 
 
-class ScanMode:
+class ScanContext:
     """The markers that count here, where the text goes, and, inside reasoning, the mark that closes it."""
 
     def __init__(self, markers: CallMarkers, out: TextSink, close: str = "") -> None:
@@ -65,7 +65,7 @@ class Scanner:
         self._names = tuple(state.tools) if syntax.by_name else ()
         self._closing_marks = dict((*syntax.reasoning_marks, *REASONING_MARKS))
         self._calls_end_thinking = calls_end_thinking
-        self._plain = self._context = ScanMode(_markers(syntax, self._names, state.answer, ""), state.text)
+        self._plain = self._context = ScanContext(_markers(syntax, self._names, state.answer, ""), state.text)
         self._at_line_start = True
 
     def run(self, thinking: bool) -> Parse[None]:
@@ -183,7 +183,7 @@ class Scanner:
         """Emit reasoning up to its closing mark, or up to a call that turns out to be no draft."""
         close, trimmed = self._closing_marks[opening], _TrimmedSink(self._state.reasoning)
         markers = _markers(self._syntax, self._names, None, close)
-        self._context = context = ScanMode(markers, trimmed.feed, close)
+        self._context = context = ScanContext(markers, trimmed.feed, close)
         self._at_line_start = True
         while self._context is context and not self._buffer.exhausted:
             yield from self._scan()

@@ -13,7 +13,7 @@ from toolgate.tools.authoring.result_parts import (
     LanguageModelToolInvocationPrepareOptions,
 )
 from toolgate.tools.authoring.signature import BadTool, CallContext, ToolSignature, converted
-from toolgate.tools.authoring.type_hints import HintSchema, UnsupportedHint
+from toolgate.tools.authoring.type_hints import HintSchema, UnsupportedTypeHint
 from toolgate.tools.tool import NO_INPUT, Annotations, Stance, ToolSpec
 
 SOURCE = "python"
@@ -130,7 +130,7 @@ def _input_shape(tool: LanguageModelTool) -> HintSchema | None:
         return None
     try:
         shape = HintSchema(get_args(hint)[0])
-    except UnsupportedHint as error:
+    except UnsupportedTypeHint as error:
         raise BadTool(f"{place}: the hint `{hint}` cannot be a schema: {error}") from error
     if shape.schema.get("type") != "object":
         raise BadTool(f"{place}: the input of a tool is an object, so name a dataclass, a TypedDict or a Struct")

@@ -15,7 +15,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from toolgate.tools.authoring import docstring
 from toolgate.tools.authoring.cancellation import CancellationToken
 from toolgate.tools.authoring.result_parts import Progress, ToolInvocationToken
-from toolgate.tools.authoring.type_hints import HintMismatch, HintSchema, UnsupportedHint
+from toolgate.tools.authoring.type_hints import HintMismatch, HintSchema, UnsupportedTypeHint
 from toolgate.tools.tool import ToolFailure
 
 _INJECTED = (CancellationToken, Progress, ToolInvocationToken)
@@ -78,7 +78,7 @@ class ToolSignature:
             hint = Optional[hint]  # noqa: UP045 - made at run time
         try:
             HintSchema(hint)
-        except UnsupportedHint as error:
+        except UnsupportedTypeHint as error:
             written = hints[parameter.name]
             plain = isinstance(written, type) and not get_args(written)
             shown = written.__qualname__ if plain else written
@@ -130,6 +130,6 @@ def _output_schema(hint: Any) -> dict[str, Any] | None:
     """Return the schema of what a function returns, if that is an object."""
     try:
         schema = HintSchema(hint).schema
-    except UnsupportedHint:
+    except UnsupportedTypeHint:
         return None
     return schema if schema.get("type") == "object" and "properties" in schema else None

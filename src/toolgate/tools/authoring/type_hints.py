@@ -13,7 +13,7 @@ from msgspec import inspect
 _ROOT = "#/$defs/"
 
 
-class UnsupportedHint(Exception):
+class UnsupportedTypeHint(Exception):
     """The hint cannot be a schema; the message tells the tool's author why."""
 
 
@@ -25,14 +25,14 @@ class HintSchema:
     """The schema and the conversion of one hint."""
 
     def __init__(self, hint: Any) -> None:
-        """UnsupportedHint if the hint cannot be a schema."""
+        """UnsupportedTypeHint if the hint cannot be a schema."""
         self._hint = hint
         try:
             _check_keys(inspect.type_info(hint))
             (root,), definitions = msgspec.json.schema_components([hint])
             msgspec.json.Decoder(hint)
         except (TypeError, ValueError, NameError) as error:
-            raise UnsupportedHint(str(error).split("\n")[0].rstrip(":")) from error
+            raise UnsupportedTypeHint(str(error).split("\n")[0].rstrip(":")) from error
         # Definitions are inlined, as many models read no references; only recursive ones stay.
         recursive = {name for name in definitions if name in _reached(definitions[name], definitions)}
         flat: dict[str, Any] = _inlined(root, definitions, recursive)
@@ -68,7 +68,7 @@ def _with_integers(value: Any) -> Any:
 
 def _check_keys(kind: inspect.Type, seen: frozenset[int] = frozenset()) -> None:
     if isinstance(kind, inspect.DictType) and not isinstance(kind.key_type, inspect.StrType | inspect.AnyType):
-        raise UnsupportedHint("JSON objects have strings for keys, so a dict must be a dict[str, ...]")
+        raise UnsupportedTypeHint("JSON objects have strings for keys, so a dict must be a dict[str, ...]")
     if id(kind) in seen:
         return
     for name in kind.__struct_fields__:

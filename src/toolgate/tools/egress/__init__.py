@@ -11,7 +11,7 @@ name_lookup.py        the addresses of hosts, looked up in threads
 """
 
 from toolgate.tools.egress.account_allowance import EgressAllowance, EgressBudget, UnlimitedEgress
-from toolgate.tools.egress.guarded_http import GuardedHttp, HttpCarrier, HttpHop
+from toolgate.tools.egress.guarded_http import GuardedHttp, HttpHop, PinnedAddressTransport
 from toolgate.tools.egress.http import EgressHttpClient, EgressNoResponse, EgressRefused, EgressRequest, EgressResponse
 from toolgate.tools.egress.policy import EgressPolicy, Resolve
 
@@ -25,8 +25,8 @@ __all__ = [
     "EgressRequest",
     "EgressResponse",
     "GuardedHttp",
-    "HttpCarrier",
     "HttpHop",
+    "PinnedAddressTransport",
     "Resolve",
     "UnlimitedEgress",
 ]

@@ -1,6 +1,7 @@
 """Send a tool's request and follow its redirects, each hop checked first: address, budget, and headers that may be sent.
 
-Knows no socket: an `HttpCarrier` makes a single exchange with addresses that were checked. Keeps no cookies or connections.
+Knows no socket: a `PinnedAddressTransport` makes a single exchange with addresses that were checked. Keeps no cookies and
+no connections.
 """
 
 import asyncio
@@ -35,7 +36,7 @@ class HttpHop(Struct, frozen=True):
 OnHop: TypeAlias = Callable[[HttpHop], None]
 
 
-class HttpCarrier(Protocol):
+class PinnedAddressTransport(Protocol):
     """Makes one exchange with one of the given addresses and no other."""
 
     async def carry(self, target: EgressTarget, addresses: Sequence[str], request: EgressRequest) -> EgressResponse:
@@ -50,7 +51,7 @@ class GuardedHttp:
     """The HTTP client of tools: it checks every hop of a request."""
 
     def __init__(
-        self, carrier: HttpCarrier, policy: EgressPolicy, budget: EgressBudget, on_hop: OnHop = ignore_hop
+        self, carrier: PinnedAddressTransport, policy: EgressPolicy, budget: EgressBudget, on_hop: OnHop = ignore_hop
     ) -> None:
         self._carrier = carrier
         self._policy = policy

@@ -69,7 +69,7 @@ class ToolRunDefaults(Struct, frozen=True):
     """The MCP servers of the configuration by label, with their URLs."""
 
 
-class ModelWithTools(Struct, frozen=True):
+class PreparedToolRun(Struct, frozen=True):
     """A model that has the server's tools, and the request to ask it.
 
     `on_delivered` is called when the client has received the response.
@@ -187,7 +187,7 @@ class ToolRunPreparer:
         request_id: str,
         durable: DurableRunContext | None = None,
         on_run: Callable[[str], None] = lambda run: None,
-    ) -> ModelWithTools:
+    ) -> PreparedToolRun:
         """Return the model with these tools; `durable` if its run survives its process.
 
         A run that is not durable has the id of its request, in approvals and in the records of its calls; one that
@@ -196,7 +196,7 @@ class ToolRunPreparer:
         request = tools.request
         if not tools.runs:
             offered = [tool for tool in tools.offered.offered() if not tools.offered.is_virtual(tool.name)]
-            return ModelWithTools(
+            return PreparedToolRun(
                 route.model, replace(request, tools=(*request.tools, *offered)), tools.selection.warnings
             )
         parts = (dialect.name.encode(), route.name.encode(), repr(options).encode(), encode(body))
@@ -234,7 +234,7 @@ class ToolRunPreparer:
             return loop if timeline is None else replace(loop, observer=timeline), journal
 
         model = _JournalledModel(begin)
-        return ModelWithTools(model, request, tools.selection.warnings, model.on_delivered)
+        return PreparedToolRun(model, request, tools.selection.warnings, model.on_delivered)
 
     def _presentation(self, dialect: Dialect, options: RequestToolOptions) -> Presentation:
         return Presentation(

@@ -15,10 +15,10 @@ from toolgate.bridge.frames import (
     BridgeDataPart,
     BridgeTextPart,
     BridgeToolCallPart,
+    BridgeToolDefinition,
     BridgeToolResult,
     EditorMessage,
-    ModelAddress,
-    OfferedTool,
+    EditorModelSelector,
     Piece,
 )
 from toolgate.conversation import ids
@@ -80,7 +80,7 @@ class AskAttribution(Struct, frozen=True):
 
 
 def encode_ask(
-    id: str, model: ModelAddress, request: ModelRequest, capabilities: EditorCapabilities, origin: AskAttribution
+    id: str, model: EditorModelSelector, request: ModelRequest, capabilities: EditorCapabilities, origin: AskAttribution
 ) -> tuple[BridgeAskFrame, tuple[str, ...]]:
     """Return the frame, and warnings of what it leaves out."""
     dropped: list[str] = []
@@ -118,8 +118,8 @@ def _offered(request: ModelRequest, choice: ToolChoice, dropped: list[str]) -> l
     return offered
 
 
-def _tool(tool: ToolDef) -> OfferedTool:
-    return OfferedTool(tool.name, tool.description or tool.name, plain_schema(tool.input_schema))
+def _tool(tool: ToolDef) -> BridgeToolDefinition:
+    return BridgeToolDefinition(tool.name, tool.description or tool.name, plain_schema(tool.input_schema))
 
 
 def plain_schema(schema: Mapping[str, Any] | None) -> Mapping[str, Any]:

@@ -17,9 +17,9 @@ from toolgate.bridge.frames import (
     BridgeThinkingPart,
     BridgeToolCallPart,
     BridgeToolResult,
+    EditorModelSelector,
     EditorTokenUsage,
     LentModel,
-    ModelAddress,
     encode_frame,
 )
 from toolgate.bridge.windows import EditorWindow, EditorWindows
@@ -93,7 +93,7 @@ class VscodeModel:
         others = await count_request_aside(replace(request, messages=_without_texts(request)))
         exchange = window.exchange(replace(self._timeouts, start=_COUNT_SECONDS, first_byte=_COUNT_SECONDS))
         try:
-            frame = BridgeCountFrame(exchange.id, ModelAddress(lent.vendor, lent.id), texts)
+            frame = BridgeCountFrame(exchange.id, EditorModelSelector(lent.vendor, lent.id), texts)
             await window.send(encode_frame(frame), exchange, "count", request.caller)
             await exchange.begin()
         finally:
@@ -244,7 +244,7 @@ def _encode(
     if adapted.originals:
         rewriters = (*rewriters, ToolNameRestorer(adapted.originals))
     capabilities = EditorCapabilities(images=lent.images is not False)
-    frame, dropped = encode_ask(id, ModelAddress(lent.vendor, lent.id), sent, capabilities, _origin(request))
+    frame, dropped = encode_ask(id, EditorModelSelector(lent.vendor, lent.id), sent, capabilities, _origin(request))
     return encode_frame(frame), (*adapted.dropped, *changed.dropped, *dropped), in_turn(rewriters)
 
 
