@@ -33,8 +33,8 @@ class StatusLine:
         with self._lock:
             self._text = text
         if self._thread is None:
-            self._stopped.clear()
-            self._thread = threading.Thread(target=self._draw, daemon=True, name="status-line")
+            self._stopped = threading.Event()
+            self._thread = threading.Thread(target=self._draw, args=(self._stopped,), daemon=True, name="status-line")
             self._thread.start()
 
     def hide(self) -> None:
@@ -42,17 +42,18 @@ class StatusLine:
         if self._thread is None:
             return
         self._stopped.set()
-        self._thread.join()
+        if self._thread.is_alive():  # Ctrl-C may have come before it was started
+            self._thread.join()
         self._thread = None
         if self._drawn:
             self._stream.write("\r\x1b[K")
             self._stream.flush()
         self._drawn = False
 
-    def _draw(self) -> None:
+    def _draw(self, stopped: threading.Event) -> None:
         started = time.monotonic()
         frame = 0
-        if self._stopped.wait(_DELAY):
+        if stopped.wait(_DELAY):
             return
         while True:
             with self._lock:
@@ -63,5 +64,5 @@ class StatusLine:
             self._stream.flush()
             self._drawn = True
             frame += 1
-            if self._stopped.wait(_EVERY):
+            if stopped.wait(_EVERY):
                 return
