@@ -98,8 +98,9 @@ def test_the_command_shows_the_last_runs() -> None:
         env = {"COLUMNS": "200", "TOOLGATE_URL": kept.url, "TOOLGATE_KEY": "eve-key"}
         shown = CliRunner().invoke(app, ["tools", "log"], env=env)
         assert shown.exit_code == 0, shown.output
-        for word in ("ann", "add", "python", "ok", "error"):
-            assert word in shown.stdout
+        rows = [line.split("\t") for line in shown.stdout.splitlines()]
+        assert [row[1:5] for row in rows] == [["ann", "fail", "python", "error"], ["ann", "add", "python", "ok"]]
+        assert all(row[0].endswith("Z") and float(row[5]) > 0 for row in rows)  # a time in UTC, and milliseconds
         output = CliRunner().invoke(app, ["tools", "log", "--tool", "fail", "--json"], env=env).stdout
         assert '"outcome": "error"' in output
         assert '"outcome": "ok"' not in output
