@@ -112,7 +112,7 @@ function appendReasoning(item, name, at, delta) {
 
 const blocksOf = new Map();
 /** Characters that are read in one frame: what is left follows in the next ones. */
-const MOST_AT_ONCE = 2048;
+const MOST_AT_ONCE = 8192;
 
 /** The Markdown blocks of a text part; while the part grows, only its new end is read, and a long one not at once. */
 export function blocks(id, text) {

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator
 from tests.chromium import FOLDER
 from tests.node import npm_ci
 
-DEADLINE_MS = 30_000
+DEADLINE_MS = 120_000
 """How long a page may take to get to a state: a guard against hanging, so that a busy machine fails no test."""
 SCREENSHOTS = "TOOLGATE_SCREENSHOTS"
 """The environment variable with the folder into which `take_screenshot` writes."""
