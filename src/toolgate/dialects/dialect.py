@@ -29,6 +29,9 @@ from toolgate.wire.stream_framing import EventFrameDecoder, StreamFrame
 
 Framing: TypeAlias = Literal["sse", "ndjson"]
 
+WARNING_COMMENT = b": toolgate-warning: %b\n"
+"""A warning as a comment of an event stream; no blank line follows, as old clients read one as an empty event."""
+
 
 def no_times() -> tuple[float, float]:
     """Return no times, for answers that are not measured."""
@@ -56,8 +59,8 @@ class AnswerMetadata(Struct, frozen=True):
 
 
 def warning_comment(warning: str, metadata: AnswerMetadata) -> bytes:
-    """Encode a warning as a comment of an event stream; no blank line follows, as old clients read it as an empty event."""
-    return b": toolgate-warning: " + warning.encode("ascii", "replace") + b"\n"
+    """Encode a warning as a comment of an event stream."""
+    return WARNING_COMMENT % warning.encode("ascii", "replace")
 
 
 def tool_event(event: RunEvent) -> dict[str, Any] | None:

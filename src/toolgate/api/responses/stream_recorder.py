@@ -3,7 +3,7 @@
 The recorder is the sink of the response (`ResponseSink`), as an HTTP exchange is of others. Frames that are not stored yet
 are in memory, all others only in the database, so that a slow reader costs nothing. The frames of a response are numbered
 from 0 without gaps: the index of a frame is its sequence number. Every write is made under the claim of the attempt that
-makes the response: one that has lost it writes nothing.
+makes the response: one that has lost it writes nothing. A warning has no number: it is a comment inside the next frame.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ from msgspec import Struct
 from toolgate.api.responses.cut_off_stream import items_done
 from toolgate.api.responses.save import ResponseRecorder, last_response
 from toolgate.conversation.errors import ToolgateError
+from toolgate.dialects.dialect import WARNING_COMMENT
 from toolgate.http.exchange import Header
 from toolgate.storage.runs import ENDS, End, LeaseLost, RunStore, StoredRun
 from toolgate.storage.streams import StreamStore
@@ -23,6 +24,7 @@ from toolgate.storage.streams import StreamStore
 _NO_ITEMS: Mapping[int, Any] = {}
 _END = b"\n\n"
 _NOT_EVENTS = (b":", b"data: [DONE]")
+_WARNING = WARNING_COMMENT.partition(b"%")[0]
 
 
 class WriteClaim(Struct, frozen=True):
@@ -77,6 +79,7 @@ class StreamRecorder:
         self._left = most_bytes - sum(map(len, sent))
         self._flush_seconds = flush_seconds
         self._pending: list[bytes] = []
+        self._warnings = b""  # comments that wait for the next frame
         self._first = len(sent)  # the number of the first frame that is pending
         self._items = dict(items)
         self._dirty = asyncio.Event()
@@ -109,7 +112,10 @@ class StreamRecorder:
         raise NotImplementedError
 
     async def start(self, content_type: bytes, headers: Iterable[Header] = ()) -> None:
-        """Do nothing: the headers are not stored."""
+        """Turn the warnings among the headers, which are not stored, into a comment of the first frame."""
+        for name, value in headers:
+            if name == b"x-toolgate-warning":
+                self._warnings += WARNING_COMMENT % value
 
     def idle_for(self) -> float:
         """Return 0: no comments are needed to keep a connection alive."""
@@ -120,9 +126,16 @@ class StreamRecorder:
 
     async def write(self, chunk: bytes) -> None:
         """Record frames; the last ones are stored, together with the response, before a reader can get them."""
+        if chunk.startswith(_WARNING):
+            self._warnings += chunk
+            return
         frames = [frame + _END for frame in chunk.split(_END) if frame and not frame.startswith(_NOT_EVENTS)]
         if not frames or self.ended:
             return
+        if self._warnings:  # behind the name of the event, by which frames are found
+            name, line_end, rest = frames[0].partition(b"\n")
+            frames[0] = name + line_end + self._warnings + rest
+            self._warnings = b""
         self.started = True
         done = dict(items_done(frames))
         self._items |= done
