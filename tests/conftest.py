@@ -1,7 +1,8 @@
 """Fixtures for tests that need a running gateway or a database."""
 
+import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from tempfile import gettempdir
 
@@ -20,6 +21,17 @@ PATIENT = ("runs", "chaos", "races", "soak")
 """Folders whose tests wait for crashes and leases: begun first, they wait while others compute."""
 LONG = ("laws/test_loop.py", "text_tools/test_laws.py", "upstreams/local/test_model.py")
 """Files that take longest: each is run by one process, and the others must not wait for it in the end."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect with the garbage collector off, and keep what was collected out of its sight: it all lives to the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
