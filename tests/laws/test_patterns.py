@@ -10,7 +10,6 @@ import importlib
 import re
 import time
 from collections.abc import Callable, Iterator
-from functools import cache
 from itertools import chain, product
 from pathlib import Path
 from typing import Any
@@ -70,10 +69,11 @@ INSIDE: dict[str, tuple[str, str] | str] = {
 }
 
 
-@cache
-def sources() -> list[tuple[str, ast.Module]]:
-    texts = [(path, path.read_text()) for path in sorted(TOP.rglob("*.py"))]
-    return [(path.relative_to(TOP).as_posix(), ast.parse(text)) for path, text in texts if "re." in text]
+MODULES = [
+    path.relative_to(TOP).as_posix()
+    for path in sorted(TOP.rglob("*.py"))
+    if re.search(rf"\bre\.(compile|{'|'.join(WAYS)})\b", path.read_text())
+]
 
 
 def is_pattern(node: ast.AST) -> bool:
@@ -87,36 +87,27 @@ def is_pattern(node: ast.AST) -> bool:
     )
 
 
-def inside() -> set[str]:
-    """The functions that make patterns."""
-    found: set[str] = set()
-    for name, tree in sources():
-        pending: list[tuple[ast.AST, str]] = [(tree, "")]
-        while pending:
-            node, function = pending.pop()
-            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                function = function or node.name
-            if function and is_pattern(node):
-                found.add(f"{name}:{function}")
-            pending += [(inner, function) for inner in ast.iter_child_nodes(node)]
+def functions_with_patterns(name: str) -> Iterator[str]:
+    pending: list[tuple[ast.AST, str]] = [(ast.parse((TOP / name).read_text()), "")]
+    while pending:
+        node, function = pending.pop()
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            function = function or node.name
+        if function and is_pattern(node):
+            yield f"{name}:{function}"
+        pending += [(inner, function) for inner in ast.iter_child_nodes(node)]
+
+
+def uses(name: str) -> dict[str, set[str]]:
+    """The methods that a module calls on each of its names, as `_ONE.match` or `(_ONE if … else _OTHER).match`."""
+    found: dict[str, set[str]] = {}
+    for node in ast.walk(ast.parse((TOP / name).read_text())):
+        if isinstance(node, ast.Attribute) and node.attr in WAYS:
+            values = (node.value.body, node.value.orelse) if isinstance(node.value, ast.IfExp) else (node.value,)
+            for value in values:
+                if isinstance(value, ast.Name):
+                    found.setdefault(value.id, set()).add(node.attr)
     return found
-
-
-def ways(tree: ast.Module, name: str) -> list[str]:
-    """How a module uses a pattern of its own; in every way if that is not to be seen."""
-    used = {
-        node.attr
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == name
-    }
-    chosen = {  # `(_ONE if … else _OTHER).match`
-        node.attr
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute)
-        and isinstance(node.value, ast.IfExp)
-        and name in [one.id for one in (node.value.body, node.value.orelse) if isinstance(one, ast.Name)]
-    }
-    return sorted((used | chosen) & set(WAYS)) or ["search"]
 
 
 def patterns(value: Any, depth: int = 3) -> Iterator[re.Pattern[Any]]:
@@ -128,20 +119,14 @@ def patterns(value: Any, depth: int = 3) -> Iterator[re.Pattern[Any]]:
             yield from patterns(one, depth - 1)
 
 
-def cases() -> Iterator[Any]:
-    for path, tree in sources():
-        if not any(map(is_pattern, ast.walk(tree))) or path.startswith("upstreams/local/engine"):
-            continue
-        module = importlib.import_module(
-            "toolgate." + path.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
-        )
-        for name, value in vars(module).items():
-            for pattern in patterns(value):
-                for way in ways(tree, name):
-                    yield pytest.param(pattern, way, id=f"{path}:{name}.{way}")
-    for name, example in INSIDE.items():
-        if not isinstance(example, str):
-            yield pytest.param(re.compile(example[0]), example[1], id=f"{name}.{example[1]}")
+def patterns_of(path: str) -> Iterator[tuple[str, re.Pattern[Any], str]]:
+    """Each pattern among a module's values, its name, and a method that it calls on it (`search` if none is seen)."""
+    module = importlib.import_module("toolgate." + path.removesuffix(".py").replace("/", ".").removesuffix(".__init__"))
+    used = uses(path)
+    for name, value in vars(module).items():
+        for pattern in patterns(value):
+            for way in sorted(used.get(name, ())) or ["search"]:
+                yield name, pattern, way
 
 
 def letters(tree: Any) -> Iterator[str]:
@@ -235,16 +220,28 @@ def worked(pattern: re.Pattern[Any], way: str, text: str) -> float:
     return time.thread_time() - began
 
 
-@pytest.mark.parametrize(("pattern", "way"), list(cases()))
-def test_a_pattern_takes_time_that_grows_with_the_text_and_no_faster(pattern: re.Pattern[Any], way: str) -> None:
+def hold(pattern: re.Pattern[Any], way: str, name: str) -> None:
     for start, word, end in texts(pattern):
         times = LENGTH // len(word)
         if worked(pattern, way, start + word * times + end) < ENOUGH:
             continue
         once = min(worked(pattern, way, start + word * times + end) for _ in range(3))
         twice = min(worked(pattern, way, start + word * 2 * times + end) for _ in range(3))
-        assert twice < 3 * once, (start, word, end, once, twice)
+        assert twice < 3 * once, (name, way, start, word, end, once, twice)
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if not path.startswith("upstreams/local/engine")])
+def test_a_pattern_takes_time_that_grows_with_the_text_and_no_faster(path: str) -> None:
+    for name, pattern, way in patterns_of(path):
+        hold(pattern, way, name)
+
+
+def test_so_does_one_that_a_function_makes() -> None:
+    for name, example in INSIDE.items():
+        if not isinstance(example, str):
+            pattern, way = example
+            hold(re.compile(pattern), way, name)
 
 
 def test_every_pattern_that_a_function_makes_is_listed_here() -> None:
-    assert inside() == set(INSIDE)
+    assert {function for path in MODULES for function in functions_with_patterns(path)} == set(INSIDE)
