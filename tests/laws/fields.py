@@ -287,7 +287,7 @@ EQUIVALENT: Mapping[str, str] = {
     r"anthropic messages\[assistant\]\.content\[tool_use\]\.input .*": "arguments, a text",
     r"openai_chat messages\[user\]\.content\[file\] anthropic": "the same bytes as a document",
     r"openai_responses input\[\w+\]\.(content|output)\[input_file\] anthropic": "the same bytes as a document",
-    r"anthropic messages\[user\]\.content\[(tool_result\]\.content\[)?image\] ollama": "the same bytes in images",
+    r"anthropic messages\[user\]\.content\[((tool_result|document)\]\..*content\[)?image\] ollama": "in images",
     r"anthropic messages\[user\]\.content\[(tool_result\]\.content\[)?document\]\.source\[text\] .*": "its text",
     r"anthropic messages\[user\]\.content\[tool_result\](\.is_error)? .*": "a result; an error is marked by its words",
     r"openai_chat messages\[(assistant|function)\] .*": "a message in the upstream's own form",

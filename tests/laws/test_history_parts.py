@@ -215,6 +215,71 @@ def test_a_document_arrives_with_its_title_and_its_context(place: Place, model: 
     assert [text for text in ("Cities", "Of a book.", "Rome is old.", "Well?") if text not in received] == []
 
 
+ILLUSTRATED: dict[str, Any] = {
+    "type": "document",
+    "source": {
+        "type": "content",
+        "content": [
+            {"type": "text", "text": "Rome is old."},
+            {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL}},
+            {"type": "text", "text": "Oslo is not."},
+        ],
+    },
+    "title": "Cities",
+}
+ONLY_PICTURE = {"type": "document", "source": {"type": "content", "content": ILLUSTRATED["source"]["content"][1:2]}}
+
+
+@pytest.mark.parametrize("document", [ILLUSTRATED, ONLY_PICTURE], ids=["between texts", "alone"])
+@pytest.mark.parametrize("inside", ["a message", "a result"])
+@pytest.mark.parametrize("model", [*UPSTREAMS, "text over Chat"])
+def test_the_pictures_of_a_document_arrive_or_are_named(
+    place: Place, model: str, inside: str, document: dict[str, Any]
+) -> None:
+    """field: B1"""
+    call = {"type": "tool_use", "id": "toolu_1", "name": "find", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": [document]}
+    read = [HI, {"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
+    history = read if inside == "a result" else [{"role": "user", "content": [document, WELL]}]
+    status, warned, answer = _post(place, "anthropic", {"model": model, "max_tokens": 99, "messages": history})
+    assert status == 200, answer
+    received = place.received()
+    if model == "anthropic":
+        assert document in json.loads(received, object_hook=_opened_result)[0]["messages"][-1]["content"]
+        assert received.count(PIXEL) == 1
+    else:
+        assert (received.count(PIXEL), warned) == (1, "")
+        if document is ILLUSTRATED:
+            assert -1 < received.find("Cities") < received.find("Rome is old.") < received.find("Oslo is not.")
+
+
+def _opened_result(value: dict[str, Any]) -> Any:
+    """The one block of a result in place of the result."""
+    return value["content"][0] if value.get("type") == "tool_result" else value
+
+
+@pytest.mark.parametrize(
+    ("model", "source", "warning"),
+    [
+        ("ollama", {"type": "url", "url": "https://example.org/a.png"}, "image"),
+        ("openai_chat", {"type": "file", "file_id": "file_1"}, "file id"),
+        ("openai_chat", {"type": "volume", "name": "one"}, "'image' in a document"),
+        ("openai_chat", {"type": "base64"}, "'image' in a document"),
+        ("openai_chat", {"type": "url", "url": "https://example.org/a.png"}, "messages.shape"),
+    ],
+)
+def test_what_an_upstream_cannot_get_of_a_picture_of_a_document_is_named(
+    place: Place, model: str, source: dict[str, Any], warning: str
+) -> None:
+    content = [{"type": "image", "source": source, "shape": "round"}, WELL]
+    document = {"type": "document", "source": {"type": "content", "content": content}}
+    payload = {"model": model, "max_tokens": 99, "messages": [{"role": "user", "content": [document]}]}
+    status, warned, answer = _post(place, "anthropic", payload)
+    assert status == 200, answer
+    assert warning in warned
+    assert WELL["text"] in place.received()
+
+
 @pytest.mark.parametrize("model", ["openai_chat", "ollama"])
 def test_several_texts_of_a_result_stay_apart(place: Place, model: str) -> None:
     texts = [{"type": "text", "text": text} for text in ("one", "two")]

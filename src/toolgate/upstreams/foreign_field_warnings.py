@@ -65,7 +65,9 @@ _ECHOED = frozenset({"annotations", "logprobs", "id", "status", "index", "cache_
 """Fields of responses that clients send back, and cache marks: other upstreams cache by themselves."""
 
 
-_IN_WORDS = frozenset({"document", "search_result", "text", "tool_reference", "image_generation_call"})
+_IN_WORDS = frozenset(
+    {"document", "document_piece", "search_result", "text", "tool_reference", "image_generation_call"}
+)
 """Blocks whose content is sent to other upstreams in another form."""
 
 
@@ -185,8 +187,15 @@ def _of_block(block: Mapping[str, Any], place: str) -> Found:
         yield f"{place}.citations"
     content = source.get("content") if type(source) is dict else None
     for piece in content if type(content) is list else ():
-        if type(piece) is dict and piece.get("type") not in ("text", None):
-            yield f"{place} {piece['type']!r} in a document"
+        match piece:
+            case {
+                "type": "image",
+                "source": {"type": "base64", "data": str()} | {"type": "url", "url": str()} | {"file_id": str()},
+                **more,
+            }:
+                yield from _beside(more, place)  # it is a part of its own
+            case {"type": str(inner)} if inner != "text":
+                yield f"{place} {inner!r} in a document"
 
 
 def _of_tool(tool: ToolDef, dialect: str) -> Found:

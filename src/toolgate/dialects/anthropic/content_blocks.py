@@ -1,15 +1,18 @@
 """Decode content blocks of requests into parts.
 
 A block that any model can read as text, but that cannot be restored from that text, is kept complete in `extra`: an
-upstream of this dialect gets the block, every other one the text. A `type` in the extra of a text part marks such a block.
+upstream of this dialect gets the block, every other one the text. A `type` in the extra of a part marks such a block; the
+parts after the first of a document with pictures are marked as its pieces, which an upstream of this dialect has already.
 """
 
 from collections.abc import Collection
 from typing import Any
 
+from msgspec.structs import replace
+
 from toolgate.conversation.message import Media, Opaque, Part, Reasoning, ReasoningSignature, Text, ToolCall, ToolResult
 from toolgate.conversation.reasoning_envelope import unwrap_signature
-from toolgate.dialects.anthropic.shared_codec import NAME, OWN_SERVER, extra_of, read_input
+from toolgate.dialects.anthropic.shared_codec import DOCUMENT_PIECE, NAME, OWN_SERVER, extra_of, read_input
 from toolgate.wire.fields import Fields
 
 
@@ -22,7 +25,18 @@ def read_content(fields: Fields, name: str) -> list[Part]:
         return [Text(value)]
     if type(value) is not list:
         raise fields.wrong(name, "a string or a list of blocks")
-    return [_block(Fields(block, f"{fields.at(name)}[{i}]")) for i, block in enumerate(value)]
+    return [part for i, block in enumerate(value) for part in _parts(Fields(block, f"{fields.at(name)}[{i}]"))]
+
+
+def _parts(fields: Fields) -> tuple[Part, ...]:
+    """Decode a block; a document with pictures has several parts."""
+    match fields.rest:
+        case {"type": "document", "source": {"type": "content", "content": list(content)}} if any(
+            map(_picture, content)
+        ):
+            return _document_with_pictures(dict(fields.rest), content)
+        case _:
+            return (_block(fields),)
 
 
 def _block(fields: Fields) -> Part:
@@ -111,6 +125,29 @@ def _media(fields: Fields, whole: dict[str, Any], kind: Any) -> Part:
             return Opaque(NAME, whole)
         case _:
             raise fields.wrong("source", "an object with a type")
+
+
+def _picture(block: Any) -> Media | None:
+    """Decode a block inside a document if it is a picture from a known source."""
+    if type(block) is not dict or block.get("type") != "image" or type(block.get("source")) is not dict:
+        return None
+    part = _media(Fields(dict(block)), block, "image")
+    return part if isinstance(part, Media) else None
+
+
+def _document_with_pictures(whole: dict[str, Any], content: list[Any]) -> tuple[Part, ...]:
+    """Decode a document into its texts and pictures, in their order; the first of them carries the block."""
+    parts: list[Text | Media] = []
+    lines = _document_text({**whole, "source": None})
+    for block in content:
+        if (picture := _picture(block)) is not None:
+            parts += [Text(lines), picture] if lines else [picture]
+            lines = ""
+        elif text := _document_text({"content": [block]}):
+            lines = f"{lines}\n{text}" if lines else text
+    parts += [Text(lines)] if lines else []
+    marks = [whole, *[{"type": DOCUMENT_PIECE}] * (len(parts) - 1)]
+    return tuple([replace(part, extra={NAME: mark}) for part, mark in zip(parts, marks, strict=True)])
 
 
 def _document_text(block: dict[str, Any]) -> str:

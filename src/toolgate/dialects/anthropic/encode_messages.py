@@ -23,7 +23,7 @@ from toolgate.conversation.message import (
     ToolResult,
 )
 from toolgate.conversation.request import ModelRequest
-from toolgate.dialects.anthropic.shared_codec import ID_PATTERN, NAME, write_input
+from toolgate.dialects.anthropic.shared_codec import DOCUMENT_PIECE, ID_PATTERN, NAME, write_input
 from toolgate.dialects.dialect import Quirks
 
 _UNEXPLAINED_ERROR = "The tool failed and gave no reason."
@@ -158,10 +158,11 @@ class MessageEncoder:
 
     def _content(self, part: Text | Media) -> Iterator[dict[str, Any]]:
         own = part.extra.get(NAME, {})
-        if isinstance(part, Media):
+        if "type" in own:
+            if own["type"] != DOCUMENT_PIECE:
+                yield dict(own)
+        elif isinstance(part, Media):
             yield from self._media(part, dict(own))
-        elif "type" in own:
-            yield dict(own)
         elif part.text.strip():  # Anthropic rejects a text of blanks alone
             yield {"type": "text", "text": part.text, **own}
 

@@ -16,6 +16,8 @@ NAME = "anthropic"
 ID_PATTERN = r"[a-zA-Z0-9_-]{1,128}"
 OWN_SERVER = "toolgate"
 """The name of the MCP server that a client sees for the tools that the gateway runs."""
+DOCUMENT_PIECE = "document_piece"
+"""The type in the extra of a part that belongs to a block which an earlier part carries."""
 
 _REASONS: dict[str, FinishReason] = {
     "end_turn": "stop",
