@@ -191,9 +191,8 @@ def _of_block(block: Mapping[str, Any], place: str) -> Found:
             case {
                 "type": "image",
                 "source": {"type": "base64", "data": str()} | {"type": "url", "url": str()} | {"file_id": str()},
-                **more,
-            }:
-                yield from _beside(more, place)  # it is a part of its own
+            }:  # it is a part of its own
+                yield from _beside({name: piece[name] for name in piece if name not in ("type", "source")}, place)
             case {"type": str(inner)} if inner != "text":
                 yield f"{place} {inner!r} in a document"
 
