@@ -62,6 +62,17 @@ async def test_one_after_the_other_never_waits_for_itself(nodes: list[SharedBudg
     assert budgets.spent("ann", "month") == 1.0
 
 
+async def test_what_a_request_costs_beyond_its_reservation_counts_for_the_next(nodes: list[SharedBudgets]) -> None:
+    """The excess is spent in memory first: it was written a second later, and until then every request was admitted."""
+    [budgets, other] = nodes
+    held = await taken(budgets, 0.1)
+    budgets.spend("ann", 1.4)
+    budgets.settle(held, 0.1)
+    assert await budgets.reserve("ann", MONTH, 0.1) is None
+    assert await other.reserve("ann", MONTH, 0.1) is None
+    assert budgets.spent("ann", "month") == other.spent("ann", "month") == 1.5
+
+
 async def test_what_was_broken_off_is_given_back(nodes: list[SharedBudgets]) -> None:
     one, two = nodes
     held = await taken(one, 0.9)

@@ -169,6 +169,12 @@ class LocalBudgets:
                 raise
             self.set_written(sums)  # other processes may write to the same database
 
+    async def write_spending(self, key: str) -> None:
+        """Write now if something of this key is not yet written; Overloaded if that fails."""
+        if any(name == key for name, _ in self._unwritten) or self._flushing.locked():
+            # A cancelled write may or may not have been committed.
+            await asyncio.shield(asyncio.ensure_future(self.flush()))
+
     async def aclose(self) -> None:
         """Write what is not yet written; Overloaded if that fails."""
         if self._writing is not None:

@@ -63,10 +63,11 @@ class SharedBudgets:
     async def reserve(self, key: str, budget: KeyBudget, cost: float) -> BudgetReservation | None:
         """Reserve what a request may cost; None if that is more than is left of the budget now.
 
-        What this node has yet to settle is settled in the same transaction: a client that sends one request after the
-        other finds its last one settled.
+        What this node has yet to settle is settled in the same transaction, and what its requests cost beyond their
+        reservations is written before: a client that sends one request after the other finds its last one counted.
         """
         await self._local.open()
+        await self._local.write_spending(key)
         reservation = BudgetReservation(key, budget, self._local.expected_cost(key, cost), id=ids.random_suffix(24))
         settled, period = tuple(self._unsettled.values()), self._local.label(budget.period)
         granted, spent = await self._store.reserve(
