@@ -154,6 +154,14 @@ def encode(value: Any) -> bytes:
         return _encode(repair_surrogates(value))
 
 
+def decode(text: bytes | str) -> Any:
+    """Decode JSON that this server encoded; a number that no float can hold is a decimal again."""
+    try:
+        return _decode(text)
+    except msgspec.ValidationError:
+        return json.loads(text, parse_float=_number)
+
+
 def _number(text: str) -> float | Decimal:
     """Decode a number; one that no float can hold becomes a decimal, because arguments must not change."""
     number = float(text)

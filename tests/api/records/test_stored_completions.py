@@ -1,7 +1,9 @@
 """A client finds what it asked to `store` by its id, through the official client (spec: D1, D2)."""
 
+from decimal import Decimal
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from openai import OpenAI
@@ -10,6 +12,7 @@ from tests.api.records.record_server import RecordServer, record_server
 from tests.clients.scenes import HELLO, ID1, LOOK_UP, SUNNY, WEATHER_SCHEMA
 from tests.stage import UPSTREAMS
 from toolgate.config.settings import RecordSettings
+from toolgate.wire.jsontext import encode
 
 TOOLS: Any = [{"type": "function", "function": {"name": "get_weather", "parameters": WEATHER_SCHEMA}}]
 QUESTION: Any = {"role": "user", "content": "How is the weather?"}
@@ -129,3 +132,17 @@ def test_metadata_must_hold_strings() -> None:
         path = f"/v1/chat/completions/{made.id}"
         for wrong in ({"a": 1}, ["a"], {str(number): "" for number in range(17)}):
             assert kept.ask(path, method="POST", body={"metadata": wrong})[0] == 400
+
+
+def test_numbers_that_no_float_can_hold_are_listed_as_they_were_sent() -> None:
+    """They were stored, and their lists got 500 from then on."""
+    with record_server() as kept:
+        kept.play(HELLO)
+        part = {"type": "text", "text": "Hi", "weight": Decimal("1e400")}
+        body = encode({"model": "openai_chat", "store": True, "messages": [{"role": "user", "content": [part]}]})
+        headers = {"authorization": "Bearer ann-key"}
+        made = httpx.post(f"{kept.url}/v1/chat/completions", content=body, headers=headers)
+        listed = httpx.get(f"{kept.url}/v1/chat/completions/{made.json()['id']}/messages", headers=headers)
+        [chat] = kept.listed("/v1/chats")
+        messages = httpx.get(f"{kept.url}/v1/chats/{chat['id']}/messages", headers=headers)
+    assert [made.status_code, listed.status_code, messages.status_code] == [200, 200, 200]

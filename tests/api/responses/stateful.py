@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from openai import AsyncOpenAI
 
 from tests.api.http_client import HttpConnection, HttpResponse
@@ -38,6 +37,7 @@ from toolgate.telemetry.request_log import Telemetry
 from toolgate.testing import Entry, ScriptedModel
 from toolgate.tools.tool import ToolSource
 from toolgate.upstreams.router import ModelRoute, Router
+from toolgate.wire.jsontext import encode
 
 KEYS = tuple(KeySettings(name=name, key=Secret(f"{name}-key"), scopes=("chat",)) for name in ("ann", "bob"))
 
@@ -90,7 +90,7 @@ class Stateful:
     @asynccontextmanager
     async def asking(self, method: str, path: str, body: Any = None, who: str = "ann") -> AsyncIterator[HttpConnection]:
         """A request whose answer has not been read."""
-        data = b"" if body is None else msgspec.json.encode(body)
+        data = b"" if body is None else encode(body)
         head = [f"{method} {path} HTTP/1.1", f"host: {self.url[7:]}", f"authorization: Bearer {who}-key"]
         head += ["content-type: application/json", f"content-length: {len(data)}"]
         async with HttpConnection(self.url) as caller:

@@ -2,8 +2,10 @@
 
 import asyncio
 import itertools
+import re
 import threading
 from collections.abc import AsyncIterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,13 @@ from tests.api.responses.stateful import Stateful, stateful, until
 from toolgate.api.responses import BackgroundOptions
 from toolgate.conversation.errors import UpstreamUnavailable
 from toolgate.conversation.message import Text, ToolCall
+from toolgate.dialects.openai_responses import items_sent_before_crash
 from toolgate.testing import FakeSource, FakeTool
+from toolgate.wire.jsontext import decode
 
 ASKED: dict[str, Any] = {"model": "m", "input": "Hi", "background": True}
 STREAMED = {**ASKED, "stream": True}
+FORMS: dict[str, dict[str, bool]] = {"whole": {}, "streamed": {"stream": True}, "background": {"background": True}}
 LONG = "One two three four five six seven eight nine ten."
 
 
@@ -387,17 +392,30 @@ async def test_the_frames_of_a_resumed_stream_are_decoded_off_the_loop(
         async with server.asking("POST", "/v1/responses", body) as caller:
             id = (await read_events(caller, 1))[0]["response"]["id"]
             await asyncio.wait_for(began.wait(), 30)
-    decode, threads = msgspec.json.decode, set[str]()
+    threads = set[str]()
 
-    def noting(text: Any, **options: Any) -> Any:
-        if isinstance(text, bytes) and b"output_item.done" in text and b"Told before." in text:
+    def noting(text: bytes) -> Any:
+        if b"output_item.done" in text and b"Told before." in text:
             threads.add(threading.current_thread().name)
-        return decode(text, **options)
+        return decode(text)
 
-    monkeypatch.setattr(msgspec.json, "decode", noting)
+    monkeypatch.setattr(items_sent_before_crash, "decode", noting)
     source = FakeSource(FakeTool("wait", lambda _: "Waited."))
     async with stateful(path, source, played=["All of it."]) as server:
         kept = await server.ended(id)
     assert [item["type"] for item in kept["output"]] == ["message", "mcp_call", "message"]
     assert threads
     assert threading.current_thread().name not in threads
+
+
+@pytest.mark.parametrize("how", ["whole", "streamed", "background"])
+async def test_a_number_that_no_float_can_hold_is_stored_and_shown(server: Stateful, how: str) -> None:
+    """The server encoded it and could not decode it: a whole response got 500, and the others failed at their end."""
+    server.play("Hello.")
+    body = {"model": "m", "input": "Hi", "service_tier": Decimal("1e400")}
+    tools = [{"type": "function", "name": "f", "parameters": {"default": Decimal("-1e400")}}]
+    received = await server.request("POST", "/v1/responses", {**body, "tools": tools, **FORMS[how]})
+    assert (received.status, received.body.count(b"An internal error")) == (200, 0), received.body
+    id = re.search(r"resp_\w+", received.body.decode())
+    assert id is not None
+    assert (await server.ended(id[0]))["status"] == "completed"

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import msgspec
-
 from toolgate.api.paging import PageQuery, list_page, read_page, unknown_cursor
 from toolgate.api.records.write_queue import WriteQueue
 from toolgate.conversation.errors import NotFound
@@ -11,7 +9,7 @@ from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
 from toolgate.engine.json_thread import run_in_thread
 from toolgate.http.application import Endpoint, Request
 from toolgate.storage.chats import ChatStore, PageRequest, StoredChat, StoredMessage
-from toolgate.wire.jsontext import encode
+from toolgate.wire.jsontext import decode, encode
 
 _OPTIONAL = ("content_json", "tool_calls", "tool_call_id", "name", "function_call", "model", "finish_reason", "usage")
 _JSON_COLUMNS = ("content_json", "tool_calls", "function_call", "usage")
@@ -108,5 +106,5 @@ def message_object(message: StoredMessage) -> dict[str, Any]:
     for name in _OPTIONAL:
         value = getattr(message, name)
         if value is not None:
-            fields[name] = msgspec.json.decode(value) if name in _JSON_COLUMNS else value
+            fields[name] = decode(value) if name in _JSON_COLUMNS else value
     return {**fields, "request_id": message.request, "created_at": message.created}

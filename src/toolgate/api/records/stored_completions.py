@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import parse_qsl
 
-import msgspec
 from msgspec.structs import replace
 
 from toolgate.api.paging import PageQuery, list_page, read_page, read_query, unknown_cursor
@@ -18,7 +17,7 @@ from toolgate.http.application import Endpoint, Request
 from toolgate.storage.chats import ChatStore, StoredCompletion, StoredMessage
 from toolgate.storage.sql_engine import PAGE_BYTES
 from toolgate.wire.fields import Fields
-from toolgate.wire.jsontext import encode
+from toolgate.wire.jsontext import decode, encode
 
 _BATCH = 100
 _MAX_METADATA = 16
@@ -129,7 +128,7 @@ class StoredCompletionEndpoints:
 
 
 def _completion_object(one: StoredCompletion, message: StoredMessage) -> dict[str, Any]:
-    usage = msgspec.json.decode(message.usage) if message.usage else {}
+    usage = decode(message.usage) if message.usage else {}
     counts = Usage(
         usage.get("input_tokens", 0),
         usage.get("output_tokens", 0),
@@ -165,9 +164,9 @@ def _message_object(message: StoredMessage) -> dict[str, Any]:
     """Return a message in the form of Chat Completions."""
     fields: dict[str, Any] = {"role": message.role, "content": message.content, "refusal": None}
     fields |= {"tool_call_id": message.tool_call_id} if message.tool_call_id else {}
-    fields |= {"tool_calls": msgspec.json.decode(message.tool_calls)} if message.tool_calls else {}
-    fields |= {"function_call": msgspec.json.decode(message.function_call)} if message.function_call else {}
-    parts = msgspec.json.decode(message.content_json) if message.content_json else []
+    fields |= {"tool_calls": decode(message.tool_calls)} if message.tool_calls else {}
+    fields |= {"function_call": decode(message.function_call)} if message.function_call else {}
+    parts = decode(message.content_json) if message.content_json else []
     refusal = "".join([part["text"] for part in parts if part["type"] == "refusal"])
     reasoning = "".join([part["text"] for part in parts if part["type"] == "reasoning"])
     content = [one for part in parts if (one := _content_part(part)) is not None]

@@ -8,8 +8,6 @@ Calls that still wait for a result stay as they are, with those beside them, so 
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
 from toolgate.api.responses.item_normalization import text_message, with_ids
 from toolgate.conversation.errors import MalformedResponse
 from toolgate.conversation.ids import random_suffix
@@ -17,6 +15,7 @@ from toolgate.conversation.message import ReasoningSignature
 from toolgate.conversation.reasoning_envelope import unwrap_signature, wrap_signature
 from toolgate.dialects.openai_responses.input_items import InputItemDecoder
 from toolgate.wire.fields import Fields
+from toolgate.wire.jsontext import decode
 
 _SIGNATURE = "toolgate_compaction"
 _CALLS = ("function_call", "custom_tool_call")
@@ -58,7 +57,7 @@ def first_open_call(items: Sequence[Any]) -> int:
 
 def compact(items: Sequence[Any], place: int, answer: bytes, created: int) -> dict[str, Any]:
     """Return the compaction: the user's messages, the summary of this answer, and the items that must stay."""
-    response = msgspec.json.decode(answer)
+    response = decode(answer)
     summary = "".join(
         [
             part["text"]

@@ -3,11 +3,9 @@
 from collections.abc import Iterable
 from typing import Any
 
-import msgspec
-
 from toolgate.conversation.errors import ToolgateError
 from toolgate.dialects.openai_responses.response_object import error_object
-from toolgate.wire.jsontext import encode
+from toolgate.wire.jsontext import decode, encode
 
 _ITEM_DONE = b"event: response.output_item.done\n"
 
@@ -15,7 +13,7 @@ _ITEM_DONE = b"event: response.output_item.done\n"
 def items_done(frames: Iterable[bytes]) -> list[tuple[int, Any]]:
     """Return the items that these frames finish, each with its index; one that was finished twice is there twice."""
     ends = [frame for frame in frames if frame.startswith(_ITEM_DONE)]
-    events = [msgspec.json.decode(frame.partition(b"\ndata: ")[2]) for frame in ends]
+    events = [decode(frame.partition(b"\ndata: ")[2]) for frame in ends]
     return [(event["output_index"], event["item"]) for event in events]
 
 

@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 
 from toolgate.api.responses.item_normalization import with_ids
 from toolgate.storage.conversations import ConversationStore
 from toolgate.storage.responses import ResponseStore, StoredResponse, Write
+from toolgate.wire.jsontext import decode
 
 _TERMINAL = (b"event: response.completed\n", b"event: response.incomplete\n", b"event: response.failed\n")
 _APPENDED = ("completed", "incomplete")
@@ -55,7 +55,7 @@ def last_response(chunk: bytes) -> dict[str, Any] | None:
         return None
     for frame in chunk.split(b"\n\n"):
         if frame.startswith(_TERMINAL):
-            response: dict[str, Any] = msgspec.json.decode(frame.partition(b"\ndata: ")[2])["response"]
+            response: dict[str, Any] = decode(frame.partition(b"\ndata: ")[2])["response"]
             return response
     return None
 
@@ -85,7 +85,7 @@ class ResponseRecorder:
             await self.save(response)
 
     async def before_whole(self, body: bytes) -> None:
-        await self.save(msgspec.json.decode(body))
+        await self.save(decode(body))
 
     async def save(self, response: dict[str, Any], *also: Write) -> None:
         """Save the response, unless the client does not want it stored, and append its items to its conversation."""

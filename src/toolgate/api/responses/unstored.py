@@ -9,9 +9,7 @@ import asyncio
 from collections import OrderedDict
 from typing import Any
 
-import msgspec
-
-from toolgate.wire.jsontext import encode
+from toolgate.wire.jsontext import decode, encode
 
 MIB = 1024 * 1024
 _SMALL = MIB // 4
@@ -82,4 +80,5 @@ class WebSocketUnstoredResponses:
 
 
 def _decode(items: bytes) -> list[Any]:
-    return msgspec.json.decode(items, type=list[Any])
+    value: list[Any] = decode(items)
+    return value

@@ -8,11 +8,11 @@ every item that was begun ends, none has two indexes, and the final response hol
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeGuard
 
-import msgspec
 from msgspec import Struct
 
 from toolgate.conversation.message import Message, Opaque, Part, ToolCall, ToolResult
 from toolgate.dialects.openai_responses.shared_codec import NAME, call_item_id
+from toolgate.wire.jsontext import decode
 
 _ADDED = b"event: response.output_item.added\n"
 _DONE = b"event: response.output_item.done\n"
@@ -91,7 +91,7 @@ def _decode_items(frames: Sequence[bytes]) -> Collection[ItemSentBeforeCrash]:
     items: dict[int, ItemSentBeforeCrash] = {}
     for number, frame in enumerate(frames):
         if frame.startswith((_ADDED, _DONE)):
-            event = msgspec.json.decode(frame.partition(b"\ndata: ")[2])
+            event = decode(frame.partition(b"\ndata: ")[2])
             index, done = event["output_index"], frame.startswith(_DONE)
             first = items[index].number if index in items else number
             items[index] = ItemSentBeforeCrash(index, event["item"], first, done)
