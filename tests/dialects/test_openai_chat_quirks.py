@@ -1,6 +1,7 @@
 """Every quirk of Chat upstreams is understood, in pieces of any size, and passes on repaired to a Chat client."""
 
 import json
+from typing import Any
 
 import pytest
 from openai.lib.streaming.chat import ChatCompletionStreamState
@@ -10,9 +11,10 @@ from tests.dialects.chat_quirks import CLOCK, QUIRKS, WEATHER, ExpectedAnswer, Q
 from tests.dialects.relays import end_of
 from toolgate.conversation.events import ModelResponse, StepEvent
 from toolgate.conversation.fold import fold
-from toolgate.conversation.message import ModelRefusal, Reasoning, ToolCall, plain_text
+from toolgate.conversation.message import ModelRefusal, Reasoning, Text, ToolCall, plain_text
 from toolgate.dialects.dialect import AnswerMetadata
 from toolgate.dialects.openai_chat import DIALECT
+from toolgate.dialects.openai_chat.relay import repair_response
 from toolgate.wire.sse import SseDecoder
 
 REQUEST = DIALECT.server.decode_request(
@@ -113,3 +115,16 @@ def test_a_relayed_quirk_fails_or_is_mended_until_the_official_client_understand
         assert arguments == [call.arguments for call in quirk.expected.calls]
         assert state.current_completion_snapshot.choices[0].finish_reason == quirk.expected.reason
     assert "".join(filter(None, [message.refusal])) == quirk.expected.refusal
+
+
+@pytest.mark.parametrize("id", [{"a": 1}, 7, "x" * 513], ids=["an object", "a number", "long"])
+def test_an_id_that_cannot_be_stored_is_replaced_by_ours(id: Any) -> None:
+    """With `store`, an object was a 500; a text of 3 KB, which PostgreSQL cannot index, was a 503."""
+    choice = {"index": 0, "message": {"role": "assistant", "content": "Hello."}, "finish_reason": "stop"}
+    usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+    body = {"id": id, "object": "chat.completion", "created": 1, "model": id, "choices": [choice], "usage": usage}
+    relayed = repair_response(
+        body, ModelResponse((Text("Hello."),), "stop"), AnswerMetadata("chatcmpl-1", 1, "m"), joined=False
+    )
+    assert (relayed["id"], relayed["choices"][0]["message"]["content"]) == ("chatcmpl-1", "Hello.")
+    assert isinstance(relayed["model"], str)

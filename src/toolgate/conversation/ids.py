@@ -17,12 +17,19 @@ _LETTERS = bytes([ord(_ALPHABET[byte % 62]) for byte in range(256)])
 _PORTABLE = re.compile(r"[a-zA-Z0-9_-]{16,64}")
 _CARRIED = re.compile(r"call_tg[a-zA-Z0-9]{6}_([a-zA-Z0-9_-]+)")
 MAX_LENGTH = 64
+MAX_STORED = 512
+"""Characters of an id by which something is stored and found: an index of PostgreSQL takes about 2,700 bytes."""
 
 # Random bytes are read for many suffixes at a time, since each read is a system call. This is a global, but an
 # unobservable one: each suffix is used once, and a forked process begins with an empty list.
 _BATCH = 64
 _fresh: list[str] = []
 os.register_at_fork(after_in_child=_fresh.clear)
+
+
+def is_storable(id: object) -> bool:
+    """Return whether a client or an upstream has sent an id by which something can be stored and found."""
+    return type(id) is str and 0 < len(id) <= MAX_STORED
 
 
 def random_suffix(length: int = 24) -> str:

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from toolgate.conversation.errors import InvalidRequest
+from toolgate.conversation.ids import is_storable
 from toolgate.storage.database import Database, SqlConnection
 from toolgate.storage.sql_engine import batches, placeholders
 
@@ -196,4 +197,4 @@ def _output(response: StoredResponse) -> dict[str, dict[str, Any]]:
     items = response.body.get("output")
     if type(items) is not list:
         return {}
-    return {item["id"]: item for item in items if type(item) is dict and type(item.get("id")) is str}
+    return {item["id"]: item for item in items if type(item) is dict and is_storable(item.get("id"))}

@@ -44,6 +44,7 @@ async def test_a_conversation_needs_no_body(server: Stateful) -> None:
         ({"items": [output("x"), {"type": "message", "role": "nobody", "content": "x"}]}, "items[1].role"),
         ({"items": [{"type": "item_reference", "id": "msg_unknown"}]}, "items[0]"),
         ({"items": [7]}, "items[0]"),
+        ({"items": [output("x"), {**output("y"), "id": "msg_" + "a" * 509}]}, "items[1].id"),
         ({"metadata": {"a": 1}}, "metadata.a"),
         ({"metadata": {"a" * 65: "1"}}, "metadata." + "a" * 64),
         ({"metadata": {"a": "b" * 513}}, "metadata.a"),

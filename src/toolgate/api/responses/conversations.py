@@ -12,7 +12,7 @@ from toolgate.api.responses.item_normalization import with_ids
 from toolgate.api.responses.previous_items import PreviousItemLoader, unknown_conversation
 from toolgate.api.responses.state import ResponsesState
 from toolgate.conversation.errors import InvalidRequest, NotFound
-from toolgate.conversation.ids import random_suffix
+from toolgate.conversation.ids import MAX_STORED, random_suffix
 from toolgate.dialects.openai_responses import DIALECT
 from toolgate.dialects.openai_responses.input_items import InputItemDecoder
 from toolgate.engine.json_thread import run_in_thread
@@ -135,9 +135,11 @@ class ConversationEndpoints:
 
 
 def _check_items(items: list[dict[str, Any]]) -> None:
-    """Raise if the dialect cannot decode an item."""
+    """Raise if the dialect cannot decode an item, or the item cannot be stored by its id."""
     for number, item in enumerate(items):
         InputItemDecoder().decode(Fields(item, f"items[{number}]"))
+        if type(id := item.get("id")) is str and len(id) > MAX_STORED:
+            raise InvalidRequest(f"An id may have at most {MAX_STORED} characters.", param=f"items[{number}].id")
 
 
 def _to_json(conversation: StoredConversation) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from toolgate.conversation.ids import random_suffix
+from toolgate.conversation.ids import is_storable, random_suffix
 from toolgate.dialects.openai_responses.shared_codec import new_item_id
 
 _PREFIXES = {"function_call_output": "fco_", "custom_tool_call_output": "ctco_", "mcp_approval_response": "mcpr_"}
@@ -26,7 +26,7 @@ def with_ids(items: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 def _complete(item: dict[str, Any]) -> dict[str, Any]:
     kind = item.get("type") or ("message" if "role" in item else "item")
     given = item.get("id")
-    if not (type(given) is str and given):
+    if not is_storable(given):
         given = _PREFIXES[kind] + random_suffix() if kind in _PREFIXES else new_item_id(kind)
     complete = {**item, "id": given, "type": kind}
     if kind in _WITH_STATUS:

@@ -383,9 +383,9 @@ class ChatRelay:
 
 def _identity(body: dict[str, Any], metadata: AnswerMetadata) -> dict[str, Any]:
     return {
-        "id": body.get("id") or metadata.id,
+        "id": body["id"] if ids.is_storable(body.get("id")) else metadata.id,
         "created": body.get("created") or metadata.created,
-        "model": body.get("model") or metadata.model,
+        "model": model if type(model := body.get("model")) is str and model else metadata.model,
     }
 
 
@@ -442,12 +442,14 @@ def _extract_calls(choices: list[Any]) -> tuple[list[Any], list[Any]]:
 
 def _is_canonical(body: dict[str, Any]) -> bool:
     """Return whether this is plain text as OpenAI itself would send it, so that there is nothing to repair."""
-    if not (body.get("id") and body.get("created") and body.get("model") and body.get("usage")):
+    if not (ids.is_storable(body.get("id")) and body.get("created") and body.get("usage")):
         return False
     first = body["choices"][0]
     message = first.get("message")
     return (
         body.get("object") == "chat.completion"
+        and type(body.get("model")) is str
+        and body["model"]
         and len(body["choices"]) == 1
         and first.get("index") == 0
         and first.get("finish_reason") in ("stop", "length")
