@@ -1,7 +1,7 @@
 """The loop: a model with server tools is asked until it has answered, whoever owns the calls and whatever fails."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import pytest
 
@@ -87,7 +87,7 @@ class Notes:
     async def progressed(self, messages: Sequence[Message]) -> None:
         self.kept.append(("progressed", tuple(messages)))
 
-    async def answered(self, message: Message, usage: Usage | None) -> None:
+    async def answered(self, message: Message, usage: Usage | None, by_model: Mapping[str, Usage]) -> None:
         self.steps.append(message)
 
     async def starting(self, call: ToolCall, repeatable: bool) -> None:

@@ -1,12 +1,15 @@
 """What a key is charged when a fallback at another price answers in place of the model that was asked for."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import httpx
 import pytest
 
 from tests.api.http_client import CLIENTS, PATHS, ask, body
+from tests.api.responses.stateful import until
 from tests.stage import MEMORY, QUIET
 from toolgate.app.asgi_app import Toolgate
 from toolgate.config import BUILTIN, Config, KeySettings, ModelConfig, Secret, TargetConfig
@@ -14,6 +17,7 @@ from toolgate.config.settings import KeyBudgetSettings, PriceSettings, RunLimitS
 from toolgate.conversation.errors import UpstreamUnavailable
 from toolgate.conversation.events import ModelResponse, Usage
 from toolgate.conversation.message import Text, ToolCall
+from toolgate.conversation.request import ModelRequest
 from toolgate.http.listener import listening
 from toolgate.limits.prices import reservation_prices
 from toolgate.testing import Entry, ScriptedModel
@@ -70,6 +74,47 @@ async def test_the_cost_of_a_run_is_measured_at_the_price_of_the_model_that_answ
         await ask(url, PATHS["openai_chat"], sent)
     assert len(dear.requests) == 3
     assert "in cost is reached" in str(dear.requests[2].messages[-1])
+
+
+async def test_steps_before_a_restart_keep_the_price_of_the_model_that_answered_them(tmp_path: Path) -> None:
+    """They were charged at the price of the model that the request named."""
+    called = ModelResponse((ToolCall("call_1", "clock", "{}"),), "tool_calls", Usage(1_000_000))
+    key = KeySettings(
+        name="ann", key=Secret("tg-ann-0123456789"), scopes=("chat", "admin"), budget=KeyBudgetSettings(amount=1000)
+    )
+    config = Config(
+        server=ServerSettings(port=0, drain_seconds=0),
+        models=MODELS,
+        keys=(key,),
+        storage=Secret(f"sqlite:///{tmp_path / 'toolgate.db'}"),
+        log=QUIET,
+    )
+    asked_again = asyncio.Event()
+
+    async def never(_: ModelRequest) -> str:
+        asked_again.set()
+        return await asyncio.Future()
+
+    headers = dict([KEY.split(": ")])
+    down = [UpstreamUnavailable("No.")] * 9
+    before = {"cheap": ScriptedModel(down), "dear": ScriptedModel([called, never]), "free": ScriptedModel([])}
+    async with listening(Toolgate(config, before)) as url, httpx.AsyncClient(base_url=url, headers=headers) as client:
+        sent = {"model": "cheap", "input": "Hello.", "background": True, "tool_execution": "auto"}
+        accepted = (await client.post("/v1/responses", json=sent | {"use_server_tools": ["clock"]})).json()
+        await asyncio.wait_for(asked_again.wait(), 30)
+    after = {name: ScriptedModel([ANSWER] if name == "cheap" else []) for name in before}
+    async with listening(Toolgate(config, after)) as url:
+        async with httpx.AsyncClient(base_url=url, headers=headers, timeout=60) as client:
+
+            async def ended() -> bool:
+                response = await client.get(f"/v1/responses/{accepted['id']}")
+                return bool(response.json()["status"] == "completed")
+
+            await until(ended)
+        total, reported = await spent(url)
+    # The dear step, what the interrupted question to it contained, and the answer of the cheap model.
+    assert total == pytest.approx(reported)
+    assert 10.6 <= total < 10.7
 
 
 def test_the_reservation_covers_the_dearest_model_that_may_answer() -> None:

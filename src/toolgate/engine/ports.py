@@ -3,7 +3,7 @@
 Each role is a small Protocol, so that behaviour is added by wrapping.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 from msgspec import Struct
@@ -194,8 +194,11 @@ class RunJournal(Protocol):
     async def progressed(self, messages: Sequence[Message]) -> None:
         """Record the messages of the run so far; if it stops here, the same request resumes from them."""
 
-    async def answered(self, message: Message, usage: Usage | None) -> None:
-        """Record an answer of the model whose calls are about to be run, and its usage."""
+    async def answered(self, message: Message, usage: Usage | None, by_model: Mapping[str, Usage]) -> None:
+        """Record an answer of the model whose calls are about to be run, and its usage.
+
+        `by_model` is the usage of the whole run so far, by the models that were asked.
+        """
 
     async def starting(self, call: ToolCall, repeatable: bool) -> None:
         """Record that a call is about to run; unless it is repeatable, running it twice may do harm."""

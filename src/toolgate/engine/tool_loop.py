@@ -44,6 +44,7 @@ class EarlierAttempts(Struct, frozen=True):
     """What an earlier attempt at the same run did before it stopped, and the ids of the calls it had started.
 
     `unknown` calls are in the client's conversation as the gateway's, but this server did not make them for this client.
+    `by_model` is the usage by the models that were asked, whose prices differ, with that of failed requests.
     `shown` is what the client has received already; without it everything is emitted again.
     """
 
@@ -51,6 +52,7 @@ class EarlierAttempts(Struct, frozen=True):
     started: frozenset[str] = frozenset()
     unknown: frozenset[str] = frozenset()
     usage: Usage | None = None
+    by_model: Mapping[str, Usage] = {}
     shown: ShownCalls | None = None
 
 
@@ -245,7 +247,8 @@ class ToolRun:
                 for part in step.parts
             ]
             self._added.append(Message("assistant", tuple(parts)))
-            await self._journal.answered(self._added[-1], end.usage)
+            tally = self._request.tally
+            await self._journal.answered(self._added[-1], end.usage, tally.by_model if tally else {})
             return None
         parts = [part for part in step.parts if part not in step.gateway_calls]
         self._added.append(Message("assistant", tuple(parts)))

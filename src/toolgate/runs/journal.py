@@ -1,6 +1,6 @@
 """Record a durable run as steps: every answer of the model, and the start and the end of every call."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from toolgate.conversation.events import Usage
 from toolgate.conversation.message import Message, ToolCall, ToolResult
@@ -24,9 +24,10 @@ class StepJournal:
         self._mark = mark
         self._check = check
 
-    async def answered(self, message: Message, usage: Usage | None) -> None:
+    async def answered(self, message: Message, usage: Usage | None, by_model: Mapping[str, Usage]) -> None:
         """Write the answer; its frames are stored before, so that another attempt does not send them again."""
-        await self._steps.keep("answer", encode_step(ModelAnswerStep(message, usage, await self._mark())))
+        step = ModelAnswerStep(message, usage, await self._mark(), dict(by_model))
+        await self._steps.keep("answer", encode_step(step))
 
     async def starting(self, call: ToolCall, repeatable: bool) -> None:
         """Write that a call is about to run that may do harm, unless another node has the run."""

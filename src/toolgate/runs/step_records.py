@@ -16,11 +16,16 @@ from toolgate.engine.tool_loop import EarlierAttempts
 
 
 class ModelAnswerStep(Struct, frozen=True, tag="Answered"):
-    """The model has answered with calls; `frames` is how many frames the client could have received by then."""
+    """The model has answered with calls; `frames` is how many frames the client could have received by then.
+
+    `by_model` is the usage of the run up to here, failed requests included, by the models that were asked: each has its
+    price. Steps of earlier versions do not have it.
+    """
 
     message: Message
     usage: Usage | None = None
     frames: int = msgspec.field(default=0, name="told")
+    by_model: dict[str, Usage] = {}
 
 
 class CallStartedStep(Struct, frozen=True, tag="Intended"):
@@ -78,13 +83,15 @@ def history_of(steps: Iterable[Step]) -> EarlierAttempts:
     results: dict[str, ToolResult] = {}
     started: set[str] = set()
     usage: Usage | None = None
+    by_model: dict[str, Usage] = {}
     for step in steps:
         match step:
-            case ModelAnswerStep(message, used):
+            case ModelAnswerStep(message, used, by_model=asked):
                 messages += _in_order(messages, results)
                 messages.append(message)
                 results = {}
                 usage = usage + used if usage and used else usage or used
+                by_model = asked or by_model
             case CallStartedStep(call):
                 started.add(call)
             case CallRetryStep(call):
@@ -92,7 +99,10 @@ def history_of(steps: Iterable[Step]) -> EarlierAttempts:
             case CallFinishedStep(result):
                 results[result.call_id] = result
                 started.discard(result.call_id)
-    return EarlierAttempts((*messages, *_in_order(messages, results)), frozenset(started), usage=usage)
+    if not by_model and usage is not None:
+        by_model = {"": usage}
+    added = (*messages, *_in_order(messages, results))
+    return EarlierAttempts(added, frozenset(started), usage=usage, by_model=by_model)
 
 
 def _in_order(messages: Sequence[Message], results: Mapping[str, ToolResult]) -> list[Message]:

@@ -171,7 +171,8 @@ class BackgroundRunHandler:
         try:
             resumed = await self._resumption(attempt, request)
             timeline = await self._timeline(attempt, resumed)
-            record.tally.add(resumed.history.usage)
+            for model, used in resumed.history.by_model.items():
+                record.tally.add(used, model)
             self._services().budgets.stop_run_at_limits(record)
             recorder = self._live.recorders[id] = await self._recorder(attempt, request, resumed, release)
             if accepted is not None:
@@ -262,7 +263,9 @@ class BackgroundRunHandler:
         self._live.drop(attempt.run.id)
         model = request.turn.body.get("model")
         record = RequestRecord(request.request_id, caller=request.turn.owner, model=model if type(model) is str else "")
-        record.usage = resumed.history.usage
+        for model, used in resumed.history.by_model.items():
+            record.tally.add(used, model)
+        record.usage = record.tally.usage
         # The usage of steps that cannot be read is not known: as much as was reserved is charged.
         services.budgets.charge(record, request.held, len(attempt.steps.recorded) < attempt.run.steps)
 

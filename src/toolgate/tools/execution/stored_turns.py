@@ -162,7 +162,7 @@ class StoredRunJournal:
         self._has_stored = True
         await self._append([self._key], messages)
 
-    async def answered(self, message: Message, usage: Usage | None) -> None:
+    async def answered(self, message: Message, usage: Usage | None, by_model: Mapping[str, Usage]) -> None:
         """Store nothing: the same request would get another answer."""
 
     async def ended(self, result: ToolResult) -> None:
