@@ -5,6 +5,8 @@ The page calls the public API with the key that its user enters, so that nothing
 
 import gzip
 import re
+from collections.abc import Mapping
+from functools import cache
 from hashlib import sha256
 from importlib.resources import files
 
@@ -47,8 +49,9 @@ class StaticFile(Struct, frozen=True):
     """The beginning of the content's SHA-256, which the page names in the URLs of its files."""
 
 
-def load_static_files() -> dict[str, StaticFile]:
-    """Read the files of the package and compress them."""
+@cache
+def load_static_files() -> Mapping[str, StaticFile]:
+    """Read the files of the package and compress them, once in a process: neither changes while it runs."""
     folder = files("toolgate.console") / "static"
     found = {}
     for name, content_type in CONTENT_TYPES.items():
