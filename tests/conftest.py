@@ -2,11 +2,15 @@
 
 import gc
 import os
-from collections.abc import Generator, Iterator
+import ssl
+from collections.abc import Callable, Generator, Iterator
+from functools import cache
 from pathlib import Path
 from tempfile import gettempdir
 
 import pytest
+from httpx._transports import default as httpx_transport
+from httpx2._transports import default as httpx2_transport
 from hypothesis import settings
 
 from tests.databases import ENGINES, Postgres, running_postgres, storage_of
@@ -42,6 +46,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return path.parts[0] not in PATIENT and path.as_posix() not in LONG
 
     items.sort(key=place)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_tls_context() -> Iterator[None]:
+    """Read the trusted certificates once and not for each HTTP client, which takes 25 ms of CPU and none connects by TLS."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (httpx_transport, httpx2_transport):
+            patch.setattr(module, "create_ssl_context", _with_one_default(module.create_ssl_context))
+        yield
+
+
+def _with_one_default(create: Callable[..., ssl.SSLContext]) -> Callable[..., ssl.SSLContext]:
+    default = cache(create)
+
+    def create_ssl_context(verify: object = True, cert: object = None, trust_env: bool = True) -> ssl.SSLContext:
+        shared = verify is True and cert is None
+        return default(trust_env=trust_env) if shared else create(verify=verify, cert=cert, trust_env=trust_env)
+
+    return create_ssl_context
 
 
 @pytest.fixture(scope="session")
