@@ -66,4 +66,20 @@ async def test_a_split_turn_reaches_the_model_as_one_turn_with_its_results_behin
     results = [plain_text(part.content) for part in parts if isinstance(part, ToolResult)]
     assert results == ["A", "B"]
     roles = [message.role for message in model.requests[0].messages]
-    assert roles[-1] == "tool"
+    assert roles[roles.index("tool") :] == ["tool", "tool"]
+
+
+@every_upstream
+@pytest.mark.parametrize("client", HISTORIES)
+async def test_a_text_after_the_calls_does_not_land_behind_their_results(
+    stage: Stage, client: str, upstream: str
+) -> None:
+    model = stage.play("Done.")
+    asked, call, text, _, *results = HISTORIES[client]
+    first = [{**results[0], "content": results[0]["content"][:1]}]
+    body = {"model": upstream, "max_tokens": 100, "stream": False, "messages": [asked, call, text, *first]}
+    answer = await ask(stage.url, PATHS[client], body)
+    assert answer.status == 200, answer.body
+    messages = model.requests[0].messages
+    assert [part.text for part in messages[-2].parts if isinstance(part, Text)] == [TEXT]
+    assert [type(part) for part in messages[-1].parts] == [ToolResult]
