@@ -63,6 +63,16 @@ async def test_a_conversation_takes_one_response_at_a_time_whichever_node_makes_
     ]
 
 
+async def test_an_mcp_client_that_initialized_at_one_node_is_served_by_the_other(storage_url: str, redis: Any) -> None:
+    hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+    async with nodes(2, storage_url, redis.url, FakeSource(FakeTool("add", lambda arguments: "3"))) as (one, two):
+        opened = await one.request("POST", "/mcp", {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello})
+        listed = await two.request("POST", "/mcp", {"jsonrpc": "2.0", "id": 2, "method": "tools/list"})
+    assert (opened.status, opened.json["result"]["protocolVersion"]) == (200, "2025-06-18")
+    assert "mcp-session-id" not in opened.headers
+    assert "add" in [tool["name"] for tool in listed.json["result"]["tools"]]
+
+
 async def test_turns_follow_each_other_at_once_on_changing_nodes(storage_url: str, redis: Any) -> None:
     """Whoever has heard the end of one turn may begin the next anywhere."""
     async with nodes(2, storage_url, redis.url) as pair:

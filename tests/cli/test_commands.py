@@ -481,6 +481,14 @@ def test_check_warns_of_a_budget_that_no_price_counts_against(empty_folder: Path
     assert "Warning" not in run("check").stderr
 
 
+def test_check_warns_of_mcp_sessions_that_other_nodes_do_not_know(empty_folder: Path) -> None:
+    for redis, sessions, warns in (("redis://there", 5, True), ("redis://there", 0, False), ("null", 5, False)):
+        (empty_folder / "toolgate.yaml").write_text(f"redis: {redis}\ntools: {{mcp_sessions: {sessions}}}\n")
+        shown = run("check")
+        assert shown.exit_code == 0
+        assert ("Warning: tools.mcp_sessions keeps MCP sessions in one process" in shown.stderr) is warns
+
+
 def test_check_warns_of_an_mcp_server_whose_program_does_not_exist(empty_folder: Path) -> None:
     (empty_folder / "own").write_text("#!/bin/sh\n")
     (empty_folder / "own").chmod(0o755)

@@ -257,8 +257,10 @@ def _stdio_note(config: Config) -> str:
 def make_mcp_endpoint(config: Config, catalog: ToolCatalog, telemetry: Telemetry) -> McpEndpoint:
     """Return the MCP server over these tools."""
     timings = KeepaliveTimings(config.server.first_event_wait, config.server.keepalive_seconds)
-    # Sessions are in memory: with several workers the next request may reach one that does not know them.
-    most = config.tools.mcp_sessions if config.server.workers == 1 else 0
+    # Sessions are in memory: the next request may reach another worker, or another node, that does not know them.
+    default = 1000 if config.redis is None else 0
+    configured = default if config.tools.mcp_sessions is None else config.tools.mcp_sessions
+    most = configured if config.server.workers == 1 else 0
     return McpEndpoint(catalog, telemetry, timings, McpSessions(most, config.tools.mcp_session_seconds))
 
 

@@ -50,6 +50,11 @@ def _warnings(config: "Config") -> Iterator[str]:
         for key in config.keys:
             if key.budget is not None:
                 yield f"the budget of the key {key.name} limits nothing, because no model has a price."
+    if config.redis is not None and config.tools.mcp_sessions:
+        yield (
+            "tools.mcp_sessions keeps MCP sessions in one process: with several nodes, their next request may reach"
+            " another one, which refuses it. Remove the setting, or let the balancer send a client to one node."
+        )
     base = config.source.parent if config.source else None
     for name, server in config.tools.mcp.items():
         if not server.command:

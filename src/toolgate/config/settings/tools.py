@@ -213,12 +213,12 @@ class ToolSettings(Struct, frozen=True, kw_only=True):
         ),
     ] = None
     mcp_sessions: Annotated[
-        int,
+        Annotated[int, Meta(ge=0)] | None,
         about(
-            "Most sessions of one key with the MCP server at /mcp; 0 turns sessions off, which several nodes need.",
-            ge=0,
+            "Most sessions of one key with the MCP server at /mcp; 0 turns sessions off, which several nodes need."
+            " By default 1000, or 0 where `redis` is set. With several workers there are none."
         ),
-    ] = 1000
+    ] = None
     mcp_session_seconds: Annotated[float, about("Seconds after which an unused MCP session ends.", gt=0)] = 3600.0
     workers: Annotated[ToolWorkerSettings, about("The processes that Python tools run in.")] = ToolWorkerSettings()
     limits: Annotated[RunLimitSettings, about("Limits of one run with server tools.")] = RunLimitSettings()
