@@ -138,8 +138,18 @@ def test_numbers_that_no_float_can_hold_are_listed_as_they_were_sent() -> None:
     """They were stored, and their lists got 500 from then on."""
     with record_server() as kept:
         kept.play(HELLO)
-        part = {"type": "text", "text": "Hi", "weight": Decimal("1e400")}
-        body = encode({"model": "openai_chat", "store": True, "messages": [{"role": "user", "content": [part]}]})
+        called = {
+            "id": ID1,
+            "type": "function",
+            "function": {"name": "f", "arguments": "{}"},
+            "weight": Decimal("1e400"),
+        }
+        history = [
+            QUESTION,
+            {"role": "assistant", "content": None, "tool_calls": [called]},
+            {"role": "tool", "tool_call_id": ID1, "content": "22"},
+        ]
+        body = encode({"model": "openai_chat", "store": True, "messages": history})
         headers = {"authorization": "Bearer ann-key"}
         made = httpx.post(f"{kept.url}/v1/chat/completions", content=body, headers=headers)
         listed = httpx.get(f"{kept.url}/v1/chat/completions/{made.json()['id']}/messages", headers=headers)
