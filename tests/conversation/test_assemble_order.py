@@ -1,5 +1,8 @@
 """Parts that are over while an earlier one is still being written."""
 
+import pytest
+
+from toolgate.conversation.errors import MalformedResponse
 from toolgate.conversation.events import Delta, PartEnd, PartStart
 from toolgate.conversation.fragment_assembler import FragmentAssembler
 from toolgate.conversation.message import Reasoning, ReasoningSignature, Text, ToolCall
@@ -58,3 +61,22 @@ def test_a_call_that_was_cut_off_before_its_arguments_began_is_not_a_whole_one_w
         (call,) = ends(parts)
         assert isinstance(call, ToolCall)
         assert not call.complete
+
+
+@pytest.mark.parametrize("sent", ["a text", "a call", "many texts"])
+def test_an_answer_that_grows_without_end_is_refused(sent: str) -> None:
+    """Clients of the Responses API get it again and again at the end: 60 MB of text took 600 MB and stopped the loop."""
+    parts, piece = FragmentAssembler({"look"}), "x" * 65_536
+
+    def add() -> None:
+        if sent == "a call":
+            parts.call(0, id=FIRST, name="look", arguments=piece)
+        else:
+            parts.text(piece)
+            if sent == "many texts":
+                parts.end_part()
+
+    for _ in range(256):
+        add()
+    with pytest.raises(MalformedResponse, match="more than 16777216 characters"):
+        add()

@@ -125,6 +125,9 @@ class _OpenCall:
 
 MAX_PARTS = 8192
 """How many parts an answer may have: each takes time when a whole answer is encoded, and no model makes so many."""
+MAX_CONTENT = 16 * 1024 * 1024
+"""Characters of texts, thoughts and arguments that an answer may have, as many as a whole answer may have bytes: clients of
+some dialects get all of it several times over at the end of a stream."""
 MAX_NAME = 1024
 _SHORT = 1024
 
@@ -153,6 +156,7 @@ class FragmentAssembler:
         self._calls: dict[Hashable, _OpenCall] = {}
         self._used_ids: set[str] = set()
         self._parts = 0
+        self._content = 0  # characters received
         self._started = False
 
     def take(self) -> list[StepEvent]:
@@ -180,6 +184,7 @@ class FragmentAssembler:
             fragment = last.surrogates.feed(fragment)
             if not fragment:
                 return
+        self._count(fragment)
         last.fragments.append(fragment)
         if last is queue[0]:
             self.events.append(Delta(fragment))
@@ -303,6 +308,7 @@ class FragmentAssembler:
             if fragment.strip() and fragment.strip() != normalize_arguments("".join(call.arguments.fragments)):
                 raise MalformedResponse("The upstream sent more arguments for a tool call that was already complete.")
             return
+        self._count(fragment)
         call.feed(fragment)
         if not self._queue or self._queue[0] is not call:
             return
@@ -311,6 +317,11 @@ class FragmentAssembler:
         self._emit_arguments(call)
         if len(self._queue) > 1 and fragment.rstrip().endswith("}"):  # only then the arguments can be complete
             self._advance()
+
+    def _count(self, fragment: str) -> None:
+        self._content += len(fragment)
+        if self._content > MAX_CONTENT:
+            raise MalformedResponse(f"The upstream's answer has more than {MAX_CONTENT} characters.")
 
     def _emit_arguments(self, call: _OpenCall) -> None:
         if call.started and (text := call.take()):
