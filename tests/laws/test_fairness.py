@@ -211,10 +211,10 @@ class RecordingQueue(FairQueue[Any]):
 async def test_the_database_is_shared_among_callers(
     send: Callable[[Shared, str, int], Awaitable[httpx.Response]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Counts grants of the database's slot and not finished answers, whose order also depends on the machine."""
+    """Counts jobs that the database's thread takes and not finished answers, whose order also depends on the machine."""
     async with shared() as gateway:
         database, go, queue = gateway.gate.services.database, threading.Event(), RecordingQueue()
-        monkeypatch.setattr(database._slots, "_queue", queue)
+        monkeypatch.setattr(database._jobs, "_queue", queue)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(database.read(lambda _: go.wait(PATIENCE)))
             flood = [tasks.create_task(_sent(send(gateway, "flood", number))) for number in range(FLOOD)]

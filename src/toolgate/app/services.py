@@ -56,7 +56,7 @@ class Services:
         """
         log, metrics = make_logger(config), Metrics()
         self.transport = UpstreamHttpClient()
-        self.database = make_database(config)
+        self.database = make_database(config, log, metrics)
         self.responses = ResponseStore(self.database)
         self.peers = PeerConnections(self.database)
         self.supervisor = supervisor

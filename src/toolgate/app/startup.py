@@ -9,9 +9,10 @@ from importlib.util import find_spec
 
 from toolgate.config import Config
 from toolgate.conversation.errors import Overloaded
-from toolgate.storage.database import Database
+from toolgate.storage.database import Database, SlowStorage
 from toolgate.storage.migrations import NewerSchema
 from toolgate.telemetry.logs import Logger
+from toolgate.telemetry.metrics import Metrics
 from toolgate.telemetry.redaction import Redactor
 
 
@@ -23,9 +24,16 @@ def make_logger(config: Config) -> Logger:
     return Logger(config.log.level, form, Redactor(config.secrets()))
 
 
-def make_database(config: Config) -> Database:
-    """Return the database of a configuration, which connects when it is first used."""
-    return Database(config.storage.reveal(), connections=config.storage_pool)
+def make_database(config: Config, log: Logger, metrics: Metrics) -> Database:
+    """Return the database of a configuration, which connects when it is first used; slow jobs are logged and counted."""
+
+    def observe(slow: SlowStorage) -> None:
+        metrics.count_slow_storage(slow.seconds)
+        seconds, commit = round(slow.seconds, 2), round(slow.commit_seconds, 2)
+        fields = {"jobs": list(slow.jobs), "seconds": seconds, "commit_seconds": commit, "waiting": slow.waiting}
+        log.write("warning", "storage is slow", fields)
+
+    return Database(config.storage.reveal(), connections=config.storage_pool, observe=observe)
 
 
 async def open_storage(database: Database, log: Logger) -> str | None:

@@ -226,7 +226,8 @@ class ToolService:
 @asynccontextmanager
 async def open_tool_catalog(config: Config) -> AsyncGenerator[ToolCatalog]:
     """Open the tools of a configuration for an MCP client on standard input and output, without a server."""
-    database, log, metrics = make_database(config), make_logger(config), Metrics()
+    log, metrics = make_logger(config), Metrics()
+    database = make_database(config, log, metrics)
     records = RecordServices(config, database, log, metrics)
     tools = ToolService(config, database, Telemetry(log, metrics), on_call_end=records.invocations.add, over_stdio=True)
     await tools.open()

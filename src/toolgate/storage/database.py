@@ -7,13 +7,12 @@ caller in turn.
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import TypeVar
 
-from toolgate.scheduling import CALLER, FairSlots
+from toolgate.storage.job_threads import JobKind, JobThreads, SlowStorage
 from toolgate.storage.migrations import SchemaStatus, migrate, status
 from toolgate.storage.sql_engine import (
     TIMEOUT_SECONDS,
@@ -23,10 +22,9 @@ from toolgate.storage.sql_engine import (
     SqlCursor,
     SqlEngine,
     Work,
-    unavailable,
 )
 
-__all__ = ["CommitUncertain", "Database", "DuplicateRow", "SqlConnection", "SqlCursor", "Work"]
+__all__ = ["CommitUncertain", "Database", "DuplicateRow", "SlowStorage", "SqlConnection", "SqlCursor", "Work"]
 
 _T = TypeVar("_T")
 
@@ -34,26 +32,32 @@ _T = TypeVar("_T")
 class Database:
     """A database that is opened at the first use; what is reported done survives a crash."""
 
-    def __init__(self, place: str | Path | None, *, connections: int = 8, timeout: float = TIMEOUT_SECONDS) -> None:
+    def __init__(
+        self,
+        place: str | Path | None,
+        *,
+        connections: int = 8,
+        timeout: float = TIMEOUT_SECONDS,
+        observe: Callable[[SlowStorage], None] | None = None,
+    ) -> None:
         """`sqlite:///path`, `sqlite://` for memory, or `postgresql://…`; a path is a SQLite file, None is memory.
 
-        A request waits for a thread, for locks and for answers no longer than `timeout` seconds, each time.
+        A request waits for locks and for answers no longer than `timeout` seconds, each time. `observe` is called for jobs
+        that take long.
         """
         self.path = _path(place)
         self._engine = _engine(place, self.path, connections, timeout)
-        self._threads = ThreadPoolExecutor(self._engine.threads, thread_name_prefix="toolgate-storage")
-        self._slots = FairSlots(self._engine.threads)
-        self._timeout = timeout
+        self._jobs = JobThreads(self._engine, self._prepare, observe)
         self._ready = False
         self._opening = Lock()
 
     async def open(self) -> None:
         """Migrate the tables; the first use does so, too."""
-        await self._run(lambda: None)
+        await self._jobs.run(JobKind.MAINTENANCE, self._prepare)
 
     async def read(self, work: Work[_T]) -> _T:
         """Return what the work reads; Overloaded when the database does not answer."""
-        return await self._run(partial(self._engine.read, work))
+        return await self._jobs.run(JobKind.READ, work)
 
     async def change(self, work: Work[_T]) -> _T:
         """Run the work as one serializable transaction; Overloaded when nothing was changed.
@@ -61,50 +65,32 @@ class Database:
         The one exception is `CommitUncertain`, which matters to callers that add to what is there: see `was_committed`.
         The work may be run more than once until it succeeds, so that it does nothing but read and write the database.
         """
-        return await self._run(partial(self._engine.change, work))
+        return await self._jobs.run(JobKind.CHANGE, work)
 
     async def was_committed(self, uncertain: CommitUncertain) -> bool:
         """Return whether a change was committed after all; Overloaded as long as that is not known."""
-        return await self._run(partial(self._engine.was_committed, uncertain.number))
+        return await self._jobs.run(JobKind.MAINTENANCE, partial(self._engine.was_committed, uncertain.number))
 
     async def status(self) -> SchemaStatus:
         """Return the version of the tables, and the one that this program needs; changes nothing."""
-        return await self._run(lambda: self._engine.read(partial(status, self._engine)), prepared=False)
+        return await self._jobs.run(JobKind.MAINTENANCE, lambda: self._engine.read(partial(status, self._engine)))
 
     async def check(self) -> list[str]:
         """Return what is damaged, in sentences for a person."""
-        return await self._run(self._engine.check, prepared=False)
+        return await self._jobs.run(JobKind.MAINTENANCE, self._engine.check)
 
     async def aclose(self) -> None:
         """Finish running writes and close."""
 
         def close() -> None:
-            self._threads.shutdown()
+            self._jobs.close()
             self._engine.close()
 
         await asyncio.to_thread(close)
 
-    async def _run(self, job: Callable[[], _T], *, prepared: bool = True) -> _T:
-        await self._wait_for_thread()
-        try:
-            loop = asyncio.get_running_loop()
-            if prepared and not self._ready:
-                await loop.run_in_executor(self._threads, self._prepare)
-            return await loop.run_in_executor(self._threads, job)
-        finally:
-            self._slots.release()
-
-    async def _wait_for_thread(self) -> None:
-        """Wait for a thread; a caller that keeps all of them busy gets one turn for each of the others."""
-        if self._slots.try_acquire():
-            return
-        try:
-            async with asyncio.timeout(self._timeout):
-                await self._slots.wait(CALLER.get())
-        except TimeoutError:
-            raise unavailable("too many requests wait for it") from None
-
     def _prepare(self) -> None:
+        if self._ready:
+            return
         with self._opening:
             if not self._ready:
                 migrate(self._engine)

@@ -28,6 +28,7 @@ from toolgate.storage.sql_engine import (
     SqlCursor,
     Values,
     Work,
+    WorkOutcome,
     unavailable,
 )
 
@@ -78,6 +79,8 @@ class PostgresEngine:
         except psycopg.ProgrammingError:
             raise ValueError("storage: this is not the address of a PostgreSQL") from None  # it may hold a password
         self.threads = connections
+        self.lock_seconds = self.queue_seconds = timeout
+        self.commit_seconds = 0.0
         self._url = url
         self._timeout = timeout
         self._idle: list[PostgresConnection] = []
@@ -99,6 +102,10 @@ class PostgresEngine:
                         raise
                     time.sleep(random.uniform(0, 0.002 * 2 ** min(attempt, 5)))  # noqa: S311 - only spreads the retries
         raise AssertionError("unreachable")
+
+    def change_together(self, works: Iterator[Work[Any]]) -> list[WorkOutcome]:
+        """Run the first alone: PostgreSQL itself syncs once for transactions that commit at the same time."""
+        return [WorkOutcome(self.change(next(works)))]
 
     def exclusively(self, work: Work[_T]) -> _T:
         """Run the work as one transaction under an advisory lock, which is released by closing the connection."""

@@ -7,6 +7,8 @@ is written `CAST(? AS TEXT) IS NULL`, because PostgreSQL needs the type of every
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
 
+from msgspec import Struct
+
 from toolgate.conversation.errors import GatewayFault, Overloaded
 
 _T = TypeVar("_T")
@@ -47,10 +49,23 @@ Work: TypeAlias = Callable[[SqlConnection], _T]
 """Depends on nothing but the database: a transaction that fails against another is run again from its beginning."""
 
 
+class WorkOutcome(Struct, frozen=True):
+    """What a piece of work returned, or raised."""
+
+    result: Any = None
+    error: Exception | None = None
+
+
 class SqlEngine(Protocol):
     """Runs work in the calling thread; errors of the database are raised as `Overloaded`."""
 
     threads: int
+    lock_seconds: float
+    """Seconds that a change waits for the locks of other processes."""
+    queue_seconds: float
+    """Seconds that work waits for a thread."""
+    commit_seconds: float
+    """Seconds that the last commit took."""
     type_names: dict[str, str]
     """The types of the schema that this engine names differently."""
 
@@ -59,6 +74,12 @@ class SqlEngine(Protocol):
 
     def change(self, work: Work[_T]) -> _T:
         """Run the work as one serializable transaction."""
+
+    def change_together(self, works: Iterator[Work[Any]]) -> list[WorkOutcome]:
+        """Run the first of these works, and as many more as fit into its transaction; return how each of them ended.
+
+        Raises what kept the first from being begun.
+        """
 
     def exclusively(self, work: Work[_T]) -> _T:
         """Run the work as one transaction that waits, however long, until no other node is in one of these."""

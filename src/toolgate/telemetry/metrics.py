@@ -71,6 +71,8 @@ class Metrics:
         self._tool_runs: Counter[str] = Counter()
         self._text_notes: Counter[str] = Counter()
         self._lost_records: Counter[str] = Counter()
+        self._slow_storage = 0
+        self._slow_storage_seconds = 0.0
         self.set_label_names(models, upstreams)
 
     def set_label_names(self, models: Collection[str], upstreams: Collection[str]) -> None:
@@ -101,6 +103,11 @@ class Metrics:
     def count_lost_record(self, kind: str, records: int = 1) -> None:
         """Count records that could not be stored."""
         self._lost_records[kind] += records
+
+    def count_slow_storage(self, seconds: float) -> None:
+        """Count one job of the database that took long."""
+        self._slow_storage += 1
+        self._slow_storage_seconds += seconds
 
     def render(self) -> bytes:
         """Encode all metrics in Prometheus' text format."""
@@ -143,6 +150,10 @@ class Metrics:
         yield family("toolgate_text_notes_total", "counter", "Notes about calls that models wrote as text.", notes)
         lost: list[Sample] = [("", [("kind", kind)], count) for kind, count in self._lost_records.items()]
         yield family("toolgate_records_lost_total", "counter", "Records that could not be stored.", lost)
+        slow: list[Sample] = [("", (), self._slow_storage)]
+        waited: list[Sample] = [("", (), self._slow_storage_seconds)]
+        yield family("toolgate_storage_slow_total", "counter", "Jobs of the database that took over a second.", slow)
+        yield family("toolgate_storage_slow_seconds_total", "counter", "Seconds that these jobs took.", waited)
         yield _gauge("toolgate_streams_open", "Streamed answers that are open.", self.streams_open)
         yield _gauge("toolgate_log_lines_dropped", "Log lines that could not be written.", self.lines_dropped)
 
