@@ -11,8 +11,11 @@ import os
 import re
 import secrets
 import string
+import time
+from collections.abc import Callable
 
 _ALPHABET = string.ascii_letters + string.digits
+_IN_ORDER = string.digits + string.ascii_uppercase + string.ascii_lowercase
 _LETTERS = bytes([ord(_ALPHABET[byte % 62]) for byte in range(256)])
 _PORTABLE = re.compile(r"[a-zA-Z0-9_-]{16,64}")
 _CARRIED = re.compile(r"call_tg[a-zA-Z0-9]{6}_([a-zA-Z0-9_-]+)")
@@ -41,6 +44,27 @@ def random_suffix(length: int = 24) -> str:
         first, *others = [letters[at : at + MAX_LENGTH] for at in range(0, len(letters), MAX_LENGTH)]
         _fresh.extend(others)
         return first[:length]
+
+
+class TimeOrderedIds:
+    """Makes random ids that begin with the second in which they are made: six characters, in the order of time.
+
+    A database adds such ids at the end of its index. Each random one would change another page of it, which makes storing a
+    request three times as expensive once there are 200,000 rows.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._second = -1
+        self._start = ""
+
+    def new_id(self, length: int) -> str:
+        """Return an id of so many letters and digits."""
+        now = int(self._clock())
+        if now != self._second:
+            self._second = now
+            self._start = "".join([_IN_ORDER[now // 62**place % 62] for place in range(5, -1, -1)])
+        return self._start + random_suffix(length - 6)
 
 
 def new_call_id() -> str:

@@ -105,11 +105,12 @@ class Application:
         self._active = active or ActiveRequests()
         self._active_by_id = self._active.by_id
         self._failed_logins = FailedLogins()
+        self._ids = ids.TimeOrderedIds()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one HTTP request."""
         exchange = HttpExchange(scope, receive, send)
-        record = RequestRecord(ids.random_suffix(20), exchange.method, exchange.path)
+        record = RequestRecord(self._ids.new_id(20), exchange.method, exchange.path)
         request_id = record.request_id.encode()
         # The SDKs of OpenAI and Anthropic show the id of a failed request by these names.
         exchange.extra_headers += ((b"x-request-id", request_id), (b"request-id", request_id))

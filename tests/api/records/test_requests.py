@@ -13,6 +13,7 @@ from toolgate.api.records.requests import RequestRecorder
 from toolgate.api.records.write_queue import WriteQueue
 from toolgate.config.settings import RecordSettings
 from toolgate.conversation.errors import UpstreamUnavailable
+from toolgate.conversation.ids import TimeOrderedIds
 from toolgate.engine.run_limits import Price
 from toolgate.storage.database import Database
 from toolgate.storage.request_records import RequestFilter, RequestPage, RequestStore
@@ -79,6 +80,13 @@ def test_a_refused_request_is_recorded_with_its_reason(
     assert (record["status"], record["code"]) == (status, refused.json()["error"]["code"])
     assert record["key"] == (None if status == 401 else "ann")
     assert record["error"]
+
+
+def test_the_id_of_a_request_begins_with_its_second_so_that_databases_store_ids_in_order(server: RecordServer) -> None:
+    server.play(HELLO)
+    earliest = TimeOrderedIds().new_id(20)[:6]
+    id = ask(server).headers["x-request-id"]
+    assert earliest <= id[:6] <= TimeOrderedIds().new_id(20)[:6]
 
 
 def test_a_failed_upstream_is_recorded_as_an_error(server: RecordServer) -> None:
@@ -169,6 +177,14 @@ def test_a_background_response_has_one_record_with_what_its_run_used(server: Rec
     assert (record["status"], record["upstream"], record["dialect"]) == (200, "openai_chat", "openai_responses")
     assert record["input_tokens"] > 0
     assert record["total_ms"] >= record["first_token_ms"] > 0
+
+
+def test_no_secret_of_a_path_is_recorded(server: RecordServer) -> None:
+    secret = "sk-proj-" + "a1B2c3D4" * 5
+    refused = httpx.post(f"{server.url}/v1/responses/{secret}/cancel", headers={"authorization": "Bearer ann-key"})
+    record = server.ask(f"/v1/requests/{refused.headers['x-request-id']}")[1]
+    assert record["path"].startswith("/v1/responses/sk-")
+    assert secret not in str(record)
 
 
 def test_no_secret_of_an_error_is_recorded(server: RecordServer) -> None:
