@@ -1,6 +1,7 @@
 """Store one record a request: when, who, which model, how it ended and what it used. No content of requests or answers."""
 
 from collections.abc import Callable, Iterable
+from itertools import chain, islice
 from typing import Any
 
 import msgspec
@@ -74,7 +75,16 @@ class RequestPage(Struct, frozen=True):
 _FIELDS = StoredRequest.__struct_fields__
 _COLUMNS = ", ".join(_FIELDS)
 _VALUES = ", ".join("?" * len(_FIELDS))
-_INSERT = f"INSERT INTO request_records ({_COLUMNS}) VALUES ({_VALUES}) ON CONFLICT (id) DO NOTHING"  # noqa: S608 - constants
+_ROWS_AT_ONCE = 20
+"""Rows of one statement: while SQLite works on them the event loop runs, which waits for the making of the next."""
+
+
+def _insert(rows: int) -> str:
+    values = ", ".join([f"({_VALUES})"] * rows)
+    return f"INSERT INTO request_records ({_COLUMNS}) VALUES {values} ON CONFLICT (id) DO NOTHING"  # noqa: S608 - constants
+
+
+_INSERT, _INSERT_MANY = _insert(1), _insert(_ROWS_AT_ONCE)
 _LATER = (
     *("upstream", "upstream_dialect", "model", "status", "finish_reason", "code", "error", "input_tokens", "cost"),
     *("output_tokens", "cached_tokens", "reasoning_tokens", "estimated", "tools", "warnings", "run"),
@@ -97,13 +107,18 @@ class RequestStore:
     def adding(
         self, accepted: Callable[[], Iterable[StoredRequest]], background: Callable[[], Iterable[StoredRequest]]
     ) -> Write:
-        """Return the write that stores these, which are made in the thread of the database.
+        """Return the write that stores these, which are made in the thread of the database, a few at a time.
 
         The record of a `background` response takes the place of that of the request for it, and keeps its time.
         """
 
         def write(db: SqlConnection) -> None:
-            db.executemany(_INSERT, [astuple(one) for one in accepted()])
+            rows = iter(accepted())
+            while some := [astuple(one) for one in islice(rows, _ROWS_AT_ONCE)]:
+                if len(some) == _ROWS_AT_ONCE:
+                    db.execute(_INSERT_MANY, list(chain.from_iterable(some)))
+                else:
+                    db.executemany(_INSERT, some)
             if later := [astuple(one) for one in background()]:
                 db.executemany(_REPLACE, later)
 

@@ -115,11 +115,12 @@ def _latencies(
     """Count how long the requests took that succeeded."""
     counts: Counter[tuple[str, str, str, LatencyKind, int]] = Counter()
     for (key, model), some in answers.items():
-        for record, _ in some:
-            if record.status < 400:
-                counts[hour, key, model, "total", bucket(record.seconds * 1000)] += 1
-                if record.first_event is not None:
-                    counts[hour, key, model, "first", bucket((record.first_event - record.started) * 1000)] += 1
+        good = [record for record, _ in some if record.status < 400]
+        begun = [(one.first_event, one.started) for one in good if one.first_event is not None]
+        for number, count in Counter([bucket(record.seconds * 1000) for record in good]).items():
+            counts[hour, key, model, "total", number] = count
+        for number, count in Counter([bucket((first - started) * 1000) for first, started in begun]).items():
+            counts[hour, key, model, "first", number] = count
     return counts
 
 
