@@ -26,6 +26,7 @@ from toolgate.cli.commands import app
 from toolgate.cli.config_watch import watch_config
 from toolgate.cli.export import RECORD_NAMES
 from toolgate.cli.port_check import port_problem
+from toolgate.cli.server_url import DEFAULT_URL, configured_url
 from toolgate.config import load
 from toolgate.storage.exports import KINDS
 
@@ -167,6 +168,35 @@ class TestModels:
         result = run("models", "--url", upstream + "/", "--key", "good-key")
         assert result.exit_code == 0
         assert "a\t[b]me[/b]\n" in result.stdout
+
+    @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "localhost"])
+    def test_the_server_of_the_configuration_in_the_folder_is_asked(
+        self, empty_folder: Path, upstream: str, closed_port: int, host: str
+    ) -> None:
+        (empty_folder / "toolgate.yaml").write_text(
+            f"server: {{host: {host}, port: '${{PORT}}', origins: ['*']}}\nkeys: [{{name: me, key: '${{NOT_SET}}'}}]\n"
+        )
+        env = {"PORT": upstream.rpartition(":")[2], "TOOLGATE_KEY": "good-key"}
+        assert "a\t[b]me[/b]\n" in run("models", **env).stdout
+        other = f"http://127.0.0.1:{closed_port}"
+        assert f"{other}: no answer" in run("models", TOOLGATE_URL=other, **env).stderr
+        assert f"{other}: no answer" in run("models", "--url", other, **env).stderr
+
+    @pytest.mark.parametrize(
+        "config",
+        [
+            "server: {host: 192.0.2.1, port: 9}",
+            "server: {host: an.example, port: 9}",
+            "server: {port: 0}",
+            "server: [",
+            "4",
+        ],
+    )
+    def test_a_configuration_sends_no_key_to_another_machine_and_its_mistakes_are_not_ours(
+        self, empty_folder: Path, config: str
+    ) -> None:
+        (empty_folder / "toolgate.yaml").write_text(config)
+        assert configured_url(empty_folder / "toolgate.yaml") == DEFAULT_URL
 
     def test_the_key_may_come_from_the_environment(self, upstream: str) -> None:
         assert run("models", "--url", upstream, TOOLGATE_KEY="good-key").exit_code == 0

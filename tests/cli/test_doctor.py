@@ -67,7 +67,7 @@ def answering() -> Iterator[int]:
         thread.join()
 
 
-def run(*arguments: str, url: str = "http://127.0.0.1:9", **env: str) -> Result:
+def run(*arguments: str, url: str | None = "http://127.0.0.1:9", **env: str) -> Result:
     return CliRunner().invoke(app, ["doctor", *arguments], env={"TOOLGATE_URL": url, **env})
 
 
@@ -84,7 +84,7 @@ def test_a_healthy_installation_has_no_problem(empty_folder: Path, closed_port: 
     (empty_folder / "toolgate.yaml").write_text(
         f"server: {{port: {closed_port}}}\nkeys: [{{name: me, key: a-key-of-mine, scopes: [chat, tools, admin]}}]\n"
     )
-    result = run()
+    result = run(url=None)
     assert result.exit_code == 0, result.output
     found = findings(result)
     assert {level for lines in found.values() for level, _, _ in lines} == {"ok"}
@@ -95,8 +95,19 @@ def test_a_healthy_installation_has_no_problem(empty_folder: Path, closed_port: 
     assert "GB free" in found["disk"][0][1]
     assert found["keys"][0][1] == "me (chat, tools, admin)"
     assert found["tools"][0][1] == "builtin: 3 tools"
-    assert "none answers" in found["server"][0][1]
+    assert f"none answers at http://127.0.0.1:{closed_port};" in found["server"][0][1]
     assert list(empty_folder.iterdir()) == [empty_folder / "toolgate.yaml"]
+
+
+def test_the_server_that_is_asked_is_that_of_the_configuration_unless_another_is_named(empty_folder: Path) -> None:
+    with answering() as port:
+        (empty_folder / "other.yaml").write_text(f"server: {{port: {port}}}\n")
+        found = findings(run("--offline", "--config", "other.yaml", url=None))
+        named = findings(run("--offline", "--config", "other.yaml", url="http://127.0.0.1:9"))
+    assert found["port"] == named["port"] == [("ok", f"a server answers on 127.0.0.1 port {port}", "")]
+    assert found["server"][0][:2] == ("ok", f"http://127.0.0.1:{port}: version 9.9.9, 1 model")
+    dead = ("warning", "none answers at http://127.0.0.1:9", "Start it, or correct --url or TOOLGATE_URL.")
+    assert named["server"] == [dead]
 
 
 def test_every_problem_is_found_with_what_to_do_and_no_secret(empty_folder: Path, closed_port: int) -> None:

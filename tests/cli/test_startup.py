@@ -55,7 +55,18 @@ def test_a_command_that_calls_a_server_loads_no_part_of_the_server(command: list
     output, loaded = run(*command)
     assert "http://127.0.0.1:9: no answer" in output
     assert loaded & (HEAVY | OURS | {"rich", "pygments"}) == set()
-    shared = {"commands", "lazy_group", "api_client", "event_stream", "printing", "paging", "times", "model_weights"}
+    shared = {
+        "commands",
+        "lazy_group",
+        "api_client",
+        "config_file",
+        "server_url",
+        "event_stream",
+        "printing",
+        "paging",
+        "times",
+        "model_weights",
+    }
     own = {name.split(".")[2] for name in loaded if name.startswith("toolgate.cli.")}
     assert own - shared == {command[0]}
 

@@ -11,13 +11,15 @@ from urllib.parse import urlsplit
 
 import typer
 
+from toolgate.cli.config_file import find_config
+from toolgate.cli.server_url import DEFAULT_URL, configured_url
+
 if TYPE_CHECKING:
     from http.client import HTTPResponse
     from socket import socket
 
 SECONDS = 10.0
 _IDLE_PROBE_SECONDS = 30
-DEFAULT_URL = "http://127.0.0.1:8080"
 _LISTINGS = {
     "/v1/runs/": "toolgate runs",
     "/v1/requests/": "toolgate requests",
@@ -34,7 +36,30 @@ _HINTS = {
 }
 """What a person can do about a status."""
 
-Url = Annotated[str, typer.Option("--url", help="The URL of the server.", envvar="TOOLGATE_URL")]
+
+def _find_url(context: typer.Context, url: str) -> str:
+    """Return the URL that was given, or else that of the toolgate.yaml in the current folder, if there is one."""
+    path = find_config(None)
+    if path is None or url_given(context) or context.resilient_parsing:
+        return url
+    return configured_url(path)
+
+
+def url_given(context: typer.Context) -> bool:
+    """Return whether --url or TOOLGATE_URL names the server."""
+    source = context.get_parameter_source("url")
+    return source is not None and source.name != "DEFAULT"
+
+
+Url = Annotated[
+    str,
+    typer.Option(
+        "--url",
+        help="The URL of the server; by default that of the toolgate.yaml in the current folder.",
+        envvar="TOOLGATE_URL",
+        callback=_find_url,
+    ),
+]
 Key = Annotated[
     str | None, typer.Option("--key", help="The key for the server.", envvar="TOOLGATE_KEY", show_envvar=True)
 ]

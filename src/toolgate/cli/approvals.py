@@ -20,9 +20,10 @@ from urllib.parse import quote
 
 import typer
 
-from toolgate.cli.api_client import DEFAULT_URL, Key, Url, call_api, fail, plain
+from toolgate.cli.api_client import Key, Url, call_api, fail, plain
 from toolgate.cli.paging import list_pages
 from toolgate.cli.printing import format_duration, print_table, text_table
+from toolgate.cli.server_url import DEFAULT_URL
 from toolgate.cli.times import format_iso
 
 SHORT = 300

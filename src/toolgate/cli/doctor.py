@@ -12,9 +12,10 @@ from typing import Annotated
 
 import typer
 
-from toolgate.cli.api_client import DEFAULT_URL, Key, Url, plain
+from toolgate.cli.api_client import Key, Url, plain, url_given
 from toolgate.cli.config_file import ConfigOption, find_config
 from toolgate.cli.doctor_findings import DoctorFinding, FindingLevel
+from toolgate.cli.server_url import DEFAULT_URL, configured_url
 
 _COLOURS = {FindingLevel.OK: "green", FindingLevel.WARNING: "yellow", FindingLevel.PROBLEM: "red"}
 _LEVEL_WIDTH = 9
@@ -22,6 +23,7 @@ _SUBJECT_WIDTH = 12
 
 
 def doctor(
+    context: typer.Context,
     config: ConfigOption = None,
     offline: Annotated[bool, typer.Option("--offline", help="Ask no upstream and open no tool source.")] = False,
     url: Url = DEFAULT_URL,
@@ -30,8 +32,10 @@ def doctor(
     """Check configuration, port, database, Redis, upstreams, keys, weights, disk and tools, and say what to do."""
     from toolgate.cli.doctor_checks import run_checks
 
-    worst = FindingLevel.OK
-    for finding in run_checks(find_config(config), url, key, offline=offline):
+    worst, path, given = FindingLevel.OK, find_config(config), url_given(context)
+    if path is not None and not given:
+        url = configured_url(path)
+    for finding in run_checks(path, url, key, url_given=given, offline=offline):
         _print(finding)
         worst = max(worst, finding.level)
     if worst is FindingLevel.PROBLEM:

@@ -18,6 +18,7 @@ from toolgate.cli.db import describe_error, redacted_url
 from toolgate.cli.doctor_findings import DoctorFinding, count, ok, problem, warning
 from toolgate.cli.port_check import port_problem
 from toolgate.cli.probe_upstreams import probe_all
+from toolgate.cli.server_url import server_url
 from toolgate.config import Config, ConfigError, load
 from toolgate.conversation.errors import ToolgateError
 from toolgate.mcp.client import McpSource
@@ -34,8 +35,13 @@ REDIS_SECONDS = 5.0
 _LITTLE_SPACE, _NO_SPACE = 2**30, 100 * 2**20
 
 
-def run_checks(path: Path | None, url: str, key: str | None, *, offline: bool) -> Iterator[DoctorFinding]:
-    """Check everything; a configuration that cannot be used ends the checks that need it."""
+def run_checks(
+    path: Path | None, url: str, key: str | None, *, url_given: bool, offline: bool
+) -> Iterator[DoctorFinding]:
+    """Check everything; a configuration that cannot be used ends the checks that need it.
+
+    `url_given` says that a person named the server that commands call: then one that does not answer is reported.
+    """
     yield ok("version", f"toolgate {__version__}, Python {platform.python_version()}, {platform.system()}")
     config, mistakes = _load(path)
     if config is None:
@@ -50,7 +56,7 @@ def run_checks(path: Path | None, url: str, key: str | None, *, offline: bool) -
         if not offline:
             yield from check_upstreams(config)
             yield from check_tool_sources(config)
-    yield from check_server(url, key)
+    yield from check_server(url, key, url_given=url_given)
 
 
 def _load(path: Path | None) -> tuple[Config | None, str]:
@@ -94,9 +100,8 @@ def check_port(config: Config) -> Iterator[DoctorFinding]:
     if found is None:
         yield ok("port", f"{host} port {port} is free")
         return
-    here = "127.0.0.1" if host in ("0.0.0.0", "") else "[::1]" if host == "::" else host  # noqa: S104
     try:
-        request_json(f"http://{here}:{port}", None, "GET", "/healthz")
+        request_json(server_url(host, port), None, "GET", "/healthz")
         yield ok("port", f"a server answers on {host} port {port}")
     except ApiCallFailed:
         yield problem("port", found, "Choose another `server.port`, or stop the program that has it.")
@@ -270,12 +275,14 @@ async def _open_source(source: ToolSource) -> DoctorFinding:
         await source.aclose()
 
 
-def check_server(url: str, key: str | None) -> Iterator[DoctorFinding]:
+def check_server(url: str, key: str | None, *, url_given: bool) -> Iterator[DoctorFinding]:
     """Ask the server that other commands would call how it is."""
     try:
         status = request_json(url, key, "GET", "/v1/status")
     except ApiCallFailed as error:
-        if error.status is None:
+        if error.status is None and url_given:
+            yield warning("server", f"none answers at {url}", "Start it, or correct --url or TOOLGATE_URL.")
+        elif error.status is None:
             yield ok("server", f"none answers at {url}; `toolgate serve` starts one")
         elif error.status == 401:
             yield warning("server", f"{url} refuses the key", "Give a key with --key or TOOLGATE_KEY.")

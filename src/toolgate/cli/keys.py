@@ -15,8 +15,9 @@ from urllib.parse import quote
 
 import typer
 
-from toolgate.cli.api_client import DEFAULT_URL, Key, Url, call_api, fail, plain
+from toolgate.cli.api_client import Key, Url, call_api, fail, plain
 from toolgate.cli.printing import TextTable, print_table, text_table
+from toolgate.cli.server_url import DEFAULT_URL
 
 PREFIX = "tg-"
 ENTROPY = 32

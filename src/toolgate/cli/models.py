@@ -3,7 +3,8 @@
 import typer
 
 from toolgate.cli import model_weights
-from toolgate.cli.api_client import DEFAULT_URL, Key, Url, call_api
+from toolgate.cli.api_client import Key, Url, call_api
+from toolgate.cli.server_url import DEFAULT_URL
 
 app = typer.Typer(invoke_without_command=True)
 

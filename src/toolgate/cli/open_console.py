@@ -6,19 +6,17 @@ import webbrowser
 
 from toolgate.cli.api_client import ApiCallFailed, request_json
 from toolgate.cli.config_file import note
+from toolgate.cli.server_url import server_url
 
 SECONDS = 60.0
 """How long the server may take to start."""
 
 _INTERVAL = 0.2
-_ALL_ADDRESSES = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}  # noqa: S104 - what a browser calls them
 
 
 def open_when_ready(host: str, port: int) -> None:
     """Wait in a thread, which ends with the process, until the server answers; then open its console."""
-    address = _ALL_ADDRESSES.get(host, host)
-    url = f"http://{f'[{address}]' if ':' in address else address}:{port}"
-    threading.Thread(target=_open, args=(url,), daemon=True, name="open-console").start()
+    threading.Thread(target=_open, args=(server_url(host, port),), daemon=True, name="open-console").start()
 
 
 def _open(url: str) -> None:

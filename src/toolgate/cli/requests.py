@@ -7,9 +7,10 @@ from urllib.parse import quote
 
 import typer
 
-from toolgate.cli.api_client import DEFAULT_URL, Key, Url, call_api, plain
+from toolgate.cli.api_client import Key, Url, call_api, plain
 from toolgate.cli.paging import id_of, list_pages
 from toolgate.cli.printing import TextTable, cell_text, print_records, text_table
+from toolgate.cli.server_url import DEFAULT_URL
 from toolgate.cli.times import format_milliseconds, format_moment, parse_moment
 
 SHORT_ID = 8

@@ -8,9 +8,10 @@ from urllib.parse import quote
 
 import typer
 
-from toolgate.cli.api_client import DEFAULT_URL, ApiCallFailed, Key, Url, call_api, fail, plain
+from toolgate.cli.api_client import ApiCallFailed, Key, Url, call_api, fail, plain
 from toolgate.cli.paging import id_of, list_pages
 from toolgate.cli.printing import TextTable, cell_text, print_records, text_table
+from toolgate.cli.server_url import DEFAULT_URL
 from toolgate.cli.times import format_milliseconds, format_moment, parse_moment
 
 SHORT = 300

@@ -11,8 +11,9 @@ from urllib.parse import quote, urlencode
 
 import typer
 
-from toolgate.cli.api_client import DEFAULT_URL, Key, Url, call_api, plain
+from toolgate.cli.api_client import Key, Url, call_api, plain
 from toolgate.cli.printing import TextTable, print_table, text_table
+from toolgate.cli.server_url import DEFAULT_URL
 from toolgate.cli.times import format_iso, format_milliseconds, format_moment
 
 SHORT = 160

@@ -6,8 +6,9 @@ from urllib.parse import urlencode
 
 import typer
 
-from toolgate.cli.api_client import DEFAULT_URL, Key, Url, call_api
+from toolgate.cli.api_client import Key, Url, call_api
 from toolgate.cli.printing import print_table, text_table
+from toolgate.cli.server_url import DEFAULT_URL
 from toolgate.cli.times import parse_day
 
 _COLUMNS = {

@@ -10,7 +10,7 @@ from toolgate.config.errors import ConfigError, ConfigProblem, ProblemCollector
 from toolgate.config.parse import parse_settings, parse_yaml
 from toolgate.config.resolve import check_bind, resolve
 from toolgate.config.resolved_config import ECHO, Config, ConfigTruncationCheck
-from toolgate.config.settings import ConfigFile
+from toolgate.config.settings import ConfigFile, ServerSettings
 from toolgate.config.settings.secret import Secret
 from toolgate.config.stable_read import read_file
 from toolgate.upstreams.catalog import catalog
@@ -77,6 +77,18 @@ def load(
         check(config, problems.note)
     problems.raise_if_any(source)
     return config
+
+
+def load_address(path: Path, env: Mapping[str, str]) -> tuple[str, int]:
+    """Read only the host and the port of a file, for programs that call its server; a mistake counts as the default."""
+    problems = ProblemCollector()
+    try:
+        document = parse_yaml(read_file(path, regular=True), str(path), problems)
+    except (ConfigError, OSError):
+        document = None
+    section = document.get("server") if isinstance(document, dict) else None
+    server = parse_settings(ServerSettings, section, env, problems)
+    return server.host, server.port
 
 
 def _without_embedded(config: Config) -> Config:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from toolgate.cli.api_client import DEFAULT_URL, ApiCallFailed, Key, Url, fail
+from toolgate.cli.api_client import ApiCallFailed, Key, Url, fail
 from toolgate.cli.chat.approval_dialog import ApprovalDialog, NoTerminalForApproval
 from toolgate.cli.chat.attachments import AttachmentRefused, read_attachment
 from toolgate.cli.chat.conversation import ConversationClient
@@ -18,6 +18,7 @@ from toolgate.cli.chat.state_files import ChatStateFiles, state_folder
 from toolgate.cli.chat.transcript import Transcript
 from toolgate.cli.chat.turn import ChatSession
 from toolgate.cli.chat.view import AnswerView
+from toolgate.cli.server_url import DEFAULT_URL
 
 MAX_INPUT = 16 * 2**20
 _USAGE = 2
