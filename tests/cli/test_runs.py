@@ -63,7 +63,8 @@ DONE_STEP = {
     "output_tokens": 7,
     "text": "Let me look.",
 }
-DONE_CALL = {**CALL, "ended": 1002.0, "outcome": "completed", "result": "noon " * 100}
+DONE_CALL = {**CALL, "tool_started": 1001.8, "ended": 1002.0, "outcome": "completed", "result": "noon " * 100}
+CUT_OFF = {**CALL, "tool_started": 1000.9, "outcome": "unknown"}
 ANSWER = {**STEP, "step": 2, "started": 1002.0, "ended": 1003.0, "outcome": "answer"}
 
 
@@ -147,11 +148,11 @@ def test_a_terminal_of_80_columns_shows_short_ids_that_can_be_used(url: str) -> 
 def test_a_run_is_shown_with_its_timeline(url: str) -> None:
     lines = run(url, "show", "resp_0123").stdout.splitlines()
     assert lines[0] == "resp_0123456789abcdef: completed"
-    assert lines[2] == "  2 steps, 1 calls, 12 tokens in, 30 out, cost 0.25, 3.0 s"
+    assert lines[2] == "  2 steps, 1 call, 12 tokens in, 30 out, cost 0.25, 3.0 s"
     assert lines[3] == "  forked from resp_old after step 2"
     assert lines[4] == "  +0.00 s  step 1, gpt: tool_calls, 400 ms, 5 + 7 tokens"
     assert lines[5] == " " * 11 + "Let me look."
-    assert lines[6] == "  +0.50 s    call clock\ufffd[2J of builtin, call_x: completed, 1.5 s"
+    assert lines[6] == "  +0.50 s    call clock\ufffd[2J of builtin, call_x: completed, 200 ms, after 1.3 s of waiting"
     assert lines[7] == " " * 13 + '{"zone": "UTC"}'
     assert "more characters: --all" in lines[8]
     assert lines[9] == "  +2.00 s  step 2, gpt: answer, 1.0 s"
@@ -164,18 +165,21 @@ def test_following_prints_each_change_once_and_how_to_answer_and_ends_with_the_r
         ("run", {**RUN, "timeline": [STEP]}),
         ("run", {**RUN, "state": "waiting", "timeline": [DONE_STEP, CALL]}),
         ("run", {**RUN, "state": "waiting", "timeline": [DONE_STEP, CALL]}),
-        ("run", {**ENDED, "timeline": [DONE_STEP, DONE_CALL, ANSWER]}),
+        ("run", {**RUN, "state": "running", "timeline": [DONE_STEP, CUT_OFF, {**CALL, "outcome": "running"}]}),
+        ("run", {**ENDED, "timeline": [DONE_STEP, CUT_OFF, DONE_CALL, ANSWER]}),
         ("end", {}),
     ]
     followed = run(url, "follow", "resp_0123")
     assert followed.exit_code == 0
     heads = [line.strip() for line in followed.stdout.splitlines() if line.startswith("  +")]
     assert [head.rpartition(": ")[2].split(",")[0] for head in heads] == [
-        *("running", "tool_calls", "waiting", "completed"),
+        *("running", "tool_calls", "waiting", "unknown", "running", "completed"),
         "answer",
     ]
     assert "To answer: toolgate approvals approve mcpr_abc, or deny" in followed.stdout
-    assert [line.rpartition(" ")[2] for line in followed.stderr.splitlines()] == ["running", "waiting", "completed"]
+    assert [line.rpartition(" ")[2] for line in followed.stderr.splitlines()] == [
+        *("running", "waiting", "running", "completed")
+    ]
     Runs.stream = [("run", {**RUN, "state": "failed", "timeline": []}), ("end", {})]
     assert run(url, "follow", "resp_0123").exit_code == 1
 

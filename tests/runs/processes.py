@@ -221,10 +221,17 @@ class Server:
         """What a person sees of an approval."""
         return httpx.get(f"{self.url}/v1/approvals/{id}").json()
 
+    def run(self, id: str) -> Any:
+        """A run with its timeline, as far as it is stored."""
+        return httpx.get(f"{self.url}/v1/runs/{id}", timeout=30).json()
+
     def timeline(self, id: str) -> list[tuple[Any, ...]]:
         """What a person sees of a run: the number of each step, the tool of each call, and their outcomes."""
-        run = httpx.get(f"{self.url}/v1/runs/{id}", timeout=30).json()
-        return [(one["step"], one.get("tool"), one["outcome"]) for one in run["timeline"]]
+        return [(one["step"], one.get("tool"), one["outcome"]) for one in self.run(id)["timeline"]]
+
+    def calls(self, id: str) -> list[dict[str, Any]]:
+        """The attempts at calls in the timeline of a run."""
+        return [one for one in self.run(id)["timeline"] if one["type"] == "call"]
 
     def answer(self, id: str, decision: str) -> None:
         """Answer an approval."""

@@ -21,13 +21,14 @@ def accepted(running: Server) -> str:
 
 @pytest.mark.parametrize(("word", "ran"), [("deny", 1), ("approve", 2)])
 def test_a_person_decides_about_an_unsafe_call_that_was_cut_off(tmp_path: Path, word: str, ran: int) -> None:
-    """spec: D3; fault: K-B"""
+    """spec: D3, E8; fault: K-B"""
     with server(tmp_path, f"sqlite:///{tmp_path}/t.db", tools=EVERYTHING_ALLOWED) as killed:
         killed.play(calling("book"))
         killed.hold("book")
         killed.start()
         id = accepted(killed)
         until(lambda: killed.ran)
+        until(lambda: [one for one in killed.calls(id) if one["tool_started"]])
         killed.kill()
         killed.let_go("book")
         killed.start()
@@ -42,6 +43,12 @@ def test_a_person_decides_about_an_unsafe_call_that_was_cut_off(tmp_path: Path, 
         assert "Paris" not in str(requested)
         killed.answer(asked, word)
         response = killed.ended(id)
+        run, (cut_off, decided) = killed.run(id), killed.calls(id)
+    assert (cut_off["outcome"], cut_off["ended"], cut_off["result"], cut_off["approval"]) == ("unknown", *[None] * 3)
+    assert (decided["outcome"], decided["approval"]) == ("denied" if word == "deny" else "completed", asked)
+    assert decided["result"] == (INTERRUPTED_CALL if word == "deny" else "Paris is booked")
+    assert (bool(decided["tool_started"]), bool(decided["ended"])) == (word == "approve", True)
+    assert (run["calls"], run["steps"]) == (ran, 2)
     assert killed.ran == ["book"] * ran
     assert response.status == "completed"
     assert INTERRUPTED_CALL in str(response.output[1]) if word == "deny" else "Paris is booked" in response.output_text
@@ -58,6 +65,9 @@ def test_an_unsafe_call_that_was_cut_off_is_reported_without_ask_again(tmp_path:
         killed.kill()
         killed.start()
         response = killed.ended(id)
+        run, (cut_off,) = killed.run(id), killed.calls(id)
+    assert (cut_off["outcome"], cut_off["ended"], cut_off["result"]) == ("unknown", None, INTERRUPTED_CALL)
+    assert run["calls"] == 1
     assert killed.ran == ["book"]
     assert response.output_text.endswith(INTERRUPTED_CALL)
 
@@ -70,19 +80,22 @@ def test_an_idempotent_call_is_run_again_with_the_same_key_and_a_finished_one_is
         killed.start()
         id = accepted(killed)
         until(lambda: len(killed.ran) == 2)
+        until(lambda: [one for one in killed.calls(id) if one["tool"] == "put" and one["tool_started"]])
         killed.kill()
         killed.let_go("put")
         killed.start()
         response = killed.ended(id)
-        timeline = killed.timeline(id)
-    # What the killed process had open is cut off, if it was written in time; all else is there once.
-    assert [one for one in timeline if one != (2, "put", "unknown")] == [
+        timeline, calls, count = killed.timeline(id), killed.calls(id), killed.run(id)["calls"]
+    assert timeline == [
         (1, None, "tool_calls"),
         (1, "look_up", "completed"),
         (2, None, "tool_calls"),
+        (2, "put", "unknown"),
         (2, "put", "completed"),
         (3, None, "answer"),
     ]
+    assert [(one["result"], bool(one["ended"])) for one in calls[1:]] == [(None, False), ("Paris is put", True)]
+    assert count == 3
     first, *puts = killed.ran
     assert first == "look_up"
     assert len(puts) == 2
@@ -92,16 +105,22 @@ def test_an_idempotent_call_is_run_again_with_the_same_key_and_a_finished_one_is
 
 
 def test_consent_that_was_used_up_before_the_call_began_is_not_asked_for_again(tmp_path: Path) -> None:
-    """fault: K-D"""
+    """spec: E8; fault: K-D"""
     with server(tmp_path, f"sqlite:///{tmp_path}/t.db") as killed:
         killed.play(calling("book"))
         killed.start()
         id = accepted(killed)
         asked = killed.pending()
+        until(lambda: (1, "book", "waiting") in killed.timeline(id))
+        assert killed.run(id)["calls"] == 0
         killed.kill()
         killed.consume(asked, id)
         killed.start()
         response = killed.ended(id)
+        run, (book,) = killed.run(id), killed.calls(id)
+    # The tool was started once, by the second server, and the call that waited goes on in its entry.
+    assert (run["calls"], book["outcome"], book["approval"]) == (1, "completed", asked)
+    assert book["started"] < book["tool_started"] <= book["ended"]
     assert response.output_text == "Step 1.So: Paris is booked"
     assert killed.ran == ["book"]
 
@@ -124,18 +143,25 @@ def test_a_run_that_brings_its_server_down_again_and_again_is_given_up(tmp_path:
 
 
 def test_a_server_that_is_stopped_leaves_its_runs_to_the_next_start(tmp_path: Path) -> None:
-    """spec: D3"""
+    """spec: D3, E8"""
     with server(tmp_path, f"sqlite:///{tmp_path}/t.db") as stopped:
-        stopped.play(calling("look_up", "put"))
-        stopped.hold("put")
+        stopped.play(calling("look_up", "book"))
         stopped.start()
         id = accepted(stopped)
-        until(lambda: len(stopped.ran) == 2)
+        asked = stopped.pending()
         stopped.stop()
-        stopped.let_go("put")
         stopped.start()
-        assert stopped.ended(id).output_text == "Step 1.Step 2.So: Paris is sunny; Paris is put"
-    assert stopped.ran[0] == "look_up"
+        stopped.answer(asked, "approve")
+        assert stopped.ended(id).output_text == "Step 1.Step 2.So: Paris is sunny; Paris is booked"
+        assert stopped.timeline(id) == [
+            (1, None, "tool_calls"),
+            (1, "look_up", "completed"),
+            (2, None, "tool_calls"),
+            (2, "book", "completed"),
+            (3, None, "answer"),
+        ]
+        assert stopped.run(id)["calls"] == 2
+    assert stopped.ran == ["look_up", "book"]
 
 
 def test_a_run_that_goes_on_after_a_crash_is_counted_with_all_its_tokens(tmp_path: Path) -> None:

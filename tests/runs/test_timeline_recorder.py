@@ -6,9 +6,11 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.growth import is_linear
 from tests.tools.execution.toolwork import soon
+from toolgate.api.runs.run_object import timeline_object
 from toolgate.conversation.events import Usage
 from toolgate.conversation.message import Message, Text, ToolCall, ToolResult
 from toolgate.pubsub.pubsub import LocalPubSub
@@ -28,6 +30,16 @@ from toolgate.storage.run_records import CUT_OFF, RunRecord, RunRecordStore
 
 def call(number: int = 1) -> ToolCall:
     return ToolCall(f"call_{number}", "look_up", "{}", executor="gateway")
+
+
+RAN = CallEntry(1, "call_1", "look_up", 2.0, tool_started=2.1)
+WAITED = CallEntry(1, "call_1", "look_up", 2.0, outcome="waiting", approval="mcpr_1")
+"""What the timeline of a server has that is killed: a call whose tool runs, and one that waits for a person."""
+
+HISTORY = (
+    Message("assistant", (Text("Well."), call(1), call(2))),
+    Message("tool", (ToolResult("call_1", (Text("found"),), False, "look_up"),)),
+)
 
 
 def record(**fields: Any) -> RunRecord:
@@ -50,43 +62,77 @@ def test_steps_and_calls_are_recorded_in_their_order() -> None:
     run.call_started(call())
     run.call_ended("call_1", "denied", "python")
     run.call_ended("call_1", "failed")
+    run.call_started(call(2))
+    run.tool_started("call_2")
+    run.call_ended("call_2", "completed")
     run.step_started(["look_up"])
     run.step_ended(Usage(20, 6), calls=False)
-    assert outcomes(run) == [(1, None, "tool_calls"), (1, "call_1", "denied"), (2, None, "answer")]
+    ended = [(1, "call_1", "denied"), (1, "call_2", "completed")]
+    assert outcomes(run) == [(1, None, "tool_calls"), *ended, (2, None, "answer")]
     assert [one.offered for one in run.entries if isinstance(one, StepEntry)] == [("look_up",), None]
     now = run.record()
     assert (now.steps, now.calls, now.tools, now.input_tokens, now.output_tokens) == (2, 1, '["look_up"]', 30, 11)
 
 
 def test_what_a_dead_process_had_open_is_cut_off_and_its_step_is_made_again() -> None:
-    run = timeline(StepEntry(1, 1.0, 2.0, "tool_calls"), CallEntry(1, "call_1", "look_up", 2.0), StepEntry(2, 3.0))
+    run = timeline(StepEntry(1, 1.0, 2.0, "tool_calls"), replace(RAN), StepEntry(2, 3.0))
     assert outcomes(run) == [(1, None, "tool_calls"), (1, "call_1", "unknown"), (2, None, "failed")]
     assert run.entries[2].ended is None
     run.step_started([])
     assert outcomes(run)[-1] == (2, None, "running")
 
 
-def test_a_call_that_is_run_again_has_an_entry_of_its_own() -> None:
-    run = timeline(StepEntry(1, 1.0, 2.0, "tool_calls"), CallEntry(1, "call_1", "look_up", 2.0))
+@pytest.mark.parametrize("entry", [WAITED, CallEntry(1, "call_1", "look_up", 2.0)])
+def test_a_call_whose_tool_was_not_started_goes_on_in_its_entry(entry: CallEntry) -> None:
+    run = timeline(StepEntry(1, 1.0, 2.0, "tool_calls"), replace(entry))
     run.call_started(call())
+    run.tool_started("call_1")
+    assert (outcomes(run)[1:], run.state) == ([(1, "call_1", "running")], "running")
+    run.call_ended("call_1", "completed")
+    assert (outcomes(run)[1:], run.record().calls) == ([(1, "call_1", "completed")], 1)
+
+
+@pytest.mark.parametrize("entry", [WAITED, RAN])
+@pytest.mark.parametrize("resumed", [True, False])
+def test_a_call_that_waits_when_the_run_ends_was_cancelled(entry: CallEntry, resumed: bool) -> None:
+    """Whether or not a server has written the end of the run."""
+    run = timeline(replace(entry))
+    if resumed:
+        run.end("failed", "No such model.", None, 0.0)
+    shown = timeline_object(record(state="failed"), run.entries if resumed else [entry])
+    assert shown[0]["outcome"] == ("cancelled" if entry is WAITED else "unknown")
+
+
+def test_a_call_that_is_run_again_has_an_entry_of_its_own() -> None:
+    run = timeline(StepEntry(1, 1.0, 2.0, "tool_calls"), replace(RAN), calls=1)
+    run.call_started(call())
+    run.tool_started("call_1")
     run.call_ended("call_1", "completed")
     assert outcomes(run)[1:] == [(1, "call_1", "unknown"), (1, "call_1", "completed")]
+    assert (run.record().calls, run.entries[1].ended) == (2, None)
 
 
-def test_the_approval_of_a_call_of_unknown_outcome_is_in_the_timeline() -> None:
-    run = timeline(StepEntry(1, 1.0, 2.0, "tool_calls"), CallEntry(1, "call_1", "look_up", 2.0))
+def test_the_question_whether_to_run_a_call_again_has_an_entry_of_its_own() -> None:
+    run = timeline(StepEntry(1, 1.0, 2.0, "tool_calls"), replace(RAN), calls=1)
     run.call_waiting("call_1", "mcpr_1")
-    assert (outcomes(run)[1], run.state) == ((1, "call_1", "waiting"), "waiting")
-    run.call_started(call())
+    unknown = (1, "call_1", "unknown")
+    assert (outcomes(run)[1:], run.state) == ([unknown, (1, "call_1", "waiting")], "waiting")
     run.call_decided("call_1")
+    run.call_started(call())
+    run.tool_started("call_1")
     run.call_ended("call_1", "completed")
-    assert (outcomes(run)[1:], run.state) == ([(1, "call_1", "completed")], "running")
+    assert (outcomes(run)[1:], run.state) == ([unknown, (1, "call_1", "completed")], "running")
 
 
-HISTORY = (
-    Message("assistant", (Text("Well."), call(1), call(2))),
-    Message("tool", (ToolResult("call_1", (Text("found"),), False, "look_up"),)),
-)
+@pytest.mark.parametrize("stored", [(), (WAITED,), (RAN,)])
+def test_a_call_that_is_not_run_again_has_no_second_entry_and_no_end(stored: tuple[CallEntry, ...]) -> None:
+    """Also where its start was stored for the run, and not yet in the timeline."""
+    run = timeline(*[replace(entry) for entry in stored], calls=sum(entry is RAN for entry in stored))
+    run.reconcile(HISTORY[:1], {"call_1"})
+    run.call_refused(call(), "unknown")
+    entry = next(one for one in run.entries if isinstance(one, CallEntry))
+    assert (entry.call, entry.outcome, entry.ended) == ("call_1", "unknown", None)
+    assert (len([one for one in run.entries if isinstance(one, CallEntry)]), run.record().calls) == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -95,12 +141,15 @@ HISTORY = (
         (),
         (StepEntry(1, 1.0),),
         (StepEntry(1, 1.0, 2.0, "tool_calls"), CallEntry(1, "call_1", "look_up", 2.0)),
+        (StepEntry(1, 1.0, 2.0, "tool_calls"), RAN),
+        (StepEntry(1, 1.0, 2.0, "tool_calls"), WAITED),
     ],
 )
 def test_what_was_finished_but_not_written_in_time_is_added(stored: tuple[TimelineEntry, ...]) -> None:
-    run = timeline(*stored)
+    run = timeline(*[replace(entry) for entry in stored], calls=int(RAN in stored))
     run.reconcile(HISTORY)
     assert outcomes(run) == [(1, None, "tool_calls"), (1, "call_1", "completed")]
+    assert run.record().calls == 1
     run.step_started([])
     assert outcomes(run)[-1] == (2, None, "running")
 
@@ -132,6 +181,7 @@ def test_a_timeline_is_bounded_and_the_run_is_still_counted(monkeypatch: pytest.
         run.step_started([])
         run.step_ended(None, calls=True)
         run.call_started(call(number))
+        run.tool_started(f"call_{number}")
         run.call_ended(f"call_{number}", "completed")
     assert (len(run.entries), run.record().steps, run.record().calls) == (5, 9, 9)
 

@@ -166,7 +166,7 @@ function Fork({ run, onClose }) {
   const [error, setError] = useState(null);
   const [busy, setBusy] = useState(false);
   const asked = useLoad((signal) => userMessage(run, signal).catch(() => ""));
-  const editable = calls.filter((call) => call.step <= step);
+  const editable = calls.filter((call) => call.step <= step && call.last);
 
   const submit = async (event) => {
     event.preventDefault();
@@ -193,7 +193,7 @@ function Fork({ run, onClose }) {
     <form id="fork-form" class="stack" onSubmit=${submit}>
       <${Field} label="Continue after"><select value=${step} onChange=${(event) => setStep(Number(event.currentTarget.value))}>
         <option value=${0}>The message (ask again from the start)</option>
-        ${copied.map((one) => html`<option key=${one.step} value=${one.step}>Step ${one.step}: ${calls.filter((call) => call.step === one.step).map((call) => call.tool).join(", ") || "no calls"}</option>`)}
+        ${copied.map((one) => html`<option key=${one.step} value=${one.step}>Step ${one.step}: ${calls.filter((call) => call.step === one.step && call.last).map((call) => call.tool).join(", ") || "no calls"}</option>`)}
       </select><//>
       <${Field} label="Model"><select value=${model} onChange=${(event) => setModel(event.currentTarget.value)}>
         ${[...new Set([run.model, ...models.value.map((one) => one.id)])].map((name) => html`<option key=${name}>${name}</option>`)}

@@ -143,16 +143,15 @@ def _follow(url: str, key: str | None, path: str) -> None:
     """Print what changes; the stream repeats the whole run with every change."""
     from toolgate.cli.event_stream import stream_events
 
-    shown: dict[tuple[Any, ...], Any] = {}
+    shown: dict[int, Any] = {}
     state = None
     try:
         for event in stream_events(url, key, "GET", f"{path}?stream=true"):
             if event.name != "run":
                 continue
-            for entry in _timeline(event.value):
-                which = (entry.get("type"), entry.get("step"), entry.get("call"))
-                if shown.get(which) != entry.get("outcome"):
-                    shown[which] = entry.get("outcome")
+            for place, entry in enumerate(_timeline(event.value)):  # what is made again has a place of its own
+                if shown.get(place) != entry.get("outcome"):
+                    shown[place] = entry.get("outcome")
                     for line in _entry_lines(entry, event.value, SHORT):
                         typer.echo(plain(line))
             if event.value.get("state") != state:
@@ -192,7 +191,7 @@ def _short_id(id: Any) -> str:
 
 
 def _summary(run: Mapping[str, Any]) -> list[str]:
-    counts = f"{run.get('steps') or 0} steps, {run.get('calls') or 0} calls"
+    counts = ", ".join([_counted(run.get("steps") or 0, "step"), _counted(run.get("calls") or 0, "call")])
     tokens = f"{run.get('input_tokens') or 0} tokens in, {run.get('output_tokens') or 0} out"
     cost = f", cost {run['cost']:g}" if run.get("cost") else ""
     lines = [
@@ -206,6 +205,10 @@ def _summary(run: Mapping[str, Any]) -> list[str]:
     return [*lines, f"  error: {run['error']}"] if run.get("error") else lines
 
 
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 def _timeline(run: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     entries = run.get("timeline")
     return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
@@ -214,8 +217,7 @@ def _timeline(run: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def _entry_lines(entry: Mapping[str, Any], run: Mapping[str, Any], most: int | None) -> list[str]:
     """Describe a step or a call: when it began within the run, what it is, how it ended, and its texts."""
     head = f"{_offset(entry, run):>9}  "
-    took = format_milliseconds(_milliseconds(entry.get("started"), entry.get("ended")))
-    outcome = f"{entry.get('outcome')}" + (f", {took}" if took else "")
+    outcome = ", ".join([f"{entry.get('outcome')}", *_durations(entry)])
     if entry.get("type") == "step":
         tokens = f", {entry['input_tokens']} + {entry['output_tokens']} tokens" if entry.get("output_tokens") else ""
         lines = [f"{head}step {entry.get('step')}, {entry.get('model')}: {outcome}{tokens}"]
@@ -225,6 +227,17 @@ def _entry_lines(entry: Mapping[str, Any], run: Mapping[str, Any], most: int | N
     if entry.get("outcome") == "waiting" and entry.get("approval"):
         lines.append(f"{' ' * 13}To answer: toolgate approvals approve {entry['approval']}, or deny")
     return lines + _indented(entry.get("arguments"), 13, most) + _indented(entry.get("result"), 13, most, "= ")
+
+
+def _durations(entry: Mapping[str, Any]) -> list[str]:
+    """Return how long a step or a tool ran, and how long the call waited for a person before."""
+    started, ended, run_from = entry.get("started"), entry.get("ended"), entry.get("tool_started")
+    if not entry.get("approval"):
+        took = format_milliseconds(_milliseconds(started if run_from is None else run_from, ended))
+        return [took] if took else []
+    took = format_milliseconds(_milliseconds(run_from, ended))
+    waited = format_milliseconds(_milliseconds(started, ended if run_from is None else run_from))
+    return [*([took] if took else []), *([f"after {waited} of waiting"] if waited else [])]
 
 
 def _indented(text: Any, indent: int, most: int | None, mark: str = "") -> list[str]:

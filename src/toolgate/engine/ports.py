@@ -168,6 +168,12 @@ class RunObserver(Protocol):
     def call_started(self, call: ToolCall) -> None:
         """A call of the server's tools is about to be worked on."""
 
+    def call_refused(self, call: ToolCall, outcome: CallOutcome) -> None:
+        """A call of the server's tools is not run; its outcome is unknown if an earlier attempt had started it."""
+
+    def tool_started(self, call: str) -> None:
+        """The tool of the call of this id is about to run: a person has approved it, if that was needed."""
+
     def call_ended(self, call: str, outcome: CallOutcome) -> None:
         """The call of this id has ended, or waits for a person when the run ends."""
 
@@ -182,6 +188,12 @@ class UnobservedRun:
         pass
 
     def call_started(self, call: ToolCall) -> None:
+        pass
+
+    def call_refused(self, call: ToolCall, outcome: CallOutcome) -> None:
+        pass
+
+    def tool_started(self, call: str) -> None:
         pass
 
     def call_ended(self, call: str, outcome: CallOutcome) -> None:

@@ -320,16 +320,17 @@ class ToolRun:
 
         async def starting() -> None:
             await self._journal.starting(call, self._tools.rules(call.name).repeatable)
+            self._observer.tool_started(call.id)
             queue.put_nowait(call)
 
         if refusal is not None:
-            self._observer.call_started(call)
+            self._observer.call_refused(call, "unknown" if refusal == INTERRUPTED_CALL else "failed")
             outcome: ToolResult | ApprovalRequest = ToolResult(call.id, (Text(refusal),), True, call.name)
         else:
             async with self._semaphore:
                 self._observer.call_started(call)
                 outcome = await self._tools.run(call, report, starting)
-        self._observer.call_ended(call.id, _call_outcome(outcome, refusal))
+            self._observer.call_ended(call.id, _call_outcome(outcome))
         if isinstance(outcome, ToolResult):
             await self._journal.ended(outcome)
         return outcome
@@ -355,11 +356,9 @@ class ToolRun:
         return None
 
 
-def _call_outcome(outcome: ToolResult | ApprovalRequest, refusal: str | None) -> CallOutcome:
+def _call_outcome(outcome: ToolResult | ApprovalRequest) -> CallOutcome:
     if isinstance(outcome, ApprovalRequest):
         return "waiting"
-    if refusal == INTERRUPTED_CALL:
-        return "unknown"
     return "failed" if outcome.is_error else "completed"
 
 

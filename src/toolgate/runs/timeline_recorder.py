@@ -2,11 +2,12 @@
 
 A run on this node changes its timeline in memory, at no cost to requests without server tools. What has changed is written
 together a moment later, and subscribers are notified. A run that is resumed, here or on another node, continues the stored
-timeline; what its process had open when it died is closed as cut off. No content of steps or calls is recorded.
+timeline: a step or tool that ran when its process died is closed as cut off, a call whose tool had not been started goes
+on in its entry. No content of steps or calls is recorded.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Literal, Protocol, TypeAlias
 
@@ -50,7 +51,10 @@ class StepEntry(Struct, omit_defaults=True, tag_field="type", tag="step"):
 
 
 class CallEntry(Struct, omit_defaults=True, tag_field="type", tag="call"):
-    """One call of a server tool; `approval` is the question to a person that it waits or waited for."""
+    """One attempt at a call of a server tool; `approval` is the question to a person that it waits or waited for.
+
+    `started` is when the call was taken up, `tool_started` when its tool was started: after the approval, if it needs one.
+    """
 
     step: int
     call: str
@@ -61,6 +65,7 @@ class CallEntry(Struct, omit_defaults=True, tag_field="type", tag="call"):
     source: str | None = None
     approval: str | None = None
     copied: bool = False
+    tool_started: float | None = None
 
 
 TimelineEntry: TypeAlias = StepEntry | CallEntry
@@ -166,48 +171,66 @@ class RunTimeline:
         self._changed(place)
 
     def call_started(self, call: ToolCall) -> None:
-        """Record that a call is worked on; one that a person was asked about again goes on."""
-        if self._waiting(call.id) is not None:
-            return
-        self._calls += 1
-        if len(self._tools) < _MOST_TOOLS:
-            self._tools[call.name[:_MOST_NAME]] = None
-        self._add(CallEntry(self._step, call.id, call.name[:_MOST_NAME], self._clock()))
+        """Record that a call is worked on; one that was taken up before and whose tool was not started goes on."""
+        entry = self._last_attempt(call.id)
+        if entry is None or not _is_open(entry):
+            if len(self._tools) < _MOST_TOOLS:
+                self._tools[call.name[:_MOST_NAME]] = None
+            self._add(CallEntry(self._step, call.id, call.name[:_MOST_NAME], self._clock()))
+
+    def call_refused(self, call: ToolCall, outcome: CallOutcome) -> None:
+        """Record that a call is not run; one that was interrupted has an entry already, and no end that is known."""
+        entry = self._last_attempt(call.id)
+        if outcome != "unknown" or entry is None or _is_open(entry):
+            self.call_started(call)
+            self.call_ended(call.id, outcome)
+            if outcome == "unknown" and (entry := self._last_attempt(call.id)) is not None:
+                entry.ended = None
 
     def call_waiting(self, call: str, approval: str) -> None:
-        """Record that a call waits for a person."""
-        place = self._places.get(call)
-        if place is not None:
-            entry = self.entries[place]
-            assert isinstance(entry, CallEntry)
-            entry.outcome, entry.approval, entry.ended = "waiting", approval, None
+        """Record that a call waits for a person: to be run, or to be run again after an interrupted attempt."""
+        entry = self._last_attempt(call)
+        if entry is not None and not _is_open(entry):
+            entry = CallEntry(entry.step, call, entry.tool, self._clock())
+            self._add(entry)
+        if entry is not None:
+            entry.outcome, entry.approval = "waiting", approval
             self.state = "waiting"
-            self._changed(place)
+            self._changed(self._places[call])
 
     def call_decided(self, call: str) -> None:
         """Record that a person has decided about a call."""
-        place = self._waiting(call)
-        if place is not None:
-            entry = self.entries[place]
-            assert isinstance(entry, CallEntry)
+        entry = self._last_attempt(call)
+        if entry is not None and entry.outcome == "waiting":
             entry.outcome = "running"
             self.state = "running" if self._find(_waits) is None else "waiting"
-            self._changed(place)
+            self._changed(self._places[call])
+
+    def tool_started(self, call: str) -> None:
+        """Record that the tool of a call is started now."""
+        self._calls += 1
+        self.call_decided(call)
+        if (entry := self._last_attempt(call)) is not None:
+            entry.tool_started = self._clock()
+            self._changed(self._places[call])
 
     def call_ended(self, call: str, outcome: CallOutcome, source: str | None = None) -> None:
-        """Record how a call ended; the first outcome counts, which is the most exact one."""
-        place = self._places.get(call)
-        if place is None:
-            return
-        entry = self.entries[place]
-        assert isinstance(entry, CallEntry)
-        entry.source = source or entry.source
-        if entry.outcome in ("running", "waiting") and outcome != "waiting":
-            entry.outcome, entry.ended = outcome, self._clock()
-        self._changed(place)
+        """Record how a call ended; the first outcome counts, which is the most exact one.
 
-    def reconcile(self, messages: Iterable[Message]) -> None:
-        """Add what earlier attempts are known to have finished, where the timeline was not written in time."""
+        A call that is cancelled before its tool was started stays open: it ends with the run, or another node takes it up.
+        """
+        entry = self._last_attempt(call)
+        if entry is None:
+            return
+        entry.source = source or entry.source
+        taken_up_again = outcome == "waiting" or (outcome == "cancelled" and entry.tool_started is None)
+        if _is_open(entry) and not taken_up_again:
+            self._calls += outcome == "completed" and entry.tool_started is None  # from a cache, or of a virtual tool
+            entry.outcome, entry.ended = outcome, self._clock()
+        self._changed(self._places[call])
+
+    def reconcile(self, messages: Iterable[Message], started: Collection[str] = ()) -> None:
+        """Add what earlier attempts are known to have finished or started, where the timeline was not written in time."""
         steps = [message for message in messages if message.role == "assistant"]
         results = {p.call_id: p for m in messages for p in m.parts if isinstance(p, ToolResult)}
         now = self._clock()
@@ -224,23 +247,23 @@ class RunTimeline:
                     entry.outcome = "tool_calls"
                     self._changed(known[number])
             for call in calls:
-                self._reconcile_call(number, call, results.get(call.id), now)
+                if (result := results.get(call.id)) is not None:
+                    self._reconcile_call(number, call, "failed" if result.is_error else "completed", now)
+                elif call.id in started:
+                    self._reconcile_call(number, call, "unknown", None)
         self._interrupted_step = self._step >= first + len(steps)
 
-    def _reconcile_call(self, step: int, call: ToolCall, result: ToolResult | None, now: float) -> None:
-        place = self._places.get(call.id)
-        if result is None:
-            return
-        outcome: CallOutcome = "failed" if result.is_error else "completed"
-        if place is None:
+    def _reconcile_call(self, step: int, call: ToolCall, outcome: CallOutcome, ended: float | None) -> None:
+        """Correct the last attempt at a call, whose end or start was not written; where there is no entry, add it."""
+        entry = self._last_attempt(call.id)
+        if entry is None:
             self._calls += 1
             self._tools[call.name[:_MOST_NAME]] = None
-            self._add(CallEntry(step, call.id, call.name[:_MOST_NAME], now, now, outcome))
-            return
-        entry = self.entries[place]
-        if isinstance(entry, CallEntry) and entry.outcome == "unknown":
+            self._add(CallEntry(step, call.id, call.name[:_MOST_NAME], self._clock(), ended, outcome))
+        elif _is_open(entry) or entry.outcome == "unknown":
+            self._calls += entry.tool_started is None and _is_open(entry)
             entry.outcome = outcome
-            self._changed(place)
+            self._changed(self._places[call.id])
 
     def end(self, state: State, error: str | None, usage: Usage | None, cost: float) -> None:
         """Record the end of the run; a step that is still open has ended with it."""
@@ -256,27 +279,28 @@ class RunTimeline:
                 if usage is not None and self._step == 1:
                     entry.input_tokens, entry.output_tokens = usage.input, usage.output
                 self.dirty.add(place)
-            elif isinstance(entry, CallEntry) and entry.outcome == "running":
+            elif isinstance(entry, CallEntry) and (entry.outcome == "running" or (_waits(entry) and not good)):
                 entry.outcome, entry.ended = "cancelled", self.ended
                 self.dirty.add(place)
         self._changed(None)
 
     def _close_open(self) -> bool:
-        """Close what an earlier attempt had open as cut off; return whether the model must be asked again for a step."""
+        """Close what ran in an earlier attempt as cut off; return whether the model must be asked again for a step."""
         interrupted = False
         for place, entry in enumerate(self.entries):
             if isinstance(entry, StepEntry) and entry.outcome == "running":
                 entry.outcome = "failed"
                 interrupted = True
                 self.dirty.add(place)
-            elif isinstance(entry, CallEntry) and entry.outcome in ("running", "waiting"):
+            elif isinstance(entry, CallEntry) and entry.outcome == "running" and entry.tool_started is not None:
                 entry.outcome = "unknown"
                 self.dirty.add(place)
         return interrupted
 
-    def _waiting(self, call: str) -> int | None:
+    def _last_attempt(self, call: str) -> CallEntry | None:
         place = self._places.get(call)
-        return None if place is None or not _waits(self.entries[place]) else place
+        entry = None if place is None else self.entries[place]
+        return entry if isinstance(entry, CallEntry) else None
 
     def _find(self, fits: Callable[[TimelineEntry], bool]) -> int | None:
         """Return the place of the last entry that fits."""
@@ -298,6 +322,10 @@ class RunTimeline:
         if place is not None:
             self.dirty.add(place)
         self._on_change(self)
+
+
+def _is_open(entry: CallEntry) -> bool:
+    return entry.outcome in ("running", "waiting")
 
 
 def _waits(entry: TimelineEntry) -> bool:

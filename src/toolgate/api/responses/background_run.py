@@ -201,7 +201,7 @@ class BackgroundRunHandler:
         again = attempt.run.token > 1
         timeline = await self._timelines.attach(attempt.run.id, attempt.run.owner, again)
         if timeline is not None and again:
-            timeline.reconcile(resumed.history.messages)
+            timeline.reconcile(resumed.history.messages, resumed.history.started)
         return timeline
 
     async def _respond(

@@ -70,7 +70,14 @@ def copy_steps(items: Sequence[Any], entries: Sequence[TimelineEntry], query: Fo
             code=NOT_STORED,
         )
     end = max(copied.values(), default=-1) + 1
-    return CopiedSteps(kept[:end], [_copied_entry(one, ids) for one in entries if _is_copied(one, query.step)])
+    # What was cut off and made again is not copied: neither the step nor the attempt at a call.
+    done = [
+        one
+        for one in entries
+        if one.step <= query.step
+        and (one.outcome == "tool_calls" if isinstance(one, StepEntry) else calls[one.call] is one)
+    ]
+    return CopiedSteps(kept[:end], [_copied_entry(one, ids) for one in done])
 
 
 def edit_message(input: Sequence[Any], text: str | None) -> list[Any]:
@@ -128,13 +135,6 @@ def _edited(item: Mapping[str, Any], call: str, results: Mapping[str, str], ids:
         "output": results[call],
         "error": None,
     }
-
-
-def _is_copied(entry: TimelineEntry, step: int) -> bool:
-    """Return whether an entry belongs to a copied step; what was cut off and made again does not."""
-    if entry.step > step:
-        return False
-    return entry.outcome == "tool_calls" if isinstance(entry, StepEntry) else True
 
 
 def _copied_entry(entry: TimelineEntry, ids: Mapping[str, str]) -> TimelineEntry:

@@ -68,10 +68,14 @@ def run_object(run: RunRecord, *, can_fork: bool) -> dict[str, Any]:
 def timeline_object(
     run: RunRecord, entries: Sequence[TimelineEntry], content: RunContent = NO_CONTENT
 ) -> list[dict[str, Any]]:
-    """Return the timeline of a run; what is still open although the run has failed was cut off."""
+    """Return the timeline of a run; what is still open although the run has failed was cut off.
+
+    The result of a call is that of the last attempt at it.
+    """
     offered: tuple[str, ...] = ()
     shown: list[dict[str, Any]] = []
     most = content.most_text
+    last = {entry.call: entry for entry in entries if isinstance(entry, CallEntry)}
     for entry in entries:
         if isinstance(entry, StepEntry):
             offered = offered if entry.offered is None else entry.offered
@@ -79,9 +83,8 @@ def timeline_object(
             shown.append(_step_object(entry, offered, run) | _bounded("text", text, most))
         else:
             arguments = _bounded("arguments", content.arguments.get(entry.call), most)
-            shown.append(
-                _call_object(entry, run) | arguments | _bounded("result", content.results.get(entry.call), most)
-            )
+            result = content.results.get(entry.call) if last[entry.call] is entry else None
+            shown.append(_call_object(entry, run) | arguments | _bounded("result", result, most))
     return shown
 
 
@@ -143,8 +146,10 @@ def _step_object(entry: StepEntry, offered: Sequence[str], run: RunRecord) -> di
 
 def _call_object(entry: CallEntry, run: RunRecord) -> dict[str, Any]:
     outcome: str = entry.outcome
-    if outcome == "running" and run.is_over:
+    if run.is_over and outcome == "running" and (run.state in _GOOD or entry.tool_started is not None):
         outcome = "completed" if run.state in _GOOD else "unknown"
+    elif run.is_over and outcome in ("running", "waiting") and run.state not in _GOOD:
+        outcome = "cancelled"
     return {
         "type": "call",
         "step": entry.step,
@@ -152,6 +157,7 @@ def _call_object(entry: CallEntry, run: RunRecord) -> dict[str, Any]:
         "tool": entry.tool,
         "source": entry.source,
         "started": entry.started,
+        "tool_started": entry.tool_started,
         "ended": entry.ended,
         "outcome": outcome,
         "approval": entry.approval,

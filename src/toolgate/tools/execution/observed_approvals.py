@@ -1,7 +1,8 @@
-"""Note in the timeline of a run which of its calls wait for a person. Decides nothing by itself."""
+"""Note in the timeline of a run which of its calls wait for a person, and which are denied. Decides nothing by itself."""
 
 from typing import Protocol
 
+from toolgate.engine.ports import CallOutcome
 from toolgate.tools.execution.durable import ReplayableApprovals
 from toolgate.tools.tool import ApprovalVerdict, ProposedCall, Stance, ToolSpec
 
@@ -14,6 +15,9 @@ class ApprovalWaitObserver(Protocol):
 
     def call_decided(self, call: str) -> None:
         """A call does not wait any more."""
+
+    def call_ended(self, call: str, outcome: CallOutcome) -> None:
+        """A call has ended."""
 
 
 class ObservedApprovals:
@@ -30,6 +34,8 @@ class ObservedApprovals:
         verdict = await self._approvals.decide(query)
         if verdict.stance == "pending":
             self._waiting.call_waiting(query.invocation.call_id, verdict.approval or "")
+        elif verdict.stance == "deny":
+            self._waiting.call_ended(query.invocation.call_id, "denied")
         else:
             self._waiting.call_decided(query.invocation.call_id)
         return verdict
