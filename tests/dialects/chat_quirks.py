@@ -159,6 +159,8 @@ def _endings() -> list[Quirk]:
         Quirk("not_json_data", sse(ROLE, "data: oops\n\n", HELLO, STOP), fails=MalformedResponse),
         Quirk("finish_empty_string", sse(chunk({"role": "assistant", "content": "Hello"}, ""), STOP), HELLO_TOLD),
         Quirk("finish_stop_with_calls", one_call(START1, entry(0, arguments=CITY), finish="stop"), ONE_CALL),
+        Quirk("text_after_finish", sse(ROLE, chunk({"content": "Hel"}, "stop"), chunk({"content": "lo"})), HELLO_TOLD),
+        Quirk("call_after_finish", sse(ROLE, STOP, calls(START1), calls(entry(0, arguments=CITY))), ONE_CALL),
         Quirk("finish_twice", sse(ROLE, calls(START1), calls(entry(0, arguments=CITY)), CALLS, STOP), ONE_CALL),
         *[
             Quirk("finish_vendor_word", sse(ROLE, HELLO, chunk({}, word)), HELLO_TOLD)

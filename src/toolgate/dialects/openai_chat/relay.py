@@ -256,6 +256,7 @@ class ChatRelay:
         self._joined = request.settings.choices == 1
         self._choices: dict[int, _Choice] = {}
         self._identity: dict[str, Any] = {}
+        self._last: dict[str, Any] | None = None  # a chunk that ends a choice, until the next one
 
     @property
     def lacks_usage(self) -> bool:
@@ -288,11 +289,31 @@ class ChatRelay:
             raise MalformedResponse("The upstream sent a chunk that is not an object.")
         if frame.event == "error" or chunk.get("error"):
             raise decode_error_object(chunk.get("error") or chunk)
-        return self._relay(chunk)
+        choices = chunk.get("choices")
+        if self._last is None and type(choices) is list and len(choices) == 1 and not choices[0].get("finish_reason"):
+            return self._relay(chunk)  # most chunks
+        return self._relay_in_order(chunk, choices if type(choices) is list else [])
 
     def end(self) -> bytes:
         """Return the last chunks; raise MalformedResponse if the stream was cut short."""
         return b"" if self.done else self._finish()
+
+    def _relay_in_order(self, chunk: dict[str, Any], choices: list[Any]) -> bytes:
+        """Hold a chunk that ends a choice until the next one: what follows it must not stand behind the finish reason.
+
+        If the choice goes on, its end moves to the chunk that does.
+        """
+        ends = any(choice.get("finish_reason") for choice in choices)
+        last, self._last = self._last, chunk if ends else None
+        if last is None:
+            return b"" if ends else self._relay(chunk)
+        ended = {choice.get("index") or 0: choice for choice in last["choices"] if choice.get("finish_reason")}
+        for choice in choices:
+            before = ended.get(choice.get("index") or 0)
+            if before is not None and _has_content(choice.get("delta")):
+                choice["finish_reason"], before["finish_reason"] = before["finish_reason"], None
+                self._last = chunk
+        return self._relay(last) if self._last is chunk else self._relay(last) + self._relay(chunk)
 
     def error(self, error: ToolgateError) -> bytes:
         """Encode the error as an event, then the terminator."""
@@ -300,10 +321,12 @@ class ChatRelay:
         return end_before_error(self._metadata, has_calls) + encode_stream_error(error)
 
     def _finish(self) -> bytes:
-        first, last = self._choices.get(0), b""
+        held, self._last = self._last, None
+        last = self._relay(held) if held is not None else b""
+        first = self._choices.get(0)
         if first is not None and first.waits:
             end = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": "tool_calls"}
-            last = self._relay({"choices": [end]})
+            last += self._relay({"choices": [end]})
         if not self._choices or any(choice.reason is None for choice in self._choices.values()):
             raise MalformedResponse("The upstream's stream ended before the answer was complete.")
         self.done = True
@@ -379,6 +402,11 @@ class ChatRelay:
             first.reason = None  # a reason that was sent before these calls came is not valid any more
             next(choice for choice in kept if not choice.get("index"))["finish_reason"] = "tool_calls"
         return kept
+
+
+def _has_content(delta: Any) -> bool:
+    """Return whether a delta holds more than a role."""
+    return type(delta) is dict and any(value for name, value in delta.items() if name != "role")
 
 
 def _identity(body: dict[str, Any], metadata: AnswerMetadata) -> dict[str, Any]:
