@@ -301,6 +301,23 @@ def _calls() -> list[Quirk]:
             ),
             TWO,
         ),
+        Quirk(
+            "a_text_around_a_call",
+            wire(
+                start(),
+                text_block(),
+                delta(0, text="Hel"),
+                call_block(1),
+                {**CALL[1], "index": 1},
+                delta(0, text="lo"),
+                {**CALL[2], "index": 1},
+                stop(0),
+                stop(1),
+                ending("tool_use"),
+                STOP,
+            ),
+            ExpectedAnswer("Hello", CALLED.calls, "tool_calls"),
+        ),
         Quirk("a_id_missing", wire(start(), call_block(0, id=None), *CALL[1:], ending("tool_use"), STOP), ANY_CALL),
         Quirk("a_id_empty", wire(start(), call_block(0, id=""), *CALL[1:], ending("tool_use"), STOP), ANY_CALL),
         Quirk(

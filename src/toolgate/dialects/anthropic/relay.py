@@ -229,6 +229,11 @@ class MessagesRelay:
                 if str(delta.get("partial_json") or "").strip():
                     raise MalformedResponse("The upstream sent arguments for a tool call that it never began.")
                 return b""
+            open_calls = [one for one, other in self._blocks.items() if one != index and other.is_open_call()]
+            if open_calls:  # a text that a call has interrupted goes on behind it
+                self._current = open_calls[0]
+                self._waiting[index] = [event]
+                return b""
             before = self._close_open()
             start = {"type": "content_block_start", "index": index, "content_block": dict(_EMPTY[kind])}
             block = self._blocks[index] = _Block(start)
