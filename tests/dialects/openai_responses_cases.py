@@ -181,6 +181,14 @@ QUIRKS = [
         (Text("a"),),
     ),
     Quirk(
+        "r_text_done_only",
+        created()
+        + added(EMPTY_MESSAGE)
+        + event("response.output_text.done", item_id="msg_1", output_index=0, content_index=0, text="a")
+        + completed(),
+        (Text("a"),),
+    ),
+    Quirk(
         "r_item_done_only",
         created() + done(message("a")) + done(call(), 1) + completed(message("a"), call()),
         (Text("a"), WEATHER),

@@ -143,6 +143,9 @@ def responses_answer(stream: bytes) -> Body | None:
             _add_item(items, value, value["item"], ends=kind.endswith("done"))
         elif kind in _ITEMS:
             _add_piece(items, value, *_ITEMS[kind])
+        elif kind == "response.output_text.done":
+            if not any(item.get("content") for place, item in items if place == value.get("output_index")):
+                _add_piece(items, {**value, "delta": value["text"]}, *_ITEMS["response.output_text.delta"])
         elif kind == "response.failed" or "output" in value.get("response", {}):
             response = {"object": "response", **value["response"]}
             if not response.get("output") and not response.get("error"):

@@ -254,6 +254,7 @@ class ResponsesRelay:
         if index in item.with_text or type(text) is not str or not text:
             return b""
         item.with_text.add(index)
+        item.fragments.append(text)
         match item.kind:
             case "message" if refusal:
                 return self._writer.event("response.refusal.delta", _members(item, content_index=index, delta=text))
@@ -261,7 +262,6 @@ class ResponsesRelay:
                 fields = _members(item, content_index=index, delta=text, logprobs=[])
                 return self._writer.event("response.output_text.delta", fields)
             case _:
-                item.fragments.append(text)
                 return self._argument_delta(item, text)
 
     def _done(self, event: dict[str, Any]) -> bytes:
