@@ -4,8 +4,13 @@ import pytest
 
 from toolgate.conversation.tool_name_matching import CallNameCorrector
 
+GPT_OSS = ["functions.get_weather", "get_weather<|channel|>commentary", "functions.get_weather <|constrain|>json"]
+"""Names with parts of the model's own format, as servers of it are known to send them."""
 
-@pytest.mark.parametrize("written", ["Get_Weather", "getWeather", "get-weather", "GET.WEATHER", "get weather"])
+
+@pytest.mark.parametrize(
+    "written", ["Get_Weather", "getWeather", "get-weather", "GET.WEATHER", "get weather", *GPT_OSS]
+)
 def test_another_spelling_means_the_declared_tool_with_a_warning(written: str) -> None:
     names = CallNameCorrector(["get_weather", "now"])
     assert names.correct(written) == names.correct(written) == "get_weather"

@@ -1,5 +1,6 @@
 """Correct tool names that a model spells differently: `Get_Weather` or `getWeather` for `get_weather`.
 
+Servers of gpt-oss leave parts of its own format in a name: `functions.get_weather`, `get_weather<|channel|>commentary`.
 A declared name is never changed, and a name that could mean two tools matches none.
 """
 
@@ -7,6 +8,8 @@ from collections.abc import Collection, Iterable
 
 _MAX_NAME = 512
 _MAX_WARNINGS = 16  # in one answer
+_NAMESPACE = "functions."
+_SPECIAL_MARK = "<|"
 
 
 def fold_name(name: str) -> str:
@@ -30,8 +33,11 @@ class ToolNameMatcher:
             for other in self._declared:
                 key = fold_name(other)
                 self._folded[key] = None if key in self._folded else other
-        key = fold_name(name) if len(name) <= _MAX_NAME else ""
-        return self._folded.get(key) if key else None
+        if len(name) > _MAX_NAME:
+            return None
+        bare = name.partition(_SPECIAL_MARK)[0].strip().removeprefix(_NAMESPACE)
+        keys = [key for key in (fold_name(name), fold_name(bare)) if key]
+        return next((self._folded[key] for key in keys if key in self._folded), None)
 
     def matches_any(self, names: Iterable[str]) -> bool:
         """Whether one of the names means a declared tool."""
