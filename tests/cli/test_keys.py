@@ -130,6 +130,15 @@ async def test_what_cannot_be_done_is_reported_and_nothing_is_printed(
     assert words in result.stderr
 
 
+async def test_without_keys_the_command_that_makes_the_first_one_is_named(tmp_path: Path) -> None:
+    async with tenants(tmp_path, keys=()) as served:
+        listed = await on(served, "list")
+        refused = await on(served, "create", "carl")
+    assert (listed.exit_code, refused.exit_code) == (0, 1)
+    for emitted in (listed, refused):
+        assert "`toolgate keys new NAME --scopes chat,tools,admin` makes" in emitted.stderr
+
+
 def test_the_command_line_knows_every_scope() -> None:
     assert get_args(Scope) == SCOPES
     made = CliRunner().invoke(app, ["new", "editor", "--scopes", ",".join(SCOPES)])

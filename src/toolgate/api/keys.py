@@ -173,7 +173,8 @@ class KeyEndpoints:
         if not any("admin" in key.scopes for key in self._configured):
             raise Conflict(
                 "Keys can be made once the configuration holds one with the scope admin: "
-                "without one, keys could not be managed.",
+                "without one, keys could not be managed. "
+                "`toolgate keys new NAME --scopes chat,tools,admin` makes it.",
                 code="no_admin_key",
             )
         name = fields.required_text("name")

@@ -29,6 +29,7 @@ SELF_APPROVAL = (
     "itself: another key with the scopes tools and admin can. The setting\n"
     "tools.approvals.self_approval: true lets keys approve their own calls."
 )
+FIRST_KEY = "toolgate keys new NAME --scopes chat,tools,admin"
 _NAME = re.compile(r"[\w.@-]{1,64}")
 
 app = typer.Typer(
@@ -157,7 +158,7 @@ def listed(
     if rows:
         print_table(_keys_table(rows))
     else:
-        typer.echo("There are no keys. `toolgate keys create NAME` makes one.", err=True)
+        typer.echo(f"There are no keys. `{FIRST_KEY}` makes one for the configuration.", err=True)
 
 
 def key_digest(key: str) -> str:
