@@ -490,11 +490,18 @@ class TestWithoutATerminal:
         assert done.stderr
 
     def test_a_call_that_needs_approval_ends_it_with_the_way_to_approve(self, place: Place) -> None:
-        place.stage.play([call("send", to="b")])
+        place.stage.play([call("send", to="b")], [call("send", to="b")], "Sent.", [call("send", to="b")])
         done = place.piped("-m", "openai_chat", "Send")
         assert done.returncode == 1
-        assert "toolgate approvals approve mcpr_" in done.stderr
+        command = done.stderr.partition("`toolgate ")[2].partition("`")[0].split()
+        assert (command[:2], len(command)) == (["approvals", "approve"], 3)
         assert place.tools["send"].calls == []
+        approve = [sys.executable, "-c", "from toolgate.cli import main; main()", *command]
+        subprocess.run(approve, env={**os.environ, **place.env}, check=True, stdout=subprocess.DEVNULL)
+        assert place.piped("-m", "openai_chat", "Send").stdout == "Sent.\n"
+        again = place.piped("-m", "openai_chat", "--url", place.stage.url, "Send", TOOLGATE_URL="http://127.0.0.1:9")
+        assert f"`toolgate approvals approve --url {place.stage.url} mcpr_" in again.stderr
+        assert len(place.tools["send"].calls) == 1
 
     def test_with_only_the_input_piped_the_person_is_asked_on_the_terminal(self, place: Place) -> None:
         place.stage.play([call("send", to="c")], "Sent.")

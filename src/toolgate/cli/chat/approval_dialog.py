@@ -1,6 +1,7 @@
 """Ask the person at the terminal about a tool call, and give the answer to the server."""
 
 import json
+import os
 from contextlib import suppress
 from typing import Any
 
@@ -9,6 +10,7 @@ from toolgate.cli.chat.conversation import ConversationClient, approval_response
 from toolgate.cli.chat.prompt import QuestionPrompter, edit_text
 from toolgate.cli.chat.response_events import ApprovalAsked
 from toolgate.cli.chat.view import AnswerView
+from toolgate.cli.server_url import DEFAULT_URL
 
 CHOICES = "[y]es, [n]o, [s]ession, [a]lways, [e]dit, [?] "
 EXPLAINED = (
@@ -36,7 +38,7 @@ class ApprovalDialog:
         if self._prompter is None:
             raise NoTerminalForApproval(
                 f"{asked.name} needs a person's approval, and there is no terminal to ask on. "
-                f"Approve it with `toolgate approvals approve {asked.id} --level always` and ask again, "
+                f"Approve it with `{self._approve_command(asked)}` and ask again, "
                 "or allow it in the configuration (docs/approvals.md)."
             )
         arguments = self._present(asked)
@@ -122,10 +124,16 @@ class ApprovalDialog:
             raise ApiCallFailed("A key without the scope tools can only answer y or n.")
         return [approval_response(asked.id, approve=decision["decision"] == "approve", reason=decision.get("reason"))]
 
+    def _approve_command(self, asked: ApprovalAsked) -> str:
+        """Return the command that approves a call once, with the URL if a command in this shell calls another."""
+        default = os.environ.get("TOOLGATE_URL") or DEFAULT_URL
+        option = "" if self._client.url == default else f"--url {self._client.url} "
+        return f"toolgate approvals approve {option}{asked.id}"
+
     def wait(self, asked: ApprovalAsked) -> list[dict[str, Any]]:
         """Let the person fetch the approval of another key, because the own one may not give it."""
         assert self._prompter is not None
-        self._view.line(f"  With that key: toolgate approvals approve {asked.id}", "dim")
+        self._view.line(f"  With that key: {self._approve_command(asked)}", "dim")
         if self._prompter.ask("  Press Enter when it is approved, or n to deny it: ").strip().lower() in ("n", "no"):
             return self._send(asked, {"decision": "deny"})
         return []
