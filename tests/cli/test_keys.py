@@ -13,9 +13,9 @@ from tests.api.http_client import PATHS, body
 from tests.auth.tenants import Tenants, tenants
 from tests.limits.limited_server import ANSWER, limited_server
 from toolgate.auth.authenticator import Authenticator
-from toolgate.cli.keys import SCOPES, app
+from toolgate.cli.keys import PERIODS, SCOPES, app
 from toolgate.config import load
-from toolgate.config.settings import Scope
+from toolgate.config.settings import BudgetPeriod, KeyBudgetSettings, Scope
 from toolgate.limits import KeyBudget, KeyLimits
 
 LIMITS = {"ann": KeyLimits(requests_per_minute=5, concurrency=2, budget=KeyBudget(10.0, "total"))}
@@ -38,9 +38,31 @@ def test_a_new_key_opens_the_server_whose_configuration_has_its_line(tmp_path: P
     assert (caller.name, set(caller.scopes)) == ("ann@home", {"chat", "admin"})
 
 
-@pytest.mark.parametrize(
-    "wrong", [("a b",), ("",), ("x" * 65,), ("ann", "--scopes", "chat,root"), ("ann", "--scopes", "")]
-)
+def test_the_line_of_a_new_key_has_its_lists_and_limits(tmp_path: Path) -> None:
+    limits = ("--requests-per-minute", "60", "--tokens-per-minute", "9000", "--concurrency", "2", "--budget", "25")
+    lists = ("--models", "gpt-*, *", "--tools", "clock", "--blocked-tools", "mcp/time")
+    [line] = [line for line in run("new", "ann", *limits, *lists).stderr.splitlines() if line.startswith("  - ")]
+    config = tmp_path / "toolgate.yaml"
+    config.write_text(f"keys:\n{line}\n")
+    [key] = load(config, {}).keys
+    assert (key.requests_per_minute, key.tokens_per_minute, key.concurrency) == (60, 9000, 2)
+    assert (key.models, key.tools, key.blocked_tools) == (("gpt-*", "*"), ("clock",), ("mcp/time",))
+    assert key.budget == KeyBudgetSettings(amount=25, period="month")
+
+
+WRONG = [
+    ("a b",),
+    ("",),
+    ("x" * 65,),
+    ("ann", "--scopes", "chat,root"),
+    ("ann", "--scopes", ""),
+    ("ann", "--budget", "0"),
+    ("ann", "--budget", "inf"),
+    ("ann", "--budget", "5/year"),
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG)
 def test_a_line_that_the_configuration_would_refuse_is_not_made(wrong: tuple[str, ...]) -> None:
     result = run("new", *wrong)
     assert result.exit_code == 1
@@ -139,8 +161,9 @@ async def test_without_keys_the_command_that_makes_the_first_one_is_named(tmp_pa
         assert "`toolgate keys new NAME --scopes chat,tools,admin` makes" in emitted.stderr
 
 
-def test_the_command_line_knows_every_scope() -> None:
+def test_the_command_line_knows_every_scope_and_period() -> None:
     assert get_args(Scope) == SCOPES
+    assert get_args(BudgetPeriod) == PERIODS
     made = CliRunner().invoke(app, ["new", "editor", "--scopes", ",".join(SCOPES)])
     assert made.exit_code == 0
     assert "scopes: [chat, tools, admin, bridge]" in made.stderr

@@ -4,6 +4,7 @@ A key is printed once, when it is made, on standard output alone; the configurat
 """
 
 import json
+import math
 import re
 import secrets
 import sys
@@ -46,11 +47,35 @@ _LIMITS = (
     ("concurrency", "{} at a time"),
 )
 
+PERIODS = ("day", "month", "total")
+
+Scopes = Annotated[str, typer.Option(help=f"What it may do, separated by commas: {', '.join(SCOPES)}.")]
+Models = Annotated[str, typer.Option(help="Models that it may use, separated by commas; by default all.")]
+Tools = Annotated[str, typer.Option(help="Server tools that it may use, separated by commas; by default all.")]
+BlockedTools = Annotated[str, typer.Option(help="Server tools that it may not use, separated by commas.")]
+RequestsPerMinute = Annotated[int, typer.Option(help="Requests in any sixty seconds; 0 means no limit.", min=0)]
+TokensPerMinute = Annotated[int, typer.Option(help="Tokens in any sixty seconds; 0 means no limit.", min=0)]
+Concurrency = Annotated[int, typer.Option(help="Requests at a time; 0 means no limit.", min=0)]
+Budget = Annotated[
+    str,
+    typer.Option(
+        help="What it may spend, such as 25/month, 1/day or 100/total; 25 alone is for a month."
+        " Counts only models with a price."
+    ),
+]
+
 
 @app.command()
 def new(
     name: Annotated[str, typer.Argument(help="The name of the key.")],
-    scopes: Annotated[str, typer.Option(help=f"What it may do, separated by commas: {', '.join(SCOPES)}.")] = "chat",
+    scopes: Scopes = "chat",
+    models: Models = "",
+    tools: Tools = "",
+    blocked_tools: BlockedTools = "",
+    requests_per_minute: RequestsPerMinute = 0,
+    tokens_per_minute: TokensPerMinute = 0,
+    concurrency: Concurrency = 0,
+    budget: Budget = "",
 ) -> None:
     """Make a key: it is printed once, with the line for the configuration that knows only its digest."""
     if not _NAME.fullmatch(name):
@@ -58,10 +83,15 @@ def new(
     chosen = [scope.strip() for scope in scopes.split(",")]
     if not set(chosen) <= set(SCOPES):
         fail(f"A scope is one of {', '.join(SCOPES)}.")
+    lists = {"models": models, "tools": tools, "blocked_tools": blocked_tools}
+    numbers = {"requests_per_minute": requests_per_minute, "tokens_per_minute": tokens_per_minute}
+    limits = _limit_fields(lists, numbers | {"concurrency": concurrency}, budget)
     key = PREFIX + secrets.token_urlsafe(ENTROPY)
+    line = f'{{name: "{name}", key: "{key_digest(key)}", scopes: [{", ".join(chosen)}]'
+    line += "".join([f", {field}: {json.dumps(value)}" for field, value in limits.items()]) + "}"  # JSON is YAML
     typer.echo(key)
     typer.echo("Keep it: it is not shown again. Put this under `keys:` in the configuration:", err=True)
-    typer.echo(f'  - {{name: "{name}", key: "{key_digest(key)}", scopes: [{", ".join(chosen)}]}}', err=True)
+    typer.echo(f"  - {line}", err=True)
     typer.echo(SELF_APPROVAL, err=True)
 
 
@@ -78,18 +108,15 @@ def hash_key() -> None:
 @app.command()
 def create(
     name: Annotated[str, typer.Argument(help="The name of the key; its data belongs to this name.")],
-    scopes: Annotated[str, typer.Option(help=f"What it may do, separated by commas: {', '.join(SCOPES)}.")] = "chat",
+    scopes: Scopes = "chat",
     owner: Annotated[str, typer.Option(help="A note: the person or team that holds the key.")] = "",
-    models: Annotated[str, typer.Option(help="Models that it may use, separated by commas; by default all.")] = "",
-    tools: Annotated[str, typer.Option(help="Server tools that it may use, separated by commas; by default all.")] = "",
-    blocked_tools: Annotated[str, typer.Option(help="Server tools that it may not use, separated by commas.")] = "",
-    requests_per_minute: Annotated[int, typer.Option(help="Requests in any sixty seconds; 0 means no limit.")] = 0,
-    tokens_per_minute: Annotated[int, typer.Option(help="Tokens in any sixty seconds; 0 means no limit.")] = 0,
-    concurrency: Annotated[int, typer.Option(help="Requests at a time; 0 means no limit.")] = 0,
-    budget: Annotated[
-        str,
-        typer.Option(help="What it may spend, such as 25/month, 1/day or 100/total. Counts only models with a price."),
-    ] = "",
+    models: Models = "",
+    tools: Tools = "",
+    blocked_tools: BlockedTools = "",
+    requests_per_minute: RequestsPerMinute = 0,
+    tokens_per_minute: TokensPerMinute = 0,
+    concurrency: Concurrency = 0,
+    budget: Budget = "",
     expires: Annotated[str, typer.Option(help="When it expires, such as 12h or 90d; by default never.")] = "",
     url: Url = DEFAULT_URL,
     key: Key = None,
@@ -97,11 +124,9 @@ def create(
     """Make a key in the database of a running server. It is valid at once, and printed once."""
     body: dict[str, Any] = {"name": name, "scopes": _split(scopes)}
     lists = {"models": models, "tools": tools, "blocked_tools": blocked_tools}
-    body |= {field: _split(names) for field, names in lists.items() if names}
     numbers = {"requests_per_minute": requests_per_minute, "tokens_per_minute": tokens_per_minute}
-    body |= {field: number for field, number in (numbers | {"concurrency": concurrency}).items() if number}
+    body |= _limit_fields(lists, numbers | {"concurrency": concurrency}, budget)
     body |= {"owner": owner} if owner else {}
-    body |= {"budget": _parse_budget(budget)} if budget else {}
     body |= {"expires_at": int(time.time()) + _seconds(expires)} if expires else {}
     _print_key(call_api(url, key, "POST", "/v1/keys", body))
     typer.echo(SELF_APPROVAL, err=True)
@@ -176,12 +201,22 @@ def _split(names: str) -> list[str]:
     return [name.strip() for name in names.split(",") if name.strip()]
 
 
+def _limit_fields(lists: Mapping[str, str], numbers: Mapping[str, int], budget: str) -> dict[str, Any]:
+    """Return the lists and limits that were given, as the API and the configuration take them."""
+    fields: dict[str, Any] = {field: _split(names) for field, names in lists.items() if names}
+    fields |= {field: number for field, number in numbers.items() if number}
+    return fields | ({"budget": _parse_budget(budget)} if budget else {})
+
+
 def _parse_budget(text: str) -> dict[str, Any]:
-    amount, _, period = text.partition("/")
+    given, _, period = text.partition("/")
     try:
-        return {"amount": float(amount), "period": period or "month"}
+        amount = float(given)
     except ValueError:
-        fail("A budget is an amount and a period, such as 25/month.")
+        amount = 0.0
+    if not 0 < amount < math.inf or (period or "month") not in PERIODS:
+        fail(f"A budget is an amount and a period, such as 25/month; a period is one of {', '.join(PERIODS)}.")
+    return {"amount": amount, "period": period or "month"}
 
 
 def _seconds(text: str) -> int:
