@@ -77,6 +77,20 @@ def test_what_a_key_has_is_forgotten(tmp_path: Path) -> None:
         assert "no records of ann" in run(tmp_path, "forget", "ann", "--yes").stderr
 
 
+def test_an_owner_without_records_is_reported_and_the_note_of_a_key_is_no_owner(tmp_path: Path) -> None:
+    with record_server(storage=Secret(f"sqlite:///{tmp_path}/toolgate.db")) as kept:
+        for name, note in (("carl", "Sales"), ("dora", "Sales"), ("Press", "Press")):
+            made, _ = kept.ask("/v1/keys", who="eve", method="POST", body={"name": name, "owner": note})
+            assert made == 200
+        noted = run(tmp_path, "export", "--owner", "Sales")
+        others = {name: run(tmp_path, "export", "chats", "--owner", name) for name in ("Press", "nobody")}
+    assert (noted.exit_code, noted.stdout) == (1, "")
+    assert "no key Sales. It is the note of carl, dora; --owner takes the name of a key." in noted.stderr
+    for name, emitted in others.items():
+        expected = f"No records of {name} were found; --owner takes the name of a key.\n0 chats\n"
+        assert (emitted.exit_code, emitted.stderr) == (0, expected)
+
+
 @pytest.mark.parametrize(
     "arguments", [["secrets"], ["chats", "--since", "yesterday"], ["usage", "--since", "0001-01-01T00:00+14:00"]]
 )

@@ -47,6 +47,11 @@ def export(config: "Config", kinds: Iterable[str], owner: str | None, since: str
         if kind not in KINDS:
             fail(f"There are no {kind}: it must be one of {', '.join(KINDS)}.")
     counts = _run(config, _export(config, selected, owner, _parse_time(since) if since else None))
+    if owner and not counts.total():
+        named = "--owner takes the name of a key."
+        if names := _run(config, _names_of_keys_with_note(config, owner)):
+            fail(f"There is no key {owner}. It is the note of {', '.join(names)}; {named}")
+        sys.stderr.write(f"No records of {owner} were found; {named}\n")
     sys.stderr.write(", ".join([f"{counts[kind]} {kind}" for kind in selected]) + "\n")
 
 
@@ -73,6 +78,15 @@ async def _export(config: "Config", kinds: Iterable[str], owner: str | None, sin
                 counts[kind] += 1
     sys.stdout.flush()
     return counts
+
+
+async def _names_of_keys_with_note(config: "Config", note: str) -> list[str]:
+    """Return the names of keys that were made with this text as `--owner`, unless a key has it as its name."""
+    from toolgate.storage.keys import KeyStore
+
+    async with _open_database(config) as database:
+        _, keys = await KeyStore(database).all()
+    return [] if any(key.name == note for key in keys) else sorted([key.name for key in keys if key.owner == note])
 
 
 async def _forget(config: "Config", owner: str) -> dict[str, int]:
