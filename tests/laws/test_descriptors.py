@@ -19,10 +19,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
 
-import psutil
 import pytest
 import uvloop
 
+from tests.child_processes import has_child
 from tests.laws.leaving_clients import stress
 from toolgate.mcp.client.stdio import StdioTransport
 from toolgate.mcp.protocol.jsonrpc import RpcRequest
@@ -273,7 +273,7 @@ async def run_cases(
     transport.abort()
     other.close()
     await component(Case(random.Random(0), script))  # what else is opened once and kept is open from now on
-    while psutil.Process().children():  # noqa: ASYNC110
+    while has_child():  # noqa: ASYNC110
         await asyncio.sleep(0.002)
     for _ in range(20):  # rounds in which the loop closes the rest
         await asyncio.sleep(0)
@@ -287,11 +287,11 @@ async def run_cases(
         where = f"{component.__name__} {number}: {case.behaviour}, {case.history}"
         assert not descriptors.violations, f"{where}: {descriptors.violations}"
         deadline = time.monotonic() + SECONDS
-        while (opened(others) != before or psutil.Process().children()) and time.monotonic() < deadline:  # noqa: ASYNC110
+        while (opened(others) != before or has_child()) and time.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.002)
         left = {number: os.readlink(f"/proc/self/fd/{number}") for number in opened(others) if number not in before}
         assert not left, f"{where}: {left}"
-        assert not psutil.Process().children(), where
+        assert not has_child(), where
         assert opened(others) == before, where
         assert not failures, f"{where}: {failures}"
 
