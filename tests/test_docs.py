@@ -21,7 +21,7 @@ from toolgate.cli.chat.turn import ChatSession
 from toolgate.cli.chat.view import AnswerView
 from toolgate.cli.keys import SCOPES
 from toolgate.config import Config, Secret, load
-from toolgate.config.reference import QUIRKS, SettingReference, renewed, settings
+from toolgate.config.reference import QUIRKS, renewed, settings
 from toolgate.dialects.dialect import Quirks
 from toolgate.upstreams.catalog import catalog
 
@@ -36,9 +36,8 @@ def test_the_reference_equals_the_tables() -> None:
     assert renewed(TEXT) == TEXT, "run `python -m toolgate.config.reference docs/configuration.md`"
 
 
-@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.path)
-def test_every_setting_has_help_that_is_a_sentence(setting: SettingReference) -> None:
-    assert re.fullmatch(r"[A-Z`].*[.…]", setting.help), f"{setting.path} is not documented"
+def test_every_setting_has_help_that_is_a_sentence() -> None:
+    assert [one.path for one in SETTINGS if not re.fullmatch(r"[A-Z`].*[.…]", one.help)] == []
 
 
 def test_every_quirk_is_explained_and_nothing_else_is() -> None:
