@@ -94,6 +94,7 @@ class FrameConnection:
                 frame = decode_frame(text) if len(text) <= LARGE_FRAME else await run_in_thread(decode_frame, text)
                 if frame is not None and self._ending is None:
                     return frame, text
+                text = None  # it may be large, and is not kept while the next one is waited for
         return None
 
     def handle_at_once(self, handle: Callable[[bytes], bool]) -> None:

@@ -184,16 +184,24 @@ class EditorSession:
         self._watch = loop.call_later(self._options.heartbeat, self._tick)
         self._connection.handle_at_once(self._handle_at_once)
         try:
-            while received := await self._connection.receive():
-                self._received_at = loop.time()
-                frame, text = received
-                if isinstance(frame, BridgePingFrame):  # an editor that does not read gets no more pongs
-                    await self._connection.send(encode_frame(BridgePongFrame(frame.n)))
-                while isinstance(frame, BridgeApprovalAnswerFrame) and len(self._answering) >= _MAX_ANSWERING:
-                    await asyncio.wait(self._answering, return_when=asyncio.FIRST_COMPLETED)
-                self._receive(frame, text)
+            while await self._receive_next():
+                pass
         finally:
             self._watch.cancel()
+
+    async def _receive_next(self) -> bool:
+        """Receive a frame, which is not kept while the next one is waited for; False once the connection is over."""
+        received = await self._connection.receive()
+        if received is None:
+            return False
+        self._received_at = asyncio.get_running_loop().time()
+        frame, text = received
+        if isinstance(frame, BridgePingFrame):  # an editor that does not read gets no more pongs
+            await self._connection.send(encode_frame(BridgePongFrame(frame.n)))
+        while isinstance(frame, BridgeApprovalAnswerFrame) and len(self._answering) >= _MAX_ANSWERING:
+            await asyncio.wait(self._answering, return_when=asyncio.FIRST_COMPLETED)
+        self._receive(frame, text)
+        return True
 
     def _handle_at_once(self, text: bytes) -> bool:
         """Pass a frame to its exchange without waiting for the task of this session; False for any other frame."""

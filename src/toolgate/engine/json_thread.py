@@ -54,6 +54,9 @@ class _FairThread:
             result = work()
         except BaseException as error:  # noqa: BLE001 - raised where the result is awaited
             future.set_exception(error)
+            # The error refers to this frame. What the frame refers to would stay in a cycle until the garbage collector
+            # runs: the future, which has the error, and the work with the body that was refused.
+            del future, work
         else:
             future.set_result(result)
 

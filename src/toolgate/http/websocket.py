@@ -262,6 +262,7 @@ class WebSocket:
             taken += len(frames)
             for frame in frames:
                 self._handle(frame)
+                frame.data = b""  # the parser keeps its last frame until the next one has arrived
         del unread[:position]
         self._end_turn()
 

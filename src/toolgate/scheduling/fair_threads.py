@@ -49,6 +49,7 @@ class FairThreads(ThreadPoolExecutor):
                 result = work()
             except BaseException as error:  # noqa: BLE001 - raised where the result is awaited
                 future.set_exception(error)
+                del future, work  # the error refers to this frame: they would stay in a cycle with it
             else:
                 future.set_result(result)
         following = self._take_next(caller)

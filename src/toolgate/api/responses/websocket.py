@@ -151,6 +151,7 @@ class ResponseWebSocket:
                 message = await self._socket.receive()
                 if message is not None:
                     self._receive(message)
+                    message = None  # it may be large, and is not kept while the next one is waited for
                 if self._socket.must_wait:
                     await self._socket.drain_writes()
             if self._socket.gone:
