@@ -3,7 +3,10 @@
 import asyncio
 from typing import Any
 
-from tests.api.http_client import HttpConnection
+import msgspec
+
+from tests.api.http_client import PATHS, HttpConnection, body
+from tests.http.websocket_server import websocket_server
 from toolgate.http.listener import listening
 
 
@@ -65,3 +68,27 @@ async def test_a_task_that_was_cancelled_runs_nothing_more() -> None:
         await asyncio.wait({cancelled})
         await _ask(caller)
         assert app.tasks[1] is not cancelled
+
+
+async def test_a_client_that_leaves_after_a_large_body_is_noticed() -> None:
+    """The last piece of the body paused reading: the model went on answering a client that had left."""
+    asked, cancelled = asyncio.Event(), asyncio.Event()
+
+    async def never(_: Any) -> str:
+        asked.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+        return ""
+
+    payload = msgspec.json.encode(body("openai_chat", "played", stream=False, text="x" * 1_200_000))
+    async with websocket_server() as server:
+        for _ in range(4):  # how a body is cut into pieces differs from time to time
+            server.play(never)
+            async with HttpConnection(server.url) as caller:
+                await caller.post(PATHS["openai_chat"], payload)
+                await asyncio.wait_for(asked.wait(), 30)
+            await asyncio.wait_for(cancelled.wait(), 30)
+            asked.clear()
+            cancelled.clear()

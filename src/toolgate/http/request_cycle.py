@@ -181,6 +181,8 @@ class RequestResponseCycle:
         if self.disconnected or self.complete:
             return {"type": "http.disconnect"}
         body, self._body = bytes(self._body), b""
+        if not self.more_body:  # a large last piece has paused reading, and a disconnect would not be seen
+            self._flow.resume_reading()
         return {"type": "http.request", "body": body, "more_body": self.more_body}
 
     def whole_body(self) -> bytes | None:
