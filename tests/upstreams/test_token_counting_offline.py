@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from toolgate.conversation.events import Usage
 from toolgate.conversation.message import Media, Message, Opaque, Reasoning, Text, ToolCall, ToolResult
 from toolgate.conversation.request import ModelRequest, RequestSettings, StructuredOutputFormat, ToolDef
+from toolgate.scheduling import CALLER
 from toolgate.upstreams import token_counting_offline
 
 QUESTION = Message("user", (Text("What time is it in Copenhagen?"),))
@@ -175,3 +176,32 @@ from bpe_openai import _bindings
 assert _bindings is token_counting_offline._bindings()
 """
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+async def test_a_caller_that_lets_much_wait_gets_estimates_and_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients that send long requests and leave: what was to be counted for them filled memory, first come first served."""
+    counted, go = list[int](), threading.Event()
+    token_counting_offline.count("The vocabulary is loaded.")
+
+    def count(text: str) -> int:
+        go.wait(30)
+        counted.append(len(text))
+        return 1
+
+    monkeypatch.setattr(token_counting_offline, "_pieces", lambda text: iter([text]))
+    monkeypatch.setattr(token_counting_offline, "_count_piece", count)
+
+    async def usage(caller: str, size: int) -> Usage:
+        CALLER.set(caller)
+        return await token_counting_offline.estimate(ask(Message("user", (Text("x" * size),))), ())
+
+    most = token_counting_offline.EXACT
+    flood = [asyncio.create_task(usage("flood", most + number)) for number in range(20)]
+    estimates = await asyncio.wait_for(asyncio.gather(*flood[4:]), 30)  # at once, by their length
+    other = asyncio.create_task(usage("other", 50_000))
+    await asyncio.sleep(0)
+    go.set()
+    assert (await other).input < 10
+    assert all(one.input > most // 4 for one in estimates)
+    await asyncio.gather(*flood)
+    assert counted.index(50_000) <= 2

@@ -29,11 +29,11 @@ async def run_in_thread(
     return await asyncio.wrap_future(_thread().submit(CALLER.get(), partial(function, *args, **kwargs)))
 
 
-class _FairThread:
+class FairThread:
     """One thread that works for all callers in turn."""
 
-    def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="toolgate-json")
+    def __init__(self, name: str) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
         self._waiting: FairQueue[tuple[Future[Any], Callable[[], Any]]] = FairQueue()
         self._lock = Lock()
 
@@ -62,5 +62,5 @@ class _FairThread:
 
 
 @cache
-def _thread() -> _FairThread:
-    return _FairThread()
+def _thread() -> FairThread:
+    return FairThread("toolgate-json")

@@ -11,9 +11,9 @@ import asyncio
 import re
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 from importlib.machinery import PathFinder
 from importlib.util import find_spec, module_from_spec
 from typing import Any
@@ -24,10 +24,13 @@ from toolgate.conversation.events import Usage
 from toolgate.conversation.message import Media, ModelRefusal, Opaque, Part, Reasoning, Text, ToolCall, ToolResult
 from toolgate.conversation.request import ModelRequest, ToolDef
 from toolgate.conversation.size import is_request_larger
-from toolgate.engine.json_thread import LARGE_BODY
+from toolgate.engine.json_thread import LARGE_BODY, FairThread
+from toolgate.scheduling import CALLER
 from toolgate.wire.jsontext import encode
 
 EXACT = 2 * 1024 * 1024
+MAX_WAITING = 4 * EXACT
+"""Characters of one caller that wait to be counted; what comes beyond is estimated by its length."""
 _VOCABULARY = "o200k_base"
 _BINDINGS = "bpe_openai._bindings"
 _PIECE = 8192
@@ -54,6 +57,10 @@ class _CountedTexts(Struct, frozen=True):
     def size(self) -> int:
         return sum(map(len, self.texts))
 
+    @property
+    def rough(self) -> int:
+        return self.flat + self.size // _CHARACTERS_PER_TOKEN
+
 
 def count(text: str) -> int:
     """Return the tokens of a text: exact up to `EXACT` characters, beyond that in proportion to them."""
@@ -72,7 +79,7 @@ def count_request(request: ModelRequest) -> int:
 async def count_request_aside(request: ModelRequest) -> int:
     """Return `count_request` without blocking the event loop."""
     if is_request_larger(request, LARGE_BODY):
-        return await asyncio.get_running_loop().run_in_executor(_thread(), count_request, request)
+        return await _thread().run(partial(count_request, request))
     return await _total_aside(_request_texts(request))
 
 
@@ -88,9 +95,7 @@ async def estimate(request: ModelRequest, parts: Sequence[Part]) -> Usage:
 
 def estimate_roughly(request: ModelRequest, parts: Sequence[Part]) -> Usage:
     """Return the usage by the length of the texts, when there is no time to count."""
-    both = _request_texts(request), _parts_texts(parts)
-    given, made = [counted.flat + counted.size // _CHARACTERS_PER_TOKEN for counted in both]
-    return Usage(given, made, estimated=True)
+    return Usage(_request_texts(request).rough, _parts_texts(parts).rough, estimated=True)
 
 
 def _request_texts(request: ModelRequest) -> _CountedTexts:
@@ -148,10 +153,14 @@ def _json(value: Mapping[str, Any]) -> str:
 
 
 async def _total_aside(counted: _CountedTexts) -> int:
-    """Count at once what is small, if the vocabulary is loaded; all else waits in the queue of one thread."""
+    """Count at once what is small, if the vocabulary is loaded; all else waits for the thread that counts.
+
+    What is more than a caller may let wait there is estimated by its length.
+    """
     if counted.size <= _PIECE and _tokenizer.cache_info().currsize:
         return _total(counted)
-    return await asyncio.get_running_loop().run_in_executor(_thread(), _total, counted)
+    thread, size = _thread(), min(counted.size, EXACT)
+    return await thread.run(partial(_total, counted), size) if thread.has_room(size) else counted.rough
 
 
 def _total(counted: _CountedTexts) -> int:
@@ -182,9 +191,37 @@ def _count_piece(text: str) -> int:
         return _tokenizer()(text.encode("utf-8", "replace").decode())
 
 
+class _CountingThread:
+    """The thread that counts: callers take turns, and what waits for it is known by caller.
+
+    Clients that send long requests and leave would otherwise fill memory with what is still to be counted, and delay the
+    last event of every answer whose upstream reports no usage.
+    """
+
+    def __init__(self) -> None:
+        self._thread = FairThread("toolgate-tokens")
+        self._waiting: Counter[str] = Counter()
+
+    def has_room(self, size: int) -> bool:
+        """Return whether this caller may let so many more characters wait."""
+        waiting = self._waiting[CALLER.get()]
+        return not waiting or waiting + size <= MAX_WAITING
+
+    async def run(self, count: Callable[[], int], size: int = 0) -> int:
+        """Count so many characters when it is the caller's turn."""
+        caller = CALLER.get()
+        self._waiting[caller] += size
+        try:
+            return await asyncio.wrap_future(self._thread.submit(caller, count))
+        finally:
+            self._waiting[caller] -= size
+            if not self._waiting[caller]:
+                del self._waiting[caller]
+
+
 @cache
-def _thread() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(1, thread_name_prefix="toolgate-tokens")
+def _thread() -> _CountingThread:
+    return _CountingThread()
 
 
 @cache
