@@ -339,6 +339,57 @@ def test_a_choice_of_tools_reaches_an_upstream_of_the_same_api_as_it_is(place: P
     assert place.upstream.body["tool_choice"] == choice
 
 
+FLAT = {"type": "function", "name": "find", "parameters": {"type": "object", "properties": {}}}
+
+
+@pytest.mark.parametrize("model", UPSTREAMS)
+@pytest.mark.parametrize("client", ["openai_chat", "openai_responses"])
+def test_both_shapes_of_tools_and_choices_are_read_and_sent_in_the_upstreams_own(
+    place: Place, client: str, model: str
+) -> None:
+    """field: B21"""
+    nested = {"type": "function", "function": TOOL}
+    shapes = [(FLAT, {"type": "function", "name": "find"}), (nested, NAMED)]
+    received = []
+    for tool, choice in shapes:
+        asked = {"messages": [HI]} if client == "openai_chat" else {"input": [HI], "store": False}
+        status, _, answer = _post(place, client, {**asked, "model": model, "tools": [tool], "tool_choice": choice})
+        assert status == 200, answer
+        received.append([place.upstream.body.get(name) for name in ("tool_choice", "format")])
+    assert received[0][0] == received[1][0]
+    own = {"openai_chat": NAMED, "openai_responses": {"type": "function", "name": "find"}}
+    assert received[0][0] == own.get(model, received[0][0])
+    assert any(received[0])
+
+
+@pytest.mark.parametrize("model", UPSTREAMS)
+def test_a_call_that_is_demanded_without_tools_is_named(place: Place, model: str) -> None:
+    """field: B15"""
+    payload = {"model": model, "messages": [HI], "tool_choice": "required"}
+    status, warned, answer = _post(place, "openai_chat", payload)
+    assert (status, warned) == (200, "the model cannot be made to call a tool"), answer
+    assert "tool_choice" not in place.upstream.body
+    assert _post(place, "openai_chat", {**payload, "tool_choice": "auto"})[:2] == (200, "")
+
+
+@pytest.mark.parametrize("model", UPSTREAMS)
+def test_a_chat_result_without_an_id_answers_the_only_call_that_waits(place: Place, model: str) -> None:
+    """field: B5"""
+    calls = [
+        {"id": id, "type": "function", "function": {"name": "find", "arguments": "{}"}} for id in ("call_1", "call_2")
+    ]
+    first = [HI, {"role": "assistant", "tool_calls": calls}, {"role": "tool", "tool_call_id": "call_2", "content": "B"}]
+    unnamed = {"role": "tool", "content": MARKER}
+    status, warned, answer = _post(place, "openai_chat", {"model": model, "messages": [*first, unnamed]})
+    assert (status, warned) == (200, ""), answer
+    received = place.received()
+    assert received.find(MARKER) < received.find('"B"')  # the result of the first call comes first
+    for history in ([*first[:2], unnamed], [*first, unnamed, unnamed], [HI, unnamed]):
+        status, _, answer = _post(place, "openai_chat", {"model": model, "messages": history})
+        assert status == 400
+        assert "tool_call_id is required" in answer
+
+
 def test_the_embedded_model_warns_of_reasoning_and_of_parts_that_it_does_not_know() -> None:
     parts = (Reasoning("Hm."), Opaque("anthropic", {"type": "server_tool_use"}))
     history = (user("Hi."), Message("assistant", parts), Message("assistant", parts), user("Hi."))

@@ -29,6 +29,8 @@ from toolgate.wire.stream_framing import EventFrameDecoder, StreamFrame
 
 Framing: TypeAlias = Literal["sse", "ndjson"]
 
+CALL_NOT_DEMANDED = "the model cannot be made to call a tool"
+
 WARNING_COMMENT = b": toolgate-warning: %b\n"
 """A warning as a comment of an event stream; no blank line follows, as old clients read one as an empty event."""
 

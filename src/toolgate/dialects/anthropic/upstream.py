@@ -27,7 +27,7 @@ from toolgate.dialects.anthropic.relay import MessagesRelay, repair_response
 from toolgate.dialects.anthropic.shared_codec import NAME, read_usage
 from toolgate.dialects.anthropic.stream_decoder import MessagesStreamDecoder
 from toolgate.dialects.anthropic.thinking import ThinkingPlan, plan_thinking, write_sampling
-from toolgate.dialects.dialect import AnswerMetadata, Quirks, StreamRelay, UpstreamStreamDecoder
+from toolgate.dialects.dialect import CALL_NOT_DEMANDED, AnswerMetadata, Quirks, StreamRelay, UpstreamStreamDecoder
 from toolgate.dialects.upstream_errors import decode_error_object, decode_error_response
 from toolgate.wire.jsontext import encode
 
@@ -155,6 +155,8 @@ def _tools(request: ModelRequest, messages: list[dict[str, Any]], dropped: list[
     dropped += lost
     if tools:
         return {"tools": tools, **_choice(choice)}
+    if choice is not None and choice.mode == "required":
+        dropped.append(CALL_NOT_DEMANDED)
     if request.dialect != NAME and (called := calls_in(messages)):
         # A history with calls is rejected without tools, so the called ones are declared, and calling is forbidden.
         named = [{"name": name, "input_schema": _EMPTY_SCHEMA} for name in called]

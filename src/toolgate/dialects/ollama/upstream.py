@@ -26,7 +26,7 @@ from toolgate.conversation.request import (
     schema_with_description,
 )
 from toolgate.conversation.tool_memoization import tool_names
-from toolgate.dialects.dialect import AnswerMetadata, Quirks, StreamRelay, UpstreamStreamDecoder
+from toolgate.dialects.dialect import CALL_NOT_DEMANDED, AnswerMetadata, Quirks, StreamRelay, UpstreamStreamDecoder
 from toolgate.dialects.ollama.encode_messages import encode_messages, encode_prompt
 from toolgate.dialects.ollama.relay import OllamaLineRepair, OllamaRelay
 from toolgate.dialects.ollama.shared_codec import NAME, PROMPT, read_usage
@@ -154,7 +154,7 @@ def _tools(request: ModelRequest, dropped: list[str]) -> list[dict[str, Any]]:
     if choice.mode == "none":
         return []
     if choice.mode == "required":
-        dropped.append("the model cannot be made to call a tool")
+        dropped.append(CALL_NOT_DEMANDED)
     if choice.parallel is False:
         dropped.append("the model cannot be kept from calling several tools at once")
     if any(tool.strict for tool in request.tools):

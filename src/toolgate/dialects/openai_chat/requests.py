@@ -120,7 +120,7 @@ def _message(fields: Fields, before: list[Message]) -> Message:
         case "assistant":
             return _assistant(fields, before)
         case "tool":
-            return _tool(fields)
+            return _tool(fields, before)
         case "system" | "developer":
             parts = _content(fields)
             own = {"role": role, **fields.rest} if role == "developer" else fields.rest
@@ -221,14 +221,27 @@ def _call(fields: Fields) -> ToolCall:
     return ToolCall(id, name, arguments.strip() or "{}", extra=_extra(fields.rest))
 
 
-def _tool(fields: Fields) -> Message:
+def _tool(fields: Fields, before: list[Message]) -> Message:
+    """Decode a result; one without an id answers the only call that has no result yet."""
     call_id = fields.text("tool_call_id")
     if not call_id:
-        raise InvalidRequest(
-            f"{fields.at('tool_call_id')} is required in a message of role tool.", param=fields.at("tool_call_id")
-        )
+        open_ids = _open_calls(before)
+        if len(open_ids) != 1:
+            raise InvalidRequest(
+                f"{fields.at('tool_call_id')} is required in a message of role tool, unless one call waits for a result.",
+                param=fields.at("tool_call_id"),
+            )
+        call_id = open_ids[0]
     content = _result_content(fields)
     return Message("tool", (ToolResult(call_id, content, name=fields.text("name")),), _extra(fields.rest))
+
+
+def _open_calls(messages: list[Message]) -> list[str]:
+    """Return the ids of the calls of the last turn that have no result yet."""
+    start = max([place for place, message in enumerate(messages) if message.role == "user"], default=0)
+    parts = [part for message in messages[start:] for part in message.parts]
+    answered = {part.call_id for part in parts if isinstance(part, ToolResult)}
+    return [part.id for part in parts if isinstance(part, ToolCall) and part.id not in answered]
 
 
 def _function_result(fields: Fields, before: list[Message]) -> Message:
@@ -273,6 +286,8 @@ def _tool_def(fields: Fields) -> ToolDef:
     kind = fields.text("type")
     if kind == "function":
         function = fields.object("function")
+        if function is None and "name" in fields.rest:  # the shape of the Responses API
+            return _function(fields, {})
         if function is None:
             raise InvalidRequest(f"{fields.at('function')} is required.", param=fields.at("function"))
         return _function(function, fields.rest)
@@ -308,7 +323,11 @@ def _tool_choice(fields: Fields) -> ToolChoice | None:
             return None if parallel is None else ToolChoice(parallel=parallel)
         case "auto" | "none" | "required":
             return ToolChoice(value, parallel=parallel)
-        case {"type": "function", "function": {"name": str(name)}} | {"type": "custom", "custom": {"name": str(name)}}:
+        case (
+            {"type": "function", "function": {"name": str(name)}}
+            | {"type": "custom", "custom": {"name": str(name)}}
+            | {"type": "function" | "custom", "name": str(name)}  # the shape of the Responses API
+        ):
             return ToolChoice("required", (name,), parallel)
         case {"type": "allowed_tools", "allowed_tools": dict(allowed)}:
             return _allowed_tools(Fields(allowed, "tool_choice.allowed_tools"), parallel)

@@ -26,7 +26,7 @@ from toolgate.conversation.request import (
     effort_of,
 )
 from toolgate.conversation.tool_memoization import MemoizedTools, cached_by_tools, tool_names
-from toolgate.dialects.dialect import AnswerMetadata, Quirks, StreamRelay, UpstreamStreamDecoder
+from toolgate.dialects.dialect import CALL_NOT_DEMANDED, AnswerMetadata, Quirks, StreamRelay, UpstreamStreamDecoder
 from toolgate.dialects.openai_chat.encode_messages import encode_messages
 from toolgate.dialects.openai_chat.relay import ChatRelay, repair_response
 from toolgate.dialects.openai_chat.shared_codec import NAME, read_usage
@@ -142,10 +142,12 @@ def encode_request(request: ModelRequest, quirks: Quirks) -> tuple[dict[str, Any
     dropped: list[str] = []
     body: dict[str, Any] = {"model": request.model}
     body["messages"] = list(encode_messages(request, quirks, dropped))
-    if request.tools:
-        tools, lost = _write_tools(request.tools)
-        dropped += lost
-        body |= {"tools": tools, **_choice(request.tool_choice, request.tools)} if tools else {}
+    tools, lost = _write_tools(request.tools) if request.tools else ([], ())
+    if tools:
+        body |= {"tools": tools, **_choice(request.tool_choice, request.tools)}
+    elif request.tool_choice is not None and request.tool_choice.mode == "required":
+        dropped.append(CALL_NOT_DEMANDED)
+    dropped += lost
     if request.settings is not NO_SETTINGS:
         body |= _settings(request.settings, quirks, dropped)
     if request.stream:

@@ -15,6 +15,7 @@ from toolgate.dialects.openai_responses.shared_codec import LOGPROBS, NAME, own_
 from toolgate.dialects.openai_responses.tools import read_choice, read_tools
 from toolgate.wire.fields import Fields
 
+_NESTED_CHOICE = frozenset({"function", "custom", "allowed_tools"})  # keys of the shape of the Chat API
 _INSTRUCTIONS = {NAME: {"instructions": True}}
 _SHARED_FIELDS = frozenset(  # decoded into settings for other dialects, and kept in `extra` for this one
     {
@@ -42,7 +43,7 @@ def decode_request(body: Any) -> ModelRequest:
     tools = [*read_tools(fields.items("tools") or (), "tools"), *decoder.tools]
     parallel, chosen = fields.flag("parallel_tool_calls"), fields.raw("tool_choice")
     choice = read_choice(chosen, parallel)
-    if type(chosen) is dict:
+    if type(chosen) is dict and _NESTED_CHOICE.isdisjoint(chosen):
         fields.rest["tool_choice"] = chosen  # the choice of a hosted tool is sent on as the client wrote it
     settings = _settings(fields)
     stream = bool(fields.flag("stream"))

@@ -20,7 +20,7 @@ from toolgate.conversation.request import (
     effort_of,
 )
 from toolgate.conversation.tool_memoization import tool_names
-from toolgate.dialects.dialect import AnswerMetadata, Quirks, StreamRelay, UpstreamStreamDecoder
+from toolgate.dialects.dialect import CALL_NOT_DEMANDED, AnswerMetadata, Quirks, StreamRelay, UpstreamStreamDecoder
 from toolgate.dialects.openai_responses.encode_messages import InputItemEncoder
 from toolgate.dialects.openai_responses.relay import ResponsesRelay, repair_response
 from toolgate.dialects.openai_responses.shared_codec import LOGPROBS, NAME
@@ -142,6 +142,8 @@ def _include(request: ModelRequest, own: Mapping[str, Any]) -> dict[str, Any]:
 def _tools(request: ModelRequest, own: Mapping[str, Any], dropped: list[str]) -> dict[str, Any]:
     tools, choice = write_tools(request.tools, loose=request.dialect != NAME, dropped=dropped), request.tool_choice
     if not tools:
+        if choice is not None and choice.mode == "required":
+            dropped.append(CALL_NOT_DEMANDED)
         return {}
     fields: dict[str, Any] = {"tools": tools}
     if choice is None:
