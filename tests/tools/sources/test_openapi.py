@@ -4,7 +4,7 @@ import asyncio
 import copy
 import time
 import tracemalloc
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -317,8 +317,8 @@ async def test_a_service_that_the_document_puts_on_the_inside_is_not_reached(tmp
     assert len(inside.requests) == 1
 
 
-async def opened(url: str, **options: Any) -> OpenApiSource:
-    source, changed = OpenApiSource("api", url, guarded_http(["127.0.0.1"]), **options), asyncio.Event()
+async def opened(url: str, reach: Sequence[str] = ("127.0.0.1",), **options: Any) -> OpenApiSource:
+    source, changed = OpenApiSource("api", url, guarded_http(reach), **options), asyncio.Event()
     await source.open(changed.set)
     await asyncio.wait_for(changed.wait(), 30)
     await source.aclose()
@@ -332,6 +332,21 @@ async def test_a_document_is_fetched_in_the_background_until_it_is_there() -> No
         assert [tool.spec.name for tool in source.tools] == ["api_op"]
         assert source.problem is None
     assert len(server.requests) == 2
+
+
+async def test_a_fetched_document_may_name_its_own_origin_and_no_other_private_one() -> None:
+    """fault: S1"""
+    async with Faulty(answering(whole(b"reached"))) as inside:
+        own = whole(msgspec.json.encode(minimal({}) | {"servers": [{"url": "/api"}]}))
+        other = whole(msgspec.json.encode(minimal({}) | {"servers": [{"url": f"http://{inside.name}"}]}))
+        async with Faulty(answering(own, whole(b"of the service"), other)) as server:
+            allowed = await opened(server.url, reach=())
+            assert allowed.problem is None
+            assert await run_text(allowed.tools[0]) == "of the service"
+            refused = await opened(server.url, reach=())
+    assert refused.tools == ()
+    assert "a host that tools may not reach" in (refused.problem or "")
+    assert inside.requests == []
 
 
 async def test_headers_go_to_no_server_that_only_a_fetched_document_names() -> None:

@@ -130,7 +130,7 @@ class OpenApiSource:
 
         It is checked here because a call would be refused only after a person has approved it.
         """
-        if self._base_url is not None:
+        if self._is_configured(base):
             return None
         try:
             async with asyncio.timeout(_LOOKUP_SECONDS):
@@ -166,7 +166,7 @@ class OpenApiSource:
             raise OpenApiDocumentError("it is not OpenAPI 3.0 or 3.1")
         references = DocumentReferences(document)
         base = self._base_url or self._server(document)
-        http = self._http.trusting(base) if self._base_url is not None else self._http
+        http = self._http.trusting(base) if self._is_configured(base) else self._http
         credentials = frozenset(name.lower() for name in self._headers)
         reader = OperationReader(self._service, references, base, credentials, self._schemas)
         tools: list[Tool] = []
@@ -188,6 +188,12 @@ class OpenApiSource:
             spec = replace(operation.spec, timeout=self._timeout)
             tools.append(HttpTool(spec, operation.compose, base, self._headers, http))
         return base, tuple(tools), left_out
+
+    def _is_configured(self, base: str) -> bool:
+        """Return whether the operator named this server: as `base_url`, or as the origin of the document's own URL."""
+        if self._base_url is not None:
+            return True
+        return _URL.match(self._document) is not None and _same_origin(base, self._document)
 
     def _server(self, document: Mapping[str, Any]) -> str:
         """Return the URL of the server that the document names, if our credentials may be sent there."""
