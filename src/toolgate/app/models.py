@@ -181,6 +181,7 @@ class ModelFactory:
                 failures=upstream.breaker.failures,
                 cooldown=upstream.breaker.seconds,
                 unreachable_only=len(model.targets) == 1 and not model.fallbacks,
+                on_change=partial(self._telemetry.log_circuit, upstream.name, model.name),
             )
         return Deployment(built, target.weight, breaker, upstream.name)
 

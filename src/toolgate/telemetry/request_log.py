@@ -9,7 +9,7 @@ from typing import Protocol
 
 import msgspec
 
-from toolgate.conversation.errors import Overloaded, ToolgateError
+from toolgate.conversation.errors import Overloaded, ToolgateError, UpstreamFault
 from toolgate.conversation.events import Usage
 from toolgate.conversation.usage_tally import UsageTally
 from toolgate.telemetry.logs import Level, Logger
@@ -232,6 +232,13 @@ class Telemetry:
         """Log a request that a tool has sent: for whom, where to and how many bytes, but no content."""
         target = {"account": request.account, "method": request.method, "host": request.host, "port": request.port}
         self.log.write("info", "egress", {}, {**target, "sent": request.sent, "status": request.status})
+
+    def log_circuit(self, upstream: str, model: str, fault: UpstreamFault | None) -> None:
+        """Log that an upstream gets no requests for a model because it fails, or that it answers again."""
+        if fault is None:
+            self.log.info("circuit", upstream=upstream, model=model, state="closed")
+        else:
+            self.log.warning("circuit", upstream=upstream, model=model, state="open", code=fault.code)
 
     def log_text_note(self, model: str, note: TextParseNote) -> None:
         """Log and count a note about tool calls in a model's text."""

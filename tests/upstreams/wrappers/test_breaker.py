@@ -51,6 +51,23 @@ async def test_failures_in_a_row_open_the_circuit_and_nothing_is_sent_any_more_f
     assert model.asked == 5
 
 
+async def test_an_outage_is_reported_once_with_its_end() -> None:
+    clock, reported = Clock(), list[str | None]()
+    breaker, _ = await opened(
+        [down(), "Well again.", "Still well.", down(), down()],
+        clock,
+        on_change=lambda fault: reported.append(fault and fault.code),
+    )
+    clock.now += 10
+    await fail(breaker)
+    clock.now += 20
+    for _ in range(2):
+        await read(await breaker.ask(REQUEST))
+    assert reported == ["upstream_unavailable", None]
+    await fail(breaker, 2)
+    assert reported == ["upstream_unavailable", None, "upstream_unavailable"]
+
+
 @pytest.mark.parametrize("fault", [UpstreamTimeout("silent"), MalformedResponse("an HTML page"), down()])
 async def test_every_fault_of_the_upstream_counts(fault: Exception) -> None:
     breaker = CircuitBreaker(Always(fault), failures=2, clock=Clock())

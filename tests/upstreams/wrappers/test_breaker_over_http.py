@@ -3,9 +3,11 @@
 import json
 import socket
 
+import pytest
+
 from tests.api.http_client import PATHS, HttpResponse, ask, body
 from tests.app.test_faults import GOOD_WHOLE, gateway
-from tests.stage import MEMORY, QUIET
+from tests.stage import MEMORY
 from tests.upstreams.transport.faulty import Script, answering, whole
 from toolgate.app.asgi_app import Toolgate
 from toolgate.config import Config, ModelConfig, TargetConfig, UpstreamConfig
@@ -51,14 +53,18 @@ async def test_a_request_that_is_retried_counts_once() -> None:
         assert len(upstream.requests) == second
 
 
-async def test_the_only_upstream_is_left_alone_when_it_cannot_be_reached() -> None:
+async def test_the_only_upstream_is_left_alone_when_it_cannot_be_reached(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as gone:
         url = f"http://127.0.0.1:{gone.getsockname()[1]}/v1"
     upstream = UpstreamConfig(name="u", dialect="openai_chat", base_url=url, breaker=BreakerSettings(failures=2))
     model = ModelConfig(name="m", targets=(TargetConfig(upstream="u", model="up"),), retries=0)
-    config = Config(
-        server=ServerSettings(port=0), upstreams={"u": upstream}, models=(model,), storage=MEMORY, log=QUIET
-    )
+    config = Config(server=ServerSettings(port=0), upstreams={"u": upstream}, models=(model,), storage=MEMORY)
     async with listening(Toolgate(config)) as gate:
         response = [await asked(gate) for _ in range(3)]
         assert [one.json["error"]["code"] for one in response] == ["upstream_unavailable"] * 2 + ["circuit_open"]
+    lines = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+    [line] = [line for line in lines if line["event"] == "circuit"]
+    fields = {"upstream": "u", "model": "m", "state": "open", "code": "upstream_unavailable", "level": "warning"}
+    assert fields.items() <= line.items()

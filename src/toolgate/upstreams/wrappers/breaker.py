@@ -27,7 +27,8 @@ class CircuitBreaker:
     The cooldown doubles up to `longest` until an answer is complete. What counts is the upstream's fault alone: neither
     a request that it rejects, nor a client that leaves, nor a limit of ours, nor status 429, which is about the caller's
     rate. With `unreachable_only`, failures to connect count and no others: where no other model could answer instead,
-    refusing requests would only turn an upstream's occasional errors into an outage.
+    refusing requests would only turn an upstream's occasional errors into an outage. `on_change` gets the fault that opens
+    the circuit, and None when an answer is complete again; between the two, failing probes are not reported.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class CircuitBreaker:
         cooldown: float = 10.0,
         longest: float = 120.0,
         unreachable_only: bool = False,
+        on_change: Callable[[UpstreamFault | None], None] = lambda fault: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._model = model
@@ -49,6 +51,8 @@ class CircuitBreaker:
         self._shortest = self._cooldown = cooldown
         self._longest = longest
         self._counted = UpstreamUnreachable if unreachable_only else UpstreamFault
+        self._on_change = on_change
+        self._reported = False
         self._clock = clock
         self._in_a_row = 0
         self._open_until: float | None = None
@@ -105,13 +109,16 @@ class CircuitBreaker:
                 self._in_a_row = 0
                 self._cooldown = self._shortest
                 self._recent.append(False)
+                if self._reported:
+                    self._reported = False
+                    self._on_change(None)
             case UpstreamFault() if not self._counts(ending):
                 self._answering(era)  # an upstream that rejects a request works
             case UpstreamFault():
                 self._in_a_row += 1
                 self._recent.append(True)
                 if self._open_until is not None or self._too_many():
-                    self._open(ending.retry_after or 0.0)
+                    self._open(ending)
 
     def _counts(self, fault: UpstreamFault) -> bool:
         return isinstance(fault, self._counted) and not isinstance(fault, UpstreamRejected) and fault.status != 429
@@ -121,8 +128,12 @@ class CircuitBreaker:
         full = len(recent) == recent.maxlen
         return self._in_a_row >= self._failures or (full and sum(recent) >= self._rate * len(recent))
 
-    def _open(self, asked: float) -> None:
-        self._open_until = self._clock() + max(self._cooldown, min(asked, self._longest))
+    def _open(self, fault: UpstreamFault) -> None:
+        asked = min(fault.retry_after or 0.0, self._longest)
+        self._open_until = self._clock() + max(self._cooldown, asked)
         self._cooldown = min(self._cooldown * 2, self._longest)
         self._era += 1
         self._recent.clear()
+        if not self._reported:
+            self._reported = True
+            self._on_change(fault)
