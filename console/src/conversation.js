@@ -171,6 +171,11 @@ export class Conversation {
     }
     turn.reconnecting.value = false;
     if (aborted.aborted) return;
+    if (this.isAnswered(turn)) {
+      continueAnswer(answer);
+      await this.follow(turn);
+      return;
+    }
     await this.describeRequests(turn);
     await turn.show();
     this.rest();
@@ -215,13 +220,19 @@ export class Conversation {
   /** Continue a response that ended with approval requests, as soon as all of them are answered. */
   async answerRequest(turn, item, decision) {
     const { answer } = turn;
+    const current = answer.items.find((one) => one.id === item.id) ?? item;
     // With `null` another person was faster; whatever the answer, the server has it.
-    Object.assign(item, { decision: decision ?? "approve", taken: Boolean(item.approval) });
-    const asked = answer.items.filter((one) => one.type === "mcp_approval_request");
+    Object.assign(current, { decision: decision ?? "approve", taken: Boolean(item.approval) });
     turn.show();
-    if (isRunning(answer) || asked.some((one) => !one.decision)) return;
+    if (!this.isAnswered(turn)) return; // an answer that is still running is continued by `follow` when it has ended
     continueAnswer(answer);
     await this.follow(turn);
+  }
+
+  /** Whether the response of a turn has ended with approval requests and all of them are answered. */
+  isAnswered({ answer }) {
+    const asked = answer.items.slice(answer.before).filter((one) => one.type === "mcp_approval_request");
+    return answer.status === "completed" && asked.length > 0 && asked.every((one) => one.decision);
   }
 
   /** Show what is asked, if this key may see it: the question, the reason and the expiry. */

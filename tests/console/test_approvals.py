@@ -189,3 +189,41 @@ def test_an_answer_that_ends_with_the_page_is_continued_after_the_decision(
     ask(page, "And now?")
     expect(log(page)).to_contain_text("And now?")
     expect(page.get_by_role("button", name="Send", exact=True)).to_be_visible()
+
+
+HOLD_THE_END = """() => {
+  const send = window.fetch;
+  const released = new Promise((resolve) => (window.releaseTheEnd = resolve));
+  window.fetch = async (...request) => {
+    const response = await send(...request);
+    if (request[1]?.method !== "POST" || !String(request[0]).endsWith("/v1/responses")) return response;
+    window.fetch = send;
+    const holding = new TransformStream({
+      async transform(chunk, controller) {
+        const end = new TextDecoder("latin1").decode(chunk).indexOf("event: response.completed");
+        if (end >= 0) {
+          controller.enqueue(chunk.subarray(0, end));
+          await released;
+        }
+        controller.enqueue(end >= 0 ? chunk.subarray(end) : chunk);
+      },
+    });
+    return new Response(response.body.pipeThrough(holding), response);
+  };
+}"""
+
+
+def test_a_decision_that_is_made_before_the_answer_has_ended_continues_it(
+    visit: WatchedPages, server: ScriptedServer
+) -> None:
+    page = visit(server.page)
+    page.get_by_role("button", name="Options").click()
+    page.get_by_role("switch", name="Keep running when I leave").uncheck()
+    page.get_by_role("button", name="Done").click()
+    page.evaluate(HOLD_THE_END)
+    ask(page, mail("zoe"), "echo")
+    card(page).get_by_role("button", name="Deny").click()
+    expect(card(page)).to_contain_text("denied")
+    page.evaluate("releaseTheEnd()")
+    expect(log(page)).to_contain_text("was not allowed")
+    assert "zoe" not in sent(server)
