@@ -3,11 +3,11 @@
 import asyncio
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from datetime import UTC, date, datetime
-from operator import attrgetter
 from typing import Any, cast
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from toolgate.api.paging import read_query
@@ -24,7 +24,47 @@ from toolgate.storage.usage import BY, By, UsagePeriodTotal, UsageStore
 from toolgate.telemetry.request_log import CLIENT_LEFT, RUN_CANCELLED, RequestRecord
 from toolgate.wire.jsontext import encode
 
-_COUNTED = ("input", "output", "cache_read", "reasoning", "estimated")
+
+class _UsageSums(Struct, eq=False):
+    """What one key has used of one model since the last write; `totals` and `firsts` count latencies by their bucket.
+
+    It is added up as requests end: thousands added up at once, in any thread, would hold up the event loop.
+    """
+
+    requests: int = 0
+    input: int = 0
+    output: int = 0
+    cached: int = 0
+    reasoning: int = 0
+    estimated: int = 0
+    cost: float = 0.0
+    errors: int = 0
+    totals: Counter[int] = field(default_factory=Counter)
+    firsts: Counter[int] = field(default_factory=Counter)
+
+    def add(self, record: RequestRecord, cost: float) -> None:
+        """Add a request; latencies are those of requests that succeeded."""
+        self.requests += 1
+        self.cost += cost
+        usage = record.usage
+        if usage is not None:
+            self.input += usage.input
+            self.output += usage.output
+            if usage.cache_read or usage.reasoning or usage.estimated:
+                self.cached += usage.cache_read
+                self.reasoning += usage.reasoning
+                self.estimated += usage.estimated
+        if record.status < 400:
+            self.totals[bucket(record.seconds * 1000)] += 1
+            if record.first_event is not None:
+                self.firsts[bucket((record.first_event - record.started) * 1000)] += 1
+        elif is_failure(record):
+            self.errors += 1
+
+    def total(self, hour: str, key: str, model: str) -> UsagePeriodTotal:
+        """Return the sums as they are stored."""
+        tokens = (self.input, self.output, self.cached, self.reasoning)
+        return UsagePeriodTotal(hour, key, model, self.requests, *tokens, self.estimated, self.cost, self.errors)
 
 
 class UsageRecorder:
@@ -43,12 +83,11 @@ class UsageRecorder:
         `latencies` store how long requests took.
         """
         self._latencies = latencies
-        self._failed: Counter[tuple[str, str]] = Counter()
         self._price_of = price_of
         self._store = store
         self._writer = writer
         self._seconds = seconds
-        self._answers: defaultdict[tuple[str, str], list[tuple[RequestRecord, float]]] = defaultdict(list)
+        self._sums: defaultdict[tuple[str, str], _UsageSums] = defaultdict(_UsageSums)
         self._timer: asyncio.TimerHandle | None = None
 
     def configure(self, price_of: Callable[[str], Price]) -> None:
@@ -57,12 +96,12 @@ class UsageRecorder:
 
     def add(self, record: RequestRecord) -> None:
         """Add what a request has used that a model was asked for."""
-        self._answers[record.caller, record.model].append((record, cost_of(record, self._price_of)))
+        self._sums[record.caller, record.model].add(record, cost_of(record, self._price_of))
         self._write_soon()
 
     def add_failure(self, record: RequestRecord) -> None:
         """Count a request that has failed before any model was asked, or without an answer."""
-        self._failed[record.caller, record.model] += 1
+        self._sums[record.caller, record.model].errors += 1
         self._write_soon()
 
     def flush(self) -> None:
@@ -70,16 +109,18 @@ class UsageRecorder:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._answers or self._failed:
-            answers, self._answers = self._answers, defaultdict(list)
-            failed, self._failed = self._failed, Counter()
+        if self._sums:
+            sums, self._sums = self._sums, defaultdict(_UsageSums)
             hour = hour_of(time.time())
 
             def write(db: SqlConnection) -> None:
-                names = answers.keys() | failed.keys()
-                sums = [_sum(hour, *name, answers.get(name, []), failed[name]) for name in sorted(names)]
-                self._store.adding([replace(one, day=hour[:10]) for one in sums], sums)(db)
-                if self._latencies is not None and (counts := _latencies(hour, answers)):
+                totals = [sums[name].total(hour, *name) for name in sorted(sums)]
+                self._store.adding([replace(one, day=hour[:10]) for one in totals], totals)(db)
+                counts: dict[tuple[str, str, str, LatencyKind, int], int] = {}
+                for name, one in sums.items():
+                    counts |= {(hour, *name, "total", number): count for number, count in one.totals.items()}
+                    counts |= {(hour, *name, "first", number): count for number, count in one.firsts.items()}
+                if self._latencies is not None and counts:
                     self._latencies.adding(counts)(db)
 
             self._writer.put("usage", write)
@@ -97,31 +138,6 @@ def hour_of(seconds: float) -> str:
 def is_failure(record: RequestRecord) -> bool:
     """Return whether a request has failed: a client that left, or cancelled its run, has not seen a failure."""
     return record.status >= 400 and record.status != CLIENT_LEFT and record.code != RUN_CANCELLED
-
-
-def _sum(
-    hour: str, key: str, model: str, answers: Sequence[tuple[RequestRecord, float]], failed: int
-) -> UsagePeriodTotal:
-    usages = [record.usage for record, _ in answers if record.usage is not None]
-    read, written, cached, reasoning, estimated = [sum(map(attrgetter(name), usages)) for name in _COUNTED]
-    cost = sum(cost for _, cost in answers)
-    errors = failed + sum(is_failure(record) for record, _ in answers)
-    return UsagePeriodTotal(hour, key, model, len(answers), read, written, cached, reasoning, estimated, cost, errors)
-
-
-def _latencies(
-    hour: str, answers: Mapping[tuple[str, str], Sequence[tuple[RequestRecord, float]]]
-) -> "Counter[tuple[str, str, str, LatencyKind, int]]":
-    """Count how long the requests took that succeeded."""
-    counts: Counter[tuple[str, str, str, LatencyKind, int]] = Counter()
-    for (key, model), some in answers.items():
-        good = [record for record, _ in some if record.status < 400]
-        begun = [(one.first_event, one.started) for one in good if one.first_event is not None]
-        for number, count in Counter([bucket(record.seconds * 1000) for record in good]).items():
-            counts[hour, key, model, "total", number] = count
-        for number, count in Counter([bucket((first - started) * 1000) for first, started in begun]).items():
-            counts[hour, key, model, "first", number] = count
-    return counts
 
 
 class UsageEndpoint:
