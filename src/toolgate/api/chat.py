@@ -151,28 +151,35 @@ class ChatHandler:
         decoded: ModelRequest | None = None,
     ) -> PreparedRequest:
         """Decode (unless `decoded` is given), route and check a body; with `durable`, for a run that survives crashes."""
+        headers, body_size, caller, record = call.headers, call.body_size, call.caller, call.record
         defaults = self._tool_runs.defaults.options if self._tool_runs else None
-        body, options = read_tool_options(body, call.headers, defaults)
+        body, options = read_tool_options(body, headers, defaults)
         if type(body) is dict and body.get("model") in (None, ""):
             body = self.with_model(call, body)
         # What a body of items stands for may be more than was received: some are restored from storage.
-        small = call.body_size <= LARGE_BODY and type(body) is dict and "input" not in body
+        small = body_size <= LARGE_BODY and type(body) is dict and "input" not in body
         if decoded is None:
-            in_loop = durable is None and (small or not _is_large(call.body_size, body))
+            in_loop = durable is None and (small or not _is_large(body_size, body))
             decode = codec.decode_request
             decoded = decode(body) if in_loop else await run_in_thread(decode, body)
         request = decoded
         if dialect.forwarded_headers:
-            request = with_headers(request, call.headers, dialect.forwarded_headers)
-        record = call.record
+            request = with_headers(request, headers, dialect.forwarded_headers)
         route = self._router.find(request.model)
         record.dialect, record.model, record.stream = dialect.name, route.name, request.stream
-        call.caller.require_model(route.name, request.model)
+        caller.require_model(route.name, request.model)
         editor = window_of(call, route)
-        whole = route.whole_arguments or call.headers.get(b"x-toolgate-arguments") == b"whole"
+        whole = route.whole_arguments or headers.get(b"x-toolgate-arguments") == b"whole"
         relay = request.relay and not whole
-        request = replace(request, caller=call.caller.name, tally=record.tally, relay=relay, small=small, editor=editor)
-        request = replace(request, request_id=durable.run if durable is not None else record.request_id)
+        request = replace(
+            request,
+            caller=caller.name,
+            tally=record.tally,
+            request_id=durable.run if durable is not None else record.request_id,
+            relay=relay,
+            small=small,
+            editor=editor,
+        )
         on_delivered: Callable[[], Awaitable[None]] | None = None
         if options is None and not (request.tools and "hosted" in map(_KIND, request.tools)):
             request = model_request = await self._check.check(request, route)

@@ -55,15 +55,16 @@ class TimeOrderedIds:
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._second = -1
         self._start = ""
+        self._from = self._until = 0.0
 
     def new_id(self, length: int) -> str:
         """Return an id of so many letters and digits."""
-        now = int(self._clock())
-        if now != self._second:
-            self._second = now
-            self._start = "".join([_IN_ORDER[now // 62**place % 62] for place in range(5, -1, -1)])
+        now = self._clock()
+        if not self._from <= now < self._until:
+            second = int(now)
+            self._from, self._until = second, second + 1
+            self._start = "".join([_IN_ORDER[second // 62**place % 62] for place in range(5, -1, -1)])
         return self._start + random_suffix(length - 6)
 
 

@@ -46,6 +46,8 @@ __all__ = [
     "usage_of",
 ]
 
+_UNUSUAL = frozenset(("error", "x_groq", *SOURCES))
+"""Fields of answers that are more than a text."""
 _EMPTY_SCHEMA: Mapping[str, Any] = {"type": "object", "properties": {}}
 _RARE_SETTINGS = OptionalSettingsEncoder(
     top_k="top_k",
@@ -95,7 +97,7 @@ def decode_response(body: Any, request: ModelRequest) -> ModelResponse:
 
 def _decode_plain_text(body: Any) -> ModelResponse | None:
     """Decode the most common kind of answer, one choice with a text and a finish reason; None for any other."""
-    if type(body) is not dict or "error" in body or "x_groq" in body or any(body.get(name) for name in SOURCES):
+    if type(body) is not dict or not _UNUSUAL.isdisjoint(body):
         return None
     choices = body.get("choices")
     if type(choices) is not list or len(choices) != 1 or type(choice := choices[0]) is not dict:
