@@ -20,7 +20,7 @@ from toolgate.storage.database import Database
 from toolgate.storage.usage import UsageStore
 from toolgate.telemetry.logs import Logger
 from toolgate.telemetry.metrics import Metrics
-from toolgate.telemetry.request_log import RequestRecord
+from toolgate.telemetry.request_log import CLIENT_LEFT, RequestRecord
 
 ASK: Any = [{"role": "user", "content": "Hi"}]
 
@@ -139,6 +139,22 @@ async def test_tokens_cost_what_their_model_costs() -> None:
     meter.flush()
     await writer.flush()
     assert {row["model"]: row["cost"] for row in await store.sums(["model"])} == {"dear": 1.4, "free": 0.0}
+    await database.aclose()
+
+
+async def test_what_failed_answers_used_counts_and_each_is_an_error_unless_its_client_has_left() -> None:
+    store = UsageStore(database := Database(None))
+    writer = WriteQueue(database, Logger("error"), Metrics())
+    meter = UsageRecorder(store, writer, lambda model: Price())
+    used = Usage(input=5, output=4, cache_read=3, reasoning=2, estimated=True)
+    for status in (200, 502, CLIENT_LEFT):
+        meter.add(RequestRecord("r", caller="ann", model="m", upstream="u", status=status, usage=used))
+    meter.add_failure(RequestRecord("r", caller="ann", model="m", status=404))
+    meter.flush()
+    await writer.flush()
+    [row] = await store.sums(["key"])
+    assert (row["requests"], row["errors"], row["estimated"]) == (3, 2, 3)
+    assert [row[f"{kind}_tokens"] for kind in ("input", "output", "cached", "reasoning")] == [15, 12, 9, 6]
     await database.aclose()
 
 
