@@ -1,6 +1,7 @@
 """The configuration file: what it may say, what it means, and what is said about mistakes (U7, E3, fault: R2)."""
 
 import pickle
+import re
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
@@ -104,12 +105,14 @@ def test_an_empty_file_means_the_defaults(written: Any, text: str) -> None:
     assert msgspec.structs.replace(written(text), source=None, outline=ConfigTruncationCheck()) == load(None, {})
 
 
-def test_the_example_that_the_command_prints_can_be_used() -> None:
+def test_the_settings_that_the_printed_example_has_as_comments_can_be_used(written: Any) -> None:
     import toolgate.config
 
-    path = Path(toolgate.config.__file__).with_name("example.yaml")
-    config = load(path, {**ENV, "TEAM_KEY": "team-key"})
-    assert [target.weight for target in config.by_name()["local-qwen"].targets] == [1.0, 3.0]
+    text = Path(toolgate.config.__file__).with_name("example.yaml").read_text()
+    config = written(re.sub(r"(?m)^#(?=  |\w)", "", text), {**ENV, "TEAM_KEY": "team-key"})
+    assert [target.weight for target in config.by_name()["qwen"].targets] == [1.0, 3.0]
+    assert [key.name for key in config.keys] == ["me", "team"]
+    assert [*config.tools.python, *config.tools.mcp, *config.tools.http] == ["./my_tools", "time", "shop"]
 
 
 class TestReferencesToTheEnvironment:
