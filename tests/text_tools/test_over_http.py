@@ -103,6 +103,20 @@ def test_thinking_between_marks_is_reasoning_in_an_answer_without_tools(
     assert player.scripted.requests[0].tools == ()
 
 
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("client", CLIENTS)
+def test_an_answer_that_quotes_the_line_of_a_result_is_not_cut(
+    stage: tuple[str, Player], client: str, stream: bool
+) -> None:
+    url, player = stage
+    written = "A log looks so:\nResult [SUCCESS]\nabc"
+    player.scripted = ScriptedModel([written])
+    asked = {**body(client, "plain", stream, "Show me a log."), "tools": declared(client)}
+    answer = httpx.post(f"{url}{PATHS[client]}", json=asked, timeout=20)
+    found = outcome(client, stream, HttpResponse(answer.status_code, dict(answer.headers), answer.content))
+    assert (found.text, found.calls) == (written, [])
+
+
 def test_a_model_setting_makes_a_call_end_reasoning(stage: tuple[str, Player]) -> None:
     url, player = stage
     player.scripted = ScriptedModel([f"<think>Hm. {CALL}</think> Done."])

@@ -312,19 +312,44 @@ async def test_text_that_only_looks_like_results_is_text() -> None:
     assert outcome.summary == [written]
 
 
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_a_line_like_a_result_is_text_behind_text_and_a_made_up_result_behind_a_call(size: int) -> None:
+    written = " A log:\nResult [SUCCESS]\nabc\nResult [ERROR]"
+    quoting, after_call = FakeResultFilter(["f"]), FakeResultFilter(["f"])
+    after_call.after_call = True
+    pieces = [written[place : place + size] for place in range(0, len(written), size)]
+    assert "".join([*map(quoting.feed, pieces), quoting.release()]) == written
+    assert "".join([*map(after_call.feed, pieces), after_call.release()]) == " A log:\n"
+
+
+@both_ways
+async def test_an_answer_of_made_up_results_alone_is_asked_for_again(stream: bool) -> None:
+    outcome = await ask(asking(stream=stream), "\nResult [SUCCESS]\nsunny", "It is sunny.")
+    assert outcome.summary == ["It is sunny."]
+    assert "cut_results" in outcome.notes
+
+
 async def test_the_upstream_gets_stop_sequences_for_made_up_results() -> None:
     outcome = await ask(asking(settings=RequestSettings(stop=("A", "B", "C"))), "Hello.")
-    assert outcome.model.requests[0].settings.stop == ("A", "B", "C", "\nResult [SUCCESS]")
+    assert outcome.model.requests[0].settings.stop == ("A", "B", "C", "\nResult [SUCCESS]\n<output ")
     outcome = await ask(asking(), "Hello.", syntax="react")
-    assert outcome.model.requests[0].settings.stop == ("\nResult [SUCCESS]", "\nResult [ERROR]", "\nObservation:")
+    made_up = [f"\nResult [{word}]\n<output " for word in ("SUCCESS", "ERROR")]
+    assert outcome.model.requests[0].settings.stop == (*made_up, "\nObservation:")
     outcome = await ask(asking(), "Hello.", stops=False)
     assert outcome.model.requests[0].settings.stop == ()
 
 
 async def test_a_stop_sequence_of_our_own_is_not_reported_to_the_client() -> None:
-    response = ModelResponse((Text(PARIS),), "stop", stop_sequence="\nResult [SUCCESS]")
+    response = ModelResponse((Text(PARIS),), "stop", stop_sequence="\nResult [SUCCESS]\n<output ")
     outcome = await ask(asking(), response)
-    assert outcome.response.stop_sequence is None
+    assert (outcome.response.stop_sequence, outcome.warnings) == (None, ())
+
+
+async def test_an_answer_without_a_call_that_ended_at_a_stop_sequence_of_our_own_has_a_warning() -> None:
+    response = ModelResponse((Text("I looked."),), "stop", stop_sequence="\nObservation:")
+    outcome = await ask(asking(), response, syntax="react")
+    assert (outcome.summary, outcome.response.stop_sequence) == (["I looked."], None)
+    assert "'Observation:'" in outcome.warnings[0]
 
 
 async def test_a_broken_call_is_asked_for_again_if_nothing_of_it_was_emitted() -> None:

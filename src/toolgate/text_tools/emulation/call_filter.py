@@ -111,6 +111,7 @@ class CallFilter:
         self._text, self._blanks = None, ""
 
     def _begin_call(self, call: ToolCall, passed: list[StepEvent]) -> None:
+        self._fake_results.after_call = True
         if call.name not in self._allowed:
             self._dropping = True
             self.refused.append(call.name)

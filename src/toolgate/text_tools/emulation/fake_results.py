@@ -2,6 +2,7 @@
 
 A model that has read `Tool Call: f({…})` and `Result [SUCCESS]` may go on like that: it makes up results, or writes the line
 instead of a call. Lines that begin so are held back until it is clear which; what follows a made-up result is no answer.
+In an answer that has said something and called no tool, such a line is no made-up result: the model shows one to the user.
 Knows no events.
 """
 
@@ -32,12 +33,14 @@ def result_marks(syntax: str) -> tuple[str, ...]:
 class FakeResultFilter:
     """Filters the text of one answer: `feed` returns what is certainly text.
 
-    `calls` are the names and arguments of lines that stand for calls.
+    `calls` are the names and arguments of lines that stand for calls. `after_call` is whether the answer has called a tool.
     """
 
     def __init__(self, tools: Collection[str], marks: tuple[str, ...] = RESULT_MARKS) -> None:
         self.cut = False  # a made-up result has come, and the rest is ignored
         self.calls: list[tuple[str, str]] = []
+        self.after_call = False
+        self._has_text = False  # text that is not blank has passed
         self._tools = tools
         self._marks = marks
         self._deciding = True  # the current line may be one that is held back
@@ -47,6 +50,7 @@ class FakeResultFilter:
     def feed(self, text: str) -> str:
         """Return as much of the text so far as is certainly text."""
         if not self._deciding and "\n" not in text:
+            self._has_text = self._has_text or not text.isspace()
             return text
         out: list[str] = []
         for piece in _LINES.findall(text):
@@ -57,6 +61,7 @@ class FakeResultFilter:
             else:
                 out.append(piece)
                 self._deciding = piece.endswith("\n")
+                self._has_text = self._has_text or not piece.isspace()
         return "".join(out)
 
     def release(self) -> str:
@@ -71,7 +76,7 @@ class FakeResultFilter:
     def _decide(self, piece: str, out: list[str]) -> None:
         self._line += piece
         line = self._line
-        if line.startswith(self._marks):
+        if line.startswith(self._marks) and (self.after_call or self._held or not self._has_text):
             self.cut = True
             self._line = ""
         elif len(line) <= _LONGEST_LINE and self._may_be_held(line):
@@ -80,6 +85,7 @@ class FakeResultFilter:
                 self._line = ""
         else:
             out.append("".join(self._held) + line)
+            self._has_text = self._has_text or not out[-1].isspace()
             self._held, self._line = [], ""
             self._deciding = line.endswith("\n")
 

@@ -188,7 +188,12 @@ class EmulatedStream:
         stop = decoder.stop or StepEnd("stop")
         if not rest and problems and not decoder.has_content and not text_was_sent:
             raise EmptyModelAnswer("The model gave an empty answer where a call was required.")
-        sequence = None if stop.stop_sequence in self._plan.own_stops else stop.stop_sequence
+        sequence = stop.stop_sequence
+        if sequence in self._plan.own_stops:
+            if not decoder.calls:
+                mark = (sequence or "").split("\n")[1]
+                self.warnings = (*self.warnings, f"the answer ends where it had a line {mark!r}, like a tool's result")
+            sequence = None
         reason = stop.reason
         if reason in ("stop", "tool_calls"):  # the upstream does not know of the calls in the text
             reason = "tool_calls" if decoder.calls else "stop"

@@ -12,12 +12,15 @@ from toolgate.dialects.dialect import Quirks
 from toolgate.text_tools.emulation.fake_results import result_marks
 from toolgate.text_tools.parsing.syntax import Syntax
 from toolgate.text_tools.prompts.conversation_writer import ConversationWriter, in_turns
+from toolgate.text_tools.prompts.prompt_fragments import RESULT_MARKS
 from toolgate.text_tools.prompts.system_messages import lost_of_system
 from toolgate.upstreams.foreign_field_warnings import foreign_fields
 from toolgate.upstreams.tool_definition_rewrite import adapt
 from toolgate.wire.jsontext import encode
 
 _MAX_STOPS = 4
+_RESULT_LINE = "\n<output "
+"""How the line behind the mark of a result begins in our prompts."""
 _TOOL_FIELDS = frozenset(
     {
         "function_call",
@@ -112,8 +115,11 @@ def _has_calls(request: ModelRequest) -> bool:
 
 
 def _own_stops(settings: RequestSettings, syntax: Syntax) -> tuple[str, ...]:
-    """Return where to stop a model that makes up results; the client's own stop sequences leave room for few."""
-    marks = [f"\n{mark}" for mark in result_marks(syntax.name)]
+    """Return where to stop a model that makes up results; the client's own stop sequences leave room for few.
+
+    Of the marks of our prompts they have the line behind, too: an answer may quote a mark.
+    """
+    marks = [f"\n{mark}{_RESULT_LINE}" if mark in RESULT_MARKS else f"\n{mark}" for mark in result_marks(syntax.name)]
     return tuple(marks[: max(0, _MAX_STOPS - len(settings.stop))])
 
 
