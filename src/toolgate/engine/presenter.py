@@ -72,7 +72,8 @@ class RunPresenter:
         self._started = False
         self._held = False  # the open part is not emitted, or not yet
         self._has_text = False  # this answer of the model has text
-        self._separate = False  # an earlier answer has text, so that the next text begins with a blank line
+        self._separate = False  # an earlier answer has text, so that a blank line comes before the next text
+        self._separator = _BLANK_LINE  # what the last text lacks of it
         self._prefix = ""  # what the open text begins with
         self._unsent_prefix = ""  # the same, until it was emitted
 
@@ -176,7 +177,7 @@ class RunPresenter:
             if not self._held:
                 self._shown.add(part.id)
         elif isinstance(part, Text) and self._separate and not self._presentation.native_tools:
-            self._prefix = self._unsent_prefix = _BLANK_LINE
+            self._prefix = self._unsent_prefix = self._separator
         return [] if self._held else [PartStart(part)]
 
     def _prefixed(self, text: str) -> Delta:
@@ -188,6 +189,7 @@ class RunPresenter:
             self._held = False
             return []
         if isinstance(part, Text) and part.text:
+            self._separator = _BLANK_LINE[len(part.text) - len(part.text.rstrip("\n")) :]
             part = replace(part, text=self._prefix + part.text) if self._prefix else part
             self._has_text, self._separate = True, False
         return [PartEnd(part)]

@@ -50,6 +50,16 @@ def test_a_line_of_text_shows_each_call(stage: Stage, path: str, content: str) -
     assert message["content"] == '[get_time {"zone":"UTC"}]\n\nIt is noon.'
 
 
+@pytest.mark.parametrize("ending", ["", "\n", "\n\n", "\n\n\n"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_one_blank_line_is_between_the_texts_of_two_rounds(stage: Stage, stream: bool, ending: str) -> None:
+    stage.play([Text(f"Let me look.{ending}"), TIME], "It is noon.")
+    wants = {"tool_execution": "auto", "use_server_tools": True, "stream": stream}
+    answer = httpx.post(f"{stage.url}/api/chat", json={"model": "openai_chat", "messages": ASK, **wants})
+    text = "".join([json.loads(line)["message"]["content"] for line in answer.text.splitlines()])
+    assert text == "Let me look." + (ending if len(ending) > 2 else "\n\n") + "It is noon."
+
+
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/api/chat"])
 def test_events_show_calls_and_results_in_a_field_of_our_own(stage: Stage, path: str) -> None:
     streamed = post(stage, path, tool_status="events", stream=True).text
