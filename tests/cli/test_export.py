@@ -6,14 +6,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from openai import OpenAI
 from typer.testing import CliRunner, Result
 
-from tests.api.records.record_server import RecordServer, record_server
+from tests.api.records.record_server import EVE, RecordServer, record_server
 from tests.clients.scenes import HELLO
+from tests.runs.processes import until
+from tests.stage import QUIET, served
+from toolgate.app.asgi_app import Toolgate
 from toolgate.cli.commands import app
-from toolgate.config import Secret
+from toolgate.config import BUILTIN, Config, KeySettings, ModelConfig, Secret, TargetConfig
+from toolgate.config.settings import KeyBudgetSettings, PriceSettings, ServerSettings
 from toolgate.storage.exports import KINDS
 
 
@@ -89,6 +94,35 @@ def test_an_owner_without_records_is_reported_and_the_note_of_a_key_is_no_owner(
     for name, emitted in others.items():
         expected = f"No records of {name} were found; --owner takes the name of a key.\n0 chats\n"
         assert (emitted.exit_code, emitted.stderr) == (0, expected)
+
+
+def test_a_key_whose_spending_is_forgotten_has_its_budget_again_while_the_server_runs(tmp_path: Path) -> None:
+    carl = KeySettings(name="carl", key=Secret("carl-key"), budget=KeyBudgetSettings(amount=1e-6, period="total"))
+    echo = TargetConfig(upstream=BUILTIN, model="echo")
+    config = Config(
+        server=ServerSettings(port=0),
+        models=(ModelConfig(name="m", targets=(echo,), price=PriceSettings(input=1.0, output=1.0)),),
+        keys=(carl, EVE),
+        storage=Secret(f"sqlite:///{tmp_path}/toolgate.db"),
+        log=QUIET,
+    )
+    with served(Toolgate(config)) as url, httpx.Client(base_url=url, timeout=30) as client:
+        body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
+
+        def status() -> int:
+            headers = {"authorization": "Bearer carl-key"}
+            return client.post("/v1/chat/completions", json=body, headers=headers).status_code
+
+        def spent() -> float:
+            key = client.get("/v1/keys/carl", headers={"authorization": "Bearer eve-key"}).json()
+            return float(key["spent"]["total"])
+
+        assert [status(), status()] == [200, 429]
+        until(lambda: lines(run(tmp_path, "export", "spending", "--owner", "carl")))
+        assert spent() > 0
+        assert "3 spending totals" in run(tmp_path, "forget", "carl", "--yes").stderr
+        assert spent() == 0
+        assert until(lambda: status() == 200)
 
 
 @pytest.mark.parametrize(

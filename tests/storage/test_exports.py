@@ -4,6 +4,7 @@ import json
 import re
 import tracemalloc
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from toolgate.storage.exports import KINDS, exported
 from toolgate.storage.invocations import InvocationStore
 from toolgate.storage.responses import ResponseStore
 from toolgate.storage.run_records import RunRecordStore
+from toolgate.storage.spending import SpendingStore
 from toolgate.storage.usage import UsagePeriodTotal, UsageStore
 
 FIELDS = {
@@ -38,6 +40,7 @@ FIELDS = {
     | {"timeline"},
     "usage": {"kind", "day", "key", "model", "requests", "input_tokens", "output_tokens", "cached_tokens"}
     | {"reasoning_tokens", "estimated", "cost", "errors"},
+    "spending": {"kind", "key", "period", "amount"},
     "approvals": {"kind", "id", "caller", "session", "run", "call", "tool", "source", "arguments", "why", "state"}
     | {"answered_by", "answered", "level", "reason", "edited", "expires", "created_at"},
 }
@@ -61,6 +64,7 @@ async def fill(database: Database, owner: str, number: int, created: float) -> N
     await database.change(
         UsageStore(database).adding([UsagePeriodTotal("2027-01-15", owner, f"m{number}", 1, cost=0.5)])
     )
+    await SpendingStore(database).add({(owner, datetime.fromtimestamp(created, UTC).date().isoformat()): 0.5})
     await put_approval(database, f"a{number:04}", "denied", created, caller=owner)
 
 
@@ -79,6 +83,12 @@ async def test_every_kind_is_reported_whole_and_filtered_by_owner_and_time(datab
     assert len(await lines(database, kind, owner="eve")) == 0
     assert len(await lines(database, kind, since=NOW - DAY)) == (3 if kind == "usage" else 2)
     assert len(await lines(database, kind, since=NOW + DAY)) == 0
+
+
+async def test_what_was_spent_in_a_month_is_reported_until_its_end(database: Database) -> None:
+    await SpendingStore(database).add({("ann", period): 0.5 for period in ("ever", "2027-01", "2026-12", "2027-01-14")})
+    found = await lines(database, "spending", since=NOW)
+    assert [one["period"] for one in found] == ["2027-01", "ever"]
 
 
 async def test_more_than_a_batch_is_reported_once_each(database: Database) -> None:

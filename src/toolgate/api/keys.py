@@ -74,7 +74,7 @@ class KeyEndpoints:
     async def list(self, call: Request) -> None:
         """List the keys: what they may do, their limits and, of limited ones, what they have spent."""
         await self._stored_keys.refresh(call.record.request_id)
-        await self._budgets.open()
+        await self._budgets.refresh()
         data = [self._key_object(key) for key in self._configured]
         data += [self._stored_key_object(key) for key in self._stored_keys.all.values()]
         await call.exchange.respond(200, encode({"object": "list", "data": data}))
@@ -84,7 +84,7 @@ class KeyEndpoints:
         await self._stored_keys.refresh(call.record.request_id)
         name = call.arguments[0]
         configured = next((key for key in self._configured if key.name == name), None)
-        await self._budgets.open()
+        await self._budgets.refresh()
         body = self._key_object(configured) if configured else self._stored_key_object(self._find(name))
         await call.exchange.respond(200, encode(body))
 

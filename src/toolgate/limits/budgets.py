@@ -12,6 +12,9 @@ class Budgets(Protocol):
     async def open(self) -> None:
         """Read what was spent before; later calls cost nothing."""
 
+    async def refresh(self) -> None:
+        """Read again what was spent, which other processes may have changed."""
+
     def spent(self, key: str, period: Period) -> float:
         """Return what a key has spent in the current period."""
 

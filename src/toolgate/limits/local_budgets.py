@@ -7,6 +7,7 @@ budget by one of them at most.
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Protocol, TypeAlias
 
@@ -64,6 +65,7 @@ class LocalBudgets:
         self._opening = asyncio.Lock()
         self._flushing = asyncio.Lock()
         self._open = False
+        self._checked_at = 0.0
         self._writing: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -74,6 +76,14 @@ class LocalBudgets:
             if not self._open:
                 self._sums |= await self._spendings.sums(self.labels())
                 self._open = True
+
+    async def refresh(self) -> None:
+        """Read again what was spent: `toolgate forget` deletes it from the database."""
+        async with self._flushing:
+            written = await self._spendings.sums(self.labels())
+            self._sums = dict(self._unwritten)
+            self.set_written(written)
+            self._open = True
 
     def spent(self, key: str, period: Period) -> float:
         """Return what a key has spent in the current period."""
@@ -86,6 +96,8 @@ class LocalBudgets:
         the last of it could never be spent.
         """
         await self.open()
+        if self.spent(key, budget.period) >= budget.amount:
+            await self._check_again()
         spent, (running, reserved) = self.spent(key, budget.period), self._reserved.get(key, (0, 0.0))
         cost = self.expected_cost(key, cost)
         # Nothing is awaited between this check and the reservation, so that no other request comes in between.
@@ -181,6 +193,14 @@ class LocalBudgets:
             self._writing.cancel()
             await asyncio.wait({self._writing})
         await self.flush()
+
+    async def _check_again(self) -> None:
+        """Read again what was spent, as often as it is written at most; what is known stays if that fails."""
+        now = asyncio.get_running_loop().time()
+        if now - self._checked_at >= self._every:
+            self._checked_at = now
+            with suppress(Overloaded):
+                await self.refresh()
 
     async def _write_later(self) -> None:
         while self._unwritten:

@@ -44,6 +44,10 @@ class SharedBudgets:
         """Read what was spent before."""
         await self._local.open()
 
+    async def refresh(self) -> None:
+        """Read again what was spent."""
+        await self._local.refresh()
+
     def spent(self, key: str, period: Period) -> float:
         """Return what a key has spent in the current period, as far as this node knows."""
         return self._local.spent(key, period)

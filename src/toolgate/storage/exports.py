@@ -26,7 +26,10 @@ _Record: TypeAlias = dict[str, Any]
 
 
 class _Source(Struct, frozen=True):
-    """Where records of a kind are: their table, the columns by the names of the export, and their key."""
+    """Where records of a kind are: their table, the columns by the names of the export, and their key.
+
+    With `by_day`, their `time` is a day as text.
+    """
 
     name: str
     table: str
@@ -35,6 +38,7 @@ class _Source(Struct, frozen=True):
     owner: str = "owner"
     time: str = "created"
     complete: Callable[[SqlConnection, _Record], _Record] = lambda db, record: record
+    by_day: bool = False
 
 
 def _conversation(db: SqlConnection, record: _Record) -> _Record:
@@ -135,7 +139,22 @@ _SOURCES: Mapping[str, _Source] = {
         complete=_run_record,
     ),
     "usage": _Source(
-        "usage", "usage_sums", _same("day", "key", "model", *SUMS), ("day", "key", "model"), owner="key", time="day"
+        "usage",
+        "usage_sums",
+        _same("day", "key", "model", *SUMS),
+        ("day", "key", "model"),
+        owner="key",
+        time="day",
+        by_day=True,
+    ),
+    "spending": _Source(
+        "spending",
+        "spending",
+        _same("key", "period", "amount"),
+        ("key", "period"),
+        owner="key",
+        time="CASE length(period) WHEN 7 THEN period || '-31' ELSE period END",  # a month lasts to its last day
+        by_day=True,
     ),
     "approvals": _Source(
         "approval",
@@ -178,7 +197,7 @@ def _select(
         values.append(owner)
     if since is not None:
         conditions.append(f"{source.time} >= ?")
-        values.append(f"{datetime.fromtimestamp(since, UTC):%Y-%m-%d}" if source.time == "day" else since)
+        values.append(f"{datetime.fromtimestamp(since, UTC):%Y-%m-%d}" if source.by_day else since)
     where, order = " AND ".join(conditions), ", ".join(source.key)
     return f"SELECT {order} FROM {source.table} WHERE {where} ORDER BY {order} LIMIT {_AT_ONCE}", values  # noqa: S608 - constants
 
