@@ -45,6 +45,18 @@ async def test_a_created_key_is_valid_at_once_and_for_its_scopes_only(served: Te
     assert (made["state"], made["owner"], made["source"]) == ("active", "Carl of Sales", "database")
 
 
+async def test_a_key_is_valid_on_another_node_as_soon_as_it_is_created_or_rotated(tmp_path: Path) -> None:
+    storage = Secret(f"sqlite:///{tmp_path}/t.db")
+    async with tenants(tmp_path, storage=storage) as here, tenants(tmp_path, storage=storage) as there:
+        made = await make(here)
+        assert (await use(there, made["key"])).status_code == 200
+        rotated = (await here.ask("POST", "/v1/keys/carl/rotate", {}, "root")).json()
+        assert (await use(there, rotated["key"])).status_code == 200
+        refused = await use(there, f"tg-{'x' * 43}")
+        assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
+        assert (await use(there, rotated["key"], "/v1/keys")).status_code == 403
+
+
 def on_disk(folder: Path) -> bytes:
     return b"".join([file.read_bytes() for file in folder.glob("t.db*")])
 

@@ -121,6 +121,21 @@ async def test_what_another_process_changes_is_seen(store: Flaky, ring: Ring) ->
     assert await ring.next() == {"dora"}
 
 
+async def test_requests_with_unknown_keys_share_a_look_for_new_ones(store: Flaky, lines: Lines) -> None:
+    """However many strangers send keys; fault: Z5"""
+    ring = StoredKeyCache(store, lambda keys, sparing: None, set, lines.log, every=600)
+    await ring.open()
+    await store.create(OTHER)
+    before = store.looks
+    await asyncio.gather(*[ring.find_new_keys() for _ in range(500)])
+    assert (store.looks - before, list(ring.valid)) == (1, [OTHER.id])
+    store.away = True
+    for _ in range(3):
+        await ring.find_new_keys()
+    assert store.looks - before == 2, "while the database is away, nothing is looked for"
+    await ring.aclose()
+
+
 async def test_without_the_database_the_keys_last_read_stay_in_force_and_that_is_logged_once(
     store: Flaky, ring: Ring, lines: Lines
 ) -> None:

@@ -96,4 +96,5 @@ class Site:
             OriginPolicy(config),
             services.telemetry,
             services.keys.active_requests,
+            services.keys.stored.find_new_keys,
         )

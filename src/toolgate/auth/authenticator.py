@@ -5,6 +5,7 @@ time that this takes reveals nothing about the keys, because a client cannot cho
 Knows headers and keys. It must not know routes, dialects or models beyond their names.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from hashlib import blake2s, sha256
@@ -28,6 +29,7 @@ _HEADERS = frozenset((b"authorization", b"x-api-key", b"api-key", b"x-goog-api-k
 _ANY_TEXT = "\0\0"
 """Stands for any text that `*` in an alias matches: of the wildcards in a key's pattern only `*` matches it."""
 _BEARER = b"Bearer "
+_STORED = re.compile(rb"tg-[\w-]{43}")
 
 
 class Caller(Struct, frozen=True):
@@ -167,6 +169,11 @@ class Authenticator:
 
 def _unauthenticated() -> Unauthenticated:
     return Unauthenticated("No valid API key was given: send one as `Authorization: Bearer …` or `x-api-key`.")
+
+
+def may_be_stored(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Return whether the credential has the form of a key that a server makes."""
+    return _STORED.fullmatch(_credential(headers)) is not None
 
 
 def digest_of_credential(headers: Iterable[tuple[bytes, bytes]]) -> bytes:

@@ -1,7 +1,8 @@
 """Cache the keys of the database: read at the start, and again when their version number has changed.
 
 A change that is made here takes effect at once, one of another process within two seconds, and so does the expiry of a
-key or of a former secret. While the database is not available, the keys that were read last stay valid.
+key or of a former secret. A key that is new to this process is looked for when it is first sent.
+While the database is not available, the keys that were read last stay valid.
 It must not know headers, requests or the rights of a key.
 """
 
@@ -17,6 +18,9 @@ from toolgate.telemetry.logs import Logger
 
 EVERY = 2.0
 """Seconds between two reads of the version number."""
+
+LOOK_SECONDS = 0.2
+"""Seconds between two looks for keys that are not known: strangers must not keep the database busy."""
 
 _USE_SECONDS = 60
 """Seconds after which the use of a key is written again."""
@@ -55,7 +59,11 @@ class StoredKeyCache:
         self._version: int | None = None
         self._used_at: dict[str, int] = {}
         self._unavailable = False
+        self._refreshing = asyncio.Lock()
         self._polling: asyncio.Task[None] | None = None
+        self._next_look: asyncio.Task[None] | None = None
+        self._looks: set[asyncio.Task[None]] = set()
+        self._looked_at = 0.0
 
     @property
     def known(self) -> bool:
@@ -73,15 +81,33 @@ class StoredKeyCache:
 
     async def refresh(self, sparing: str = "") -> None:
         """Read all keys again; changes have taken effect when this returns."""
-        version, keys = await self.store.all()
-        required = await self.store.demanded()
-        must_report = self._version is None or required != self.required
-        self.required = required
-        self._version, self.all = version, {key.id: key for key in keys}
-        self._update_valid(sparing, must_report)
+        async with self._refreshing:  # keys that were read before must not replace those that were read after
+            version, keys = await self.store.all()
+            required = await self.store.demanded()
+            must_report = self._version is None or required != self.required
+            self.required = required
+            self._version, self.all = version, {key.id: key for key in keys}
+            self._update_valid(sparing, must_report)
+
+    async def find_new_keys(self) -> None:
+        """Read what others have changed until this call.
+
+        Calls share a look at the version number, and there are five of these a second at most, however many calls.
+        """
+        if self._polling is None or self._unavailable:
+            return
+        if self._next_look is None:
+            self._next_look = asyncio.get_running_loop().create_task(self._look_soon())
+            self._looks.add(self._next_look)
+            self._next_look.add_done_callback(self._looks.discard)
+        await asyncio.shield(self._next_look)
 
     async def aclose(self) -> None:
         """Stop polling, and write which keys were used."""
+        if self._looks:
+            for look in self._looks:
+                look.cancel()
+            await asyncio.wait(self._looks)
         if self._polling is not None:
             self._polling.cancel()
             await asyncio.wait({self._polling})
@@ -93,6 +119,12 @@ class StoredKeyCache:
             await asyncio.sleep(self._every)
             self._update_valid()  # some may have expired, whether or not the database is available
             await self._poll()
+
+    async def _look_soon(self) -> None:
+        clock = asyncio.get_running_loop().time
+        await asyncio.sleep(max(0.0, self._looked_at + LOOK_SECONDS - clock()))
+        self._looked_at, self._next_look = clock(), None  # a key that is sent from now on may be newer than this look
+        await self._try(self._read_changes)
 
     async def _poll(self) -> None:
         if await self._try(self._read_changes):

@@ -8,7 +8,7 @@ from typing import Protocol, TypeAlias
 from msgspec import Struct
 
 from toolgate.auth.active_requests import ActiveRequests
-from toolgate.auth.authenticator import PUBLIC, Authenticator, Caller, digest_of_credential
+from toolgate.auth.authenticator import PUBLIC, Authenticator, Caller, digest_of_credential, may_be_stored
 from toolgate.auth.failed_logins import FailedLogins
 from toolgate.conversation import ids
 from toolgate.conversation.errors import (
@@ -78,6 +78,10 @@ class Endpoint(Struct, frozen=True):
     proves_itself: bool = False
 
 
+async def _find_no_keys() -> None:
+    """Know all keys already."""
+
+
 class Application:
     """Routes requests, authenticates callers, and turns every failure into an error response."""
 
@@ -89,10 +93,12 @@ class Application:
         origins: OriginPolicy,
         telemetry: Telemetry,
         active: ActiveRequests | None = None,
+        find_new_keys: Callable[[], Awaitable[None]] = _find_no_keys,
     ) -> None:
         """`error_encoders` are found by the longest matching beginning of a path.
 
-        `active` has the running requests, also those of an application that this one replaces.
+        `active` has the running requests, also those of an application that this one replaces. `find_new_keys` reads the
+        keys that other processes have made; it is called when a request has a key that is not known.
         """
         self.endpoints = tuple(endpoints)
         self._exact = {(one.method, one.path): one for one in endpoints if "{}" not in one.path}
@@ -104,6 +110,7 @@ class Application:
         self._telemetry = telemetry
         self._active = active or ActiveRequests()
         self._active_by_id = self._active.by_id
+        self._find_new_keys = find_new_keys
         self._failed_logins = FailedLogins()
         self._ids = ids.TimeOrderedIds()
 
@@ -149,7 +156,32 @@ class Application:
         scope = endpoint.scope
         if endpoint.proves_itself and not digest_of_credential(exchange.headers):
             scope = None
-        caller = self._authenticator.authenticate(exchange.headers) if scope else PUBLIC
+        try:
+            caller = self._authenticator.authenticate(exchange.headers) if scope else PUBLIC
+        except Unauthenticated:
+            if not may_be_stored(exchange.headers):
+                raise
+            return self._admit_new_key(exchange, record, endpoint, arguments)
+        return self._serve(exchange, record, endpoint, arguments, caller, scope)
+
+    async def _admit_new_key(
+        self, exchange: HttpExchange, record: RequestRecord, endpoint: Endpoint, arguments: tuple[str, ...]
+    ) -> None:
+        """Serve a request whose key another process may have made a moment ago."""
+        await self._find_new_keys()
+        caller = self._authenticator.authenticate(exchange.headers)
+        await self._serve(exchange, record, endpoint, arguments, caller, endpoint.scope)
+
+    def _serve(
+        self,
+        exchange: HttpExchange,
+        record: RequestRecord,
+        endpoint: Endpoint,
+        arguments: tuple[str, ...],
+        caller: Caller,
+        scope: str | None,
+    ) -> Awaitable[None]:
+        """Check the rights of the caller, and return the work of the handler."""
         if scope:
             caller.require(scope)
             caller = with_rights(caller, exchange.named)
