@@ -197,6 +197,35 @@ async def test_a_quirk_ends_the_same_for_every_client(place: Place, upstream: st
     assert not findings, f"{len(findings)} findings\n" + "\n".join(findings)
 
 
+REASON = "The tray is empty."
+REFUSALS: dict[str, bytes] = {
+    "an object": b'{"error": {"message": "%b", "type": "x"}}',
+    "a text": b'{"error": "%b"}',
+    "FastAPI's": b'{"detail": [{"loc": ["body"], "msg": "%b"}]}',
+    "Gemini's list": b'[{"error": {"code": 400, "message": "%b"}}]',
+    "an unknown form": b'{"errors": [{"reason": "%b"}]}',
+    "an event of a stream": b'event: error\ndata: {"error": {"message": "%b"}}\n\n',
+    "a page": b"<html>%b</html>",
+}
+
+
+@pytest.mark.parametrize("form", REFUSALS)
+async def test_the_reason_of_a_refusal_reaches_every_client(place: Place, form: str) -> None:
+    """field: A30"""
+    place.answer = whole(REFUSALS[form] % REASON.encode(), status="422 Unprocessable")
+    stated = set()
+    for client in CLIENTS:
+        for stream in (False, True):
+            async with HttpConnection(place.url) as caller:
+                await caller.post(PATHS[client], asked(client, "openai_chat", stream))
+                received = await caller.response()
+            assert received.status == 400
+            stated.add(outcome(client, stream, received).error)
+    [message] = stated
+    assert REASON in message
+    assert "data:" not in message
+
+
 def quirk_of(upstream: str, name: str) -> Quirk:
     """A quirk by its name."""
     return next(quirk for quirk in QUIRKS[upstream] if quirk.name == name)

@@ -37,6 +37,7 @@ _OPTIONAL_FIELDS = {
 }
 """Fields without which a request still means the same, and the settings that they are encoded from."""
 
+_EVENT_DATA = re.compile(rb"\A(?:event:[^\n]*\n)?data:([^\n]+)")
 _THINKING_FIELDS = frozenset({"reasoning", "reasoning_effort"})
 _BUSY_CODES = {
     "overloaded_error",
@@ -54,12 +55,16 @@ def decode_error_response(status: int, headers: Mapping[str, str], body: bytes) 
     Errors that the client can correct keep their status. Credentials are ours, not the client's, so their rejection
     becomes a 502.
     """
+    sent = _EVENT_DATA.search(body)  # some servers send the error as an event of the stream that was requested
+    value: Any
     try:
-        message, code, param = _error_fields(decode_event(body))
+        value = decode_event(sent[1] if sent else body)
+        message, code, param = _error_fields(value)
     except MalformedResponse:
-        message, code, param = f"The upstream answered {excerpt(body)}" if body.strip() else None, None, None
+        value, message, code, param = body.strip(), None, None, None
     wait = retry_after(headers)
-    message = message or f"The upstream answered with status {status}."
+    if not message:  # an unknown form is shown as it is, so that a person can read it
+        message = f"The upstream answered {excerpt(body)}" if value else f"The upstream answered with status {status}."
     error: UpstreamFault
     if status == 429:
         error = UpstreamUnavailable(message, code=code or "rate_limit_exceeded", status=429, retry_after=wait)
