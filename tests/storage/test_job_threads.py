@@ -12,7 +12,7 @@ import pytest
 
 from toolgate.conversation.errors import Overloaded
 from toolgate.storage import job_threads
-from toolgate.storage.database import Database, DuplicateRow, SlowStorage, SqlConnection
+from toolgate.storage.database import CommitUncertain, Database, DuplicateRow, SlowStorage, SqlConnection
 
 ADD = "INSERT INTO spending (key, period, amount) VALUES (?, '', 1.0)"
 PATIENCE = 60
@@ -183,6 +183,50 @@ async def test_work_of_a_task_that_was_cancelled_still_counts_as_running(tmp_pat
         while "b" not in await asyncio.gather(database.change(adding("b")), return_exceptions=True):  # noqa: ASYNC110
             await asyncio.sleep(0)  # nothing tells that the thread is free
     assert await database.read(keys) == ["b"]
+    await database.aclose()
+
+
+@pytest.mark.parametrize("ends_well", [True, False])
+async def test_a_change_that_does_not_end_is_uncertain_until_it_does(
+    tmp_path: Path, ends_well: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever adds to a sum learns later whether it was added, so that it is counted once."""
+    database = Database(tmp_path / "a.db", timeout=0.02)
+    await database.open()
+    monkeypatch.setattr(job_threads, "END_SECONDS", 0.2)
+    go = threading.Event()
+
+    def hang(db: SqlConnection) -> None:
+        db.execute(ADD, ("a",))
+        go.wait(PATIENCE)
+        if not ends_well:
+            raise KeyError("ours")
+
+    async with asyncio.timeout(PATIENCE):
+        with pytest.raises(CommitUncertain, match="it is not known whether the last change was made") as caught:
+            await database.change(hang)
+        with pytest.raises(Overloaded, match="still being made"):
+            await database.was_committed(caught.value)
+        with pytest.raises(Overloaded, match="it has not answered for"):
+            await database.read(keys)
+        monkeypatch.undo()
+        go.set()
+        while None not in await asyncio.gather(database.open(), return_exceptions=True):  # noqa: ASYNC110
+            await asyncio.sleep(0)  # nothing tells that the thread is free
+        assert await database.was_committed(caught.value) is ends_well
+    assert await database.read(keys) == (["a"] if ends_well else [])
+    await database.aclose()
+
+
+async def test_a_read_that_does_not_end_fails_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    database = Database(tmp_path / "a.db", timeout=0.02)
+    await database.open()
+    monkeypatch.setattr(job_threads, "END_SECONDS", 0.2)
+    go = threading.Event()
+    async with asyncio.timeout(PATIENCE):
+        with pytest.raises(Overloaded, match="it has not answered for"):
+            await database.read(lambda _: go.wait(PATIENCE))
+    go.set()
     await database.aclose()
 
 

@@ -22,6 +22,7 @@ from toolgate.storage.sql_engine import (
     SqlCursor,
     SqlEngine,
     Work,
+    unavailable,
 )
 
 __all__ = ["CommitUncertain", "Database", "DuplicateRow", "SlowStorage", "SqlConnection", "SqlCursor", "Work"]
@@ -69,6 +70,10 @@ class Database:
 
     async def was_committed(self, uncertain: CommitUncertain) -> bool:
         """Return whether a change was committed after all; Overloaded as long as that is not known."""
+        if uncertain.outcome is not None:
+            if (outcome := uncertain.outcome()) is None:
+                raise unavailable("the last change is still being made")
+            return outcome.error is None
         return await self._jobs.run(JobKind.MAINTENANCE, partial(self._engine.was_committed, uncertain.number))
 
     async def status(self) -> SchemaStatus:

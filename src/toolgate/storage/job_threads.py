@@ -18,12 +18,15 @@ from msgspec import Struct
 
 from toolgate.conversation.errors import Overloaded
 from toolgate.scheduling import CALLER, FairQueue
-from toolgate.storage.sql_engine import SqlEngine, WorkOutcome, unavailable
+from toolgate.storage.sql_engine import CommitUncertain, SqlEngine, WorkOutcome, unavailable
 
 _T = TypeVar("_T")
 
 SLOW_SECONDS = 1.0
 """Jobs that take longer are reported."""
+
+END_SECONDS = 60.0
+"""How long a task waits for the end of work that a thread has begun."""
 
 _NAMES = 8
 
@@ -49,7 +52,7 @@ class JobKind(Enum):
 class _Job:
     """One piece of work that a task waits for."""
 
-    __slots__ = ("caller", "future", "kind", "loop", "queued", "work")
+    __slots__ = ("caller", "expiry", "future", "kind", "loop", "outcome", "queued", "work")
 
     def __init__(self, kind: JobKind, work: Callable[..., Any]) -> None:
         self.kind = kind
@@ -58,9 +61,12 @@ class _Job:
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[Any] = self.loop.create_future()
         self.queued = time.monotonic()
+        self.outcome: WorkOutcome | None = None
+        self.expiry: asyncio.TimerHandle
 
     def resolve(self, outcome: WorkOutcome) -> None:
-        """Pass the outcome on to the waiting task, unless that was cancelled."""
+        """Pass the outcome on to the waiting task, unless that was cancelled or has waited for too long."""
+        self.outcome = outcome
         if self.future.done():
             return
         if outcome.error is None:
@@ -88,7 +94,8 @@ class JobThreads:
     async def run(self, kind: JobKind, work: Callable[..., _T]) -> _T:
         """Return the result of the work; Overloaded if no thread is free for it in time.
 
-        Work that a thread has begun is finished, even if the waiting task is cancelled.
+        Work that a thread has begun is finished, even if the waiting task is cancelled. A change that does not end is
+        reported as CommitUncertain.
         """
         job, engine = _Job(kind, work), self._engine
         with self._lock:
@@ -97,12 +104,10 @@ class JobThreads:
                 raise unavailable(f"it has not answered for {idle:.0f} seconds")
             self._queue.put(job.caller, job)
             self._busy += start
-        timer = None
         if start:
             self._progress = job.queued
             self._executor.submit(self._take_jobs)
-        else:
-            timer = job.loop.call_later(engine.queue_seconds, self._expire, job)
+        job.expiry = job.loop.call_later(engine.queue_seconds, self._expire, job)
         try:
             result: _T = await job.future
         except asyncio.CancelledError:
@@ -110,8 +115,7 @@ class JobThreads:
                 self._queue.discard(job.caller, job)
             raise
         finally:
-            if timer is not None:
-                timer.cancel()
+            job.expiry.cancel()
         return result
 
     def close(self) -> None:
@@ -119,14 +123,22 @@ class JobThreads:
         self._executor.shutdown()
 
     def _expire(self, job: _Job) -> None:
-        """End a job that has waited for a thread for too long; one that a thread has begun is waited for."""
-        now = time.monotonic()
+        """End the wait for a job that no thread has begun in time, or for one that does not end."""
+        now, engine = time.monotonic(), self._engine
         with self._lock:
             waits, idle = self._queue.discard(job.caller, job), now - self._progress
+        hangs = f"it has not answered for {idle:.0f} seconds"
         if waits:
-            stuck = idle > 2 * self._engine.lock_seconds
-            why = f"it has not answered for {idle:.0f} seconds" if stuck else "too many requests wait for it"
+            why = hangs if idle > 2 * engine.lock_seconds else "too many requests wait for it"
             job.resolve(WorkOutcome(error=unavailable(why)))
+        elif job.kind is JobKind.MAINTENANCE:
+            return  # a check of a large file takes as long as it takes
+        elif now < (end := job.queued + END_SECONDS):
+            job.expiry = job.loop.call_later(end - now, self._expire, job)
+        elif job.kind is JobKind.READ:
+            job.resolve(WorkOutcome(error=unavailable(hangs)))
+        elif not job.future.done():
+            job.future.set_exception(CommitUncertain(why=hangs, outcome=lambda: job.outcome))
 
     def _take_jobs(self) -> None:
         """Run jobs until none waits."""
@@ -169,7 +181,8 @@ class JobThreads:
                     self._prepare()
                     outcomes = self._engine.change_together(works())
         except Exception as error:  # noqa: BLE001 - raised where the result is awaited
-            if first.kind is JobKind.CHANGE and isinstance(error, Overloaded):
+            # Where one change at a time is made, what keeps one from beginning keeps all others.
+            if first.kind is JobKind.CHANGE and isinstance(error, Overloaded) and self._engine.threads == 1:
                 jobs += self._take_changes(time.monotonic() - self._engine.lock_seconds)
             outcomes = [WorkOutcome(error=error) for _ in jobs]
         return jobs, outcomes, held[0] if held else None

@@ -104,16 +104,23 @@ class DuplicateRow(GatewayFault):
 
 
 class CommitUncertain(Overloaded):
-    """The connection was lost during a commit, and it is not known whether that was made; see `Database.was_committed`."""
+    """The database did not report the end of a change, which may still be made; see `Database.was_committed`."""
 
     code = "storage_unavailable"
 
-    def __init__(self, number: str) -> None:
+    def __init__(
+        self,
+        number: str = "",
+        *,
+        why: str = "the connection was lost",
+        outcome: Callable[[], WorkOutcome | None] | None = None,
+    ) -> None:
+        """The database knows the change by its `number`, or this process by its `outcome`, which is None until it ends."""
         super().__init__(
-            "The storage is not available: the connection was lost, and it is not known whether the last change was made.",
-            retry_after=5,
+            f"The storage is not available: {why}, and it is not known whether the last change was made.", retry_after=5
         )
         self.number = number
+        self.outcome = outcome
 
 
 def batches(values: Sequence[_T], size: int = 500) -> Iterator[Sequence[_T]]:
