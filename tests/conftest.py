@@ -21,8 +21,8 @@ os.environ["TOOLGATE_BRIDGE_TOKEN_FILE"] = str(Path(gettempdir()) / f"toolgate-t
 settings.register_profile("project", deadline=None, derandomize=True, max_examples=100)
 settings.load_profile("project")
 
-PATIENT = ("runs", "chaos", "races", "soak")
-"""Folders whose tests wait for crashes and leases: begun first, they wait while others compute."""
+PATIENT = ("runs", "chaos", "races", "soak", "workers")
+"""Folders whose tests wait for processes, crashes and leases: begun first, they wait while others compute."""
 LONG = ("laws/test_loop.py", "text_tools/test_laws.py", "upstreams/local/test_model.py")
 """Files that take longest: each is run by one process, and the others must not wait for it in the end."""
 
