@@ -316,9 +316,13 @@ class ChatRelay:
         return self._relay(last) if self._last is chunk else self._relay(last) + self._relay(chunk)
 
     def error(self, error: ToolgateError) -> bytes:
-        """Encode the error as an event, then the terminator."""
+        """Encode the error as an event, then the terminator; what was held comes before it, without its end."""
+        last, self._last = self._last, None
+        for choice in last["choices"] if last is not None else ():
+            choice["finish_reason"] = None
+        rest = self._relay(last) if last is not None else b""
         has_calls = any(choice.has_calls for choice in self._choices.values())
-        return end_before_error(self._metadata, has_calls) + encode_stream_error(error)
+        return rest + end_before_error(self._metadata, has_calls) + encode_stream_error(error)
 
     def _finish(self) -> bytes:
         held, self._last = self._last, None
