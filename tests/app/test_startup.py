@@ -96,6 +96,8 @@ async def test_while_the_disk_hangs_only_requests_that_need_the_storage_fail(
             refused = await respond(server, "Hi", store=True)
             assert (refused.status, refused.json["error"]["code"]) == (503, "storage_unavailable")
             assert "retry-after" in refused.headers
+            app.services.records.requests.flush()
+            await app.services.records.writer.flush(0.5)  # is tried in vain
         finally:
             goes_on.set()
         monkeypatch.undo()
