@@ -11,11 +11,8 @@ import os
 import re
 import secrets
 import string
-import time
-from collections.abc import Callable
 
 _ALPHABET = string.ascii_letters + string.digits
-_IN_ORDER = string.digits + string.ascii_uppercase + string.ascii_lowercase
 _LETTERS = bytes([ord(_ALPHABET[byte % 62]) for byte in range(256)])
 _PORTABLE = re.compile(r"[a-zA-Z0-9_-]{16,64}")
 _CARRIED = re.compile(r"call_tg[a-zA-Z0-9]{6}_([a-zA-Z0-9_-]+)")
@@ -44,28 +41,6 @@ def random_suffix(length: int = 24) -> str:
         first, *others = [letters[at : at + MAX_LENGTH] for at in range(0, len(letters), MAX_LENGTH)]
         _fresh.extend(others)
         return first[:length]
-
-
-class TimeOrderedIds:
-    """Makes random ids that begin with the second in which they are made: six characters, in the order of time.
-
-    A database adds such ids at the end of its index. Each random one would change another page of it, which makes storing a
-    request three times as expensive once there are 200,000 rows.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        self._clock = clock
-        self._start = ""
-        self._from = self._until = 0.0
-
-    def new_id(self, length: int) -> str:
-        """Return an id of so many letters and digits."""
-        now = self._clock()
-        if not self._from <= now < self._until:
-            second = int(now)
-            self._from, self._until = second, second + 1
-            self._start = "".join([_IN_ORDER[second // 62**place % 62] for place in range(5, -1, -1)])
-        return self._start + random_suffix(length - 6)
 
 
 def new_call_id() -> str:

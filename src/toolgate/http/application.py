@@ -10,7 +10,6 @@ from msgspec import Struct
 from toolgate.auth.active_requests import ActiveRequests
 from toolgate.auth.authenticator import PUBLIC, Authenticator, Caller, digest_of_credential, may_be_stored
 from toolgate.auth.failed_logins import FailedLogins
-from toolgate.conversation import ids
 from toolgate.conversation.errors import (
     ClientFault,
     GatewayFault,
@@ -22,6 +21,7 @@ from toolgate.conversation.errors import (
 from toolgate.http.asgi_types import Receive, Scope, Send
 from toolgate.http.exchange import ClientLeft, Header, HttpExchange
 from toolgate.http.origins import OriginPolicy
+from toolgate.http.request_ids import RequestIds
 from toolgate.scheduling import CALLER
 from toolgate.telemetry.request_log import RequestRecord, Telemetry
 
@@ -112,7 +112,7 @@ class Application:
         self._active_by_id = self._active.by_id
         self._find_new_keys = find_new_keys
         self._failed_logins = FailedLogins()
-        self._ids = ids.TimeOrderedIds()
+        self._ids = RequestIds()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one HTTP request."""

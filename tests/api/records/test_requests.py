@@ -13,8 +13,8 @@ from toolgate.api.records.requests import RequestRecorder
 from toolgate.api.records.write_queue import WriteQueue
 from toolgate.config.settings import RecordSettings
 from toolgate.conversation.errors import UpstreamUnavailable
-from toolgate.conversation.ids import TimeOrderedIds
 from toolgate.engine.run_limits import Price
+from toolgate.http.request_ids import RequestIds
 from toolgate.storage.database import Database
 from toolgate.storage.request_records import RequestFilter, RequestPage, RequestStore
 from toolgate.telemetry.logs import Logger
@@ -84,9 +84,9 @@ def test_a_refused_request_is_recorded_with_its_reason(
 
 def test_the_id_of_a_request_begins_with_its_second_so_that_databases_store_ids_in_order(server: RecordServer) -> None:
     server.play(HELLO)
-    earliest = TimeOrderedIds().new_id(20)[:6]
+    earliest = RequestIds().new_id(20)[:6]
     id = ask(server).headers["x-request-id"]
-    assert earliest <= id[:6] <= TimeOrderedIds().new_id(20)[:6]
+    assert earliest <= id[:6] <= RequestIds().new_id(20)[:6]
 
 
 def test_a_failed_upstream_is_recorded_as_an_error(server: RecordServer) -> None:
