@@ -11,6 +11,7 @@ import pytest
 
 from tests.bridge.gateway import ask, gateway
 from tests.bridge.scripted_editor import Frame, editor
+from toolgate.approvals.service import ApprovalService
 from toolgate.config import KeySettings, Secret
 from toolgate.config.settings import ApprovalSettings, ToolSettings, VscodeSettings
 
@@ -127,3 +128,33 @@ async def test_approvals_in_editors_can_be_turned_off() -> None:
         await http.post(f"/v1/approvals/{waiting[0]['id']}", json={"decision": "approve"})
         assert "42" in (await asking).text
         assert window.all("approval") == []
+
+
+async def test_nothing_is_received_while_many_answers_are_stored(
+    http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An editor that sends answers faster than they are stored waits, and they do not pile up in memory."""
+    store, go, full = ApprovalService.answer, asyncio.Event(), asyncio.Event()
+    running = most = 0
+
+    async def slowly(self: ApprovalService, id: str, *args: Any, **options: Any) -> Any:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        if running == 16:
+            full.set()
+        await go.wait()
+        running -= 1
+        return await store(self, id, *args, **options)
+
+    monkeypatch.setattr(ApprovalService, "answer", slowly)
+    async with editor(url(http), approvals=True) as window:
+        for number in range(40):
+            await window.send({"type": "answer", "id": f"mcpr_{number}", "decision": "approve"})
+        after = asyncio.ensure_future(window.round_trip())
+        await asyncio.wait_for(full.wait(), 30)
+        await http.get("/healthz")
+        waits = not after.done()
+        go.set()
+        await after
+    assert (waits, most) == (True, 16)

@@ -32,8 +32,11 @@ from tests.bridge.scripted_editor import (
     text,
     token,
 )
+from toolgate.bridge.handshake import BridgeCredentials
 from toolgate.bridge.proof import prove
+from toolgate.bridge.session import EditorSession
 from toolgate.bridge.token_file import load_token, token_path
+from toolgate.bridge.windows import EditorWindows
 from toolgate.config import VSCODE, KeySettings, ModelConfig, Secret, TargetConfig
 from toolgate.config.settings import VscodeSettings
 
@@ -389,3 +392,58 @@ def test_the_token_file_is_in_the_folder_for_state() -> None:
     assert token_path({"XDG_STATE_HOME": "/state"}) == Path("/state/toolgate/bridge.token")
     assert token_path({}) == Path.home() / ".local/state/toolgate/bridge.token"
     assert token_path({"TOOLGATE_BRIDGE_TOKEN_FILE": "/my/token"}) == Path("/my/token")
+
+
+class UnreadSocket:
+    """A socket whose editor sends a hundred pings and reads no pong; `begun` is set when a pong waits, or nothing is left."""
+
+    gone = False
+    has_messages = True
+
+    def __init__(self) -> None:
+        window = {"id": "w", "folders": [], "remote": None, "focused": True, "context": {}}
+        register = {"type": "register", "editor": {"name": "e", "version": "1"}, "extension": {"version": "1"}}
+        frames: list[Frame] = [
+            {"type": "hello", "protocol": PROTOCOL, "nonce": "n" * 32, "address": ""},
+            {**register, "window": window, "lends": {}, "max_frame": 1024},
+            *[{"type": "ping", "n": number} for number in range(100)],
+        ]
+        self.messages = [json.dumps(frame).encode() for frame in frames]
+        self.begun = asyncio.Event()
+        self.sent = 0
+
+    def handle_at_once(self, handle: Any) -> None:
+        """Offer nothing."""
+
+    async def receive(self) -> bytes | None:
+        """Return the next message at once."""
+        if not self.messages:
+            self.begun.set()
+            await asyncio.Event().wait()
+        return self.messages.pop(0)
+
+    async def send(self, *texts: bytes) -> None:
+        """Wait for an editor that does not read."""
+        self.sent += 1
+        self.begun.set()
+        await asyncio.Event().wait()
+
+    def write(self, *texts: bytes) -> None:
+        """Send frames of the handshake."""
+
+    def wake(self) -> None:
+        """Do nothing."""
+
+    async def close(self, code: int = 1000, reason: str = "") -> None:
+        """Do nothing."""
+
+
+async def test_nothing_is_received_while_the_editor_does_not_read_its_pongs() -> None:
+    socket = UnreadSocket()
+    session = EditorSession(socket, BridgeCredentials(owner="ann"), EditorWindows())
+    serving = asyncio.ensure_future(session.serve())
+    await asyncio.wait_for(socket.begun.wait(), GUARD)
+    await asyncio.sleep(0)
+    assert (socket.sent, len(socket.messages)) == (1, 99)
+    serving.cancel()
+    await asyncio.wait({serving})
