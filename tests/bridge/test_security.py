@@ -395,7 +395,7 @@ def test_the_token_file_is_in_the_folder_for_state() -> None:
 
 
 class UnreadSocket:
-    """A socket whose editor sends a hundred pings and reads no pong; `begun` is set when a pong waits, or nothing is left."""
+    """A socket whose editor sends a hundred pings and reads no pong; `begun` is set when a pong or nothing waits."""
 
     gone = False
     has_messages = True

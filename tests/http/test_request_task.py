@@ -4,10 +4,19 @@ import asyncio
 from typing import Any
 
 import msgspec
+import pytest
 
 from tests.api.http_client import PATHS, HttpConnection, body
 from tests.http.websocket_server import websocket_server
+from toolgate.auth.authenticator import Authenticator
+from toolgate.config import Config
+from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
+from toolgate.http.application import Application, Endpoint, Request
 from toolgate.http.listener import listening
+from toolgate.http.origins import OriginPolicy
+from toolgate.telemetry.logs import Logger
+from toolgate.telemetry.metrics import Metrics
+from toolgate.telemetry.request_log import Telemetry
 
 
 class Noting:
@@ -92,3 +101,37 @@ async def test_a_client_that_leaves_after_a_large_body_is_noticed() -> None:
             await asyncio.wait_for(cancelled.wait(), 30)
             asked.clear()
             cancelled.clear()
+
+
+async def test_a_response_that_is_cut_off_closes_its_connection_and_is_no_failure_of_the_application(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Without a last chunk: a client must not take it for whole. The log would name a fault that there is not."""
+    tasks: list[asyncio.Task[Any]] = []
+
+    async def begin(call: Request) -> None:
+        await call.exchange.start(b"text/plain")
+        await call.exchange.write(b"half")
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.append(task)
+        await asyncio.Event().wait()
+
+    config, errors = Config(), OPENAI_CHAT.server
+    telemetry = Telemetry(Logger("error"), Metrics())
+    endpoints = [Endpoint("GET", "/begin", begin, errors, scope=None)]
+    app = Application(endpoints, {"/": errors}, Authenticator(()), OriginPolicy(config), telemetry)
+    started = Noting()
+
+    async def served(scope: Any, receive: Any, send: Any) -> None:
+        await (started if scope["type"] == "lifespan" else app)(scope, receive, send)
+
+    async with listening(served) as url, HttpConnection(url) as caller:
+        caller.writer.write(f"GET /begin HTTP/1.1\r\nhost: {url[7:]}\r\n\r\n".encode())
+        await caller.head()
+        assert await caller.chunk() == b"half"
+        tasks[0].cancel()
+        await asyncio.wait({tasks[0]})
+        assert tasks[0].cancelled()
+        assert await asyncio.wait_for(caller.reader.read(), 30) == b""
+    assert caplog.records == []
