@@ -401,7 +401,7 @@ class UnreadSocket:
     has_messages = True
 
     def __init__(self) -> None:
-        window = {"id": "w", "folders": [], "remote": None, "focused": True, "context": {}}
+        window: Frame = {"id": "w", "folders": [], "remote": None, "focused": True, "context": {}}
         register = {"type": "register", "editor": {"name": "e", "version": "1"}, "extension": {"version": "1"}}
         frames: list[Frame] = [
             {"type": "hello", "protocol": PROTOCOL, "nonce": "n" * 32, "address": ""},

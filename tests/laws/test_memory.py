@@ -17,7 +17,10 @@ from tests.api.responses.stateful import until
 from tests.bridge.gateway import gateway
 from tests.bridge.scripted_editor import GPT, editor
 from tests.http.websocket_server import websocket_server
-from tests.stage import Stage
+from tests.stage import Stage, gateway_config
+from toolgate.app.asgi_app import Toolgate
+from toolgate.config import ModelConfig, TargetConfig
+from toolgate.http.listener import listening
 
 LARGE = 1024 * 1024
 TIMES = 4
@@ -42,7 +45,7 @@ def kept(before: int) -> int:
 async def freed(before: int) -> None:
     """Wait until nothing large is kept, but not for ever."""
     for _ in range(1000):
-        if not kept(before):
+        if kept(before) <= 0:
             return
         await asyncio.sleep(0.005)
     raise AssertionError(f"{kept(before)} halves of {TIMES} large messages are still in memory")
@@ -92,4 +95,24 @@ async def test_an_idle_editor_keeps_nothing_of_its_last_frame() -> None:
             return "late" in (await client.get("/v1/models")).text
 
         await until(lent)
-        assert not kept(before)  # at once: the next frame of the editor, a pong, would free the last one
+        assert kept(before) <= 0  # at once: the next frame of the editor, a pong, would free the last one
+
+
+@pytest.mark.parametrize("model", ["openai_chat", "with a fallback"])
+@pytest.mark.parametrize("upstream", ["unreachable", "closing"])
+async def test_a_request_whose_upstream_fails_is_freed(upstream: str, model: str) -> None:
+    async def close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.transport.abort()
+
+    closing = await asyncio.start_server(close, "127.0.0.1", 0)
+    port = closing.sockets[0].getsockname()[1] if upstream == "closing" else 1
+    target = TargetConfig(upstream="openai_chat", model="m")
+    second = ModelConfig(name="with a fallback", targets=(target,), retries=0, fallbacks=("openai_chat",))
+    payload = chat(model=model)
+    async with closing, listening(Toolgate(gateway_config(f"http://127.0.0.1:{port}", models=(second,)))) as url:
+        await ask(url, PATHS["openai_chat"], payload)
+        before = tracemalloc.get_traced_memory()[0]
+        for _ in range(TIMES):
+            assert (await ask(url, PATHS["openai_chat"], payload)).status in (502, 503)
+        await freed(before)

@@ -74,7 +74,10 @@ class UpstreamHttpClient:
             if reader.headed or reader.error is None:
                 return UpstreamResponse(reader, self._caps)
             if not isinstance(reader.error, StaleConnection):
-                raise reader.error
+                try:
+                    raise reader.error
+                finally:
+                    del reader, connection  # the error refers to this frame: a cycle would keep the body in memory
             connection = await _acquire(route.pool, timeouts, total_at, fresh=True)  # a new one cannot be stale
 
     async def aclose(self) -> None:

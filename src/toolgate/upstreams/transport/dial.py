@@ -53,7 +53,10 @@ async def dial(
         else:
             fault = UpstreamUnreachable(_unreachable_message(origin, proxy, failure))
     # Raised outside of the handler, so that its __context__ is not the OpenSSL error with the certificate's text.
-    raise fault
+    try:
+        raise fault
+    finally:
+        del fault  # it refers to this frame and those of the request, which a cycle would keep in memory
 
 
 async def _open(

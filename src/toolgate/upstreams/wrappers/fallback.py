@@ -46,9 +46,12 @@ async def first_answer(
             failed.append(f"{name} failed ({fault.code})")
         else:
             return with_warning(answer, "; ".join([*failed, f"{name} answered"])) if faults else answer
-    if len(faults) == 1:
-        raise faults[0]
-    raise _summary(faults) from faults[-1]
+    try:
+        if len(faults) == 1:
+            raise faults[0]
+        raise _summary(faults) from faults[-1]
+    finally:
+        faults.clear()  # they refer to this frame: a cycle would keep the request in memory
 
 
 def _summary(faults: list[ToolgateError]) -> ToolgateError:
