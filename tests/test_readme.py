@@ -20,7 +20,7 @@ from toolgate.tools.sources.python import PythonSource
 DOCS = ROOT / "docs"
 PAGES = [README, DOCS / "server-tools.md", DOCS / "responses.md", DOCS / "durability.md", DOCS / "records.md"]
 CURLS = [one for one in commands(PAGES) if not one.asks_local]
-PROGRAMS = [one for one in programs(PAGES) if not one.asks_local]
+PROGRAMS = [one for one in programs([*PAGES, DOCS / "mcp-server.md"]) if not one.asks_local]
 
 
 @pytest.fixture(scope="module")
