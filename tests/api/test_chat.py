@@ -230,6 +230,20 @@ async def test_a_request_keeps_its_id_in_answer_and_error() -> None:
         assert wrong.json["request_id"] == wrong.headers["request-id"] == wrong.headers["x-request-id"]
 
 
+async def test_a_mistyped_path_is_answered_with_the_path_that_was_meant(stage: Stage) -> None:
+    meant = {
+        "/v1/chat/completion": "/v1/chat/completions",
+        "/v1/v1/messages": "/v1/messages",
+        "/api/chats": "/api/chat",
+    }
+    for path, known in meant.items():
+        received = await ask(stage.url, path, {})
+        assert received.status == 404
+        assert f"There is no '{path}' here. Did you mean {known}?" in received.body.decode()
+    for path in ("/nothing/like/this", "/" + "v1/chat/" * 20):
+        assert b"Did you mean" not in (await ask(stage.url, path, {})).body
+
+
 async def test_unknown_fields_reach_an_upstream_of_the_same_dialect_and_no_other() -> None:
     """spec: U2"""
     async with open_stage(HELLO, HELLO) as (url, scripted):

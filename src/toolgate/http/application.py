@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Protocol, TypeAlias
 
 from msgspec import Struct
@@ -28,6 +29,9 @@ from toolgate.telemetry.request_log import RequestRecord, Telemetry
 _NOT_RETRYABLE = frozenset({"invalid_api_key", "too_many_wrong_keys", "upstream_auth"})
 """Errors that last, but that some clients retry for minutes without a header against it."""
 
+
+_MISTYPED = 80
+"""Characters of a path up to which the path that was probably meant is looked for."""
 
 _VSCODE_CHAT = b"GitHubCopilotChat/"
 
@@ -104,6 +108,7 @@ class Application:
         self._exact = {(one.method, one.path): one for one in endpoints if "{}" not in one.path}
         self._patterns = [(_pattern(one.path), one) for one in endpoints if "{}" in one.path]
         self._paths = {one.path for one in endpoints}
+        self._known_paths = sorted({path for _, path in self._exact})
         self._error_encoders = sorted(error_encoders.items(), key=lambda item: -len(item[0]))
         self._authenticator = authenticator
         self._origins = origins
@@ -212,7 +217,9 @@ class Application:
                 return candidate, found.groups()
         if exchange.path in self._paths or any(p.fullmatch(exchange.path) for p, _ in self._patterns):
             raise ClientFault(f"{exchange.path} does not take {method}.", status=405, code="method_not_allowed")
-        raise NotFound(f"There is no {exchange.path[:200]!r} here.", code="unknown_url")
+        near = get_close_matches(exchange.path, self._known_paths, 1, 0.8) if len(exchange.path) <= _MISTYPED else []
+        hint = f" Did you mean {near[0]}?" if near else ""
+        raise NotFound(f"There is no {exchange.path[:200]!r} here.{hint}", code="unknown_url")
 
     def error_encoder(self, path: str) -> ErrorEncoder:
         """Return the encoder of errors at a path; for what is no path, such as `*`, the one of `/`."""
