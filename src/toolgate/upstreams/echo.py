@@ -120,7 +120,7 @@ def _repeat(message: Message, request: ModelRequest) -> str:
     text = plain_text(message.parts).strip()
     hint = ""
     if request.tools and not text.startswith(_ABOUT):
-        hint = f" Say `call {request.tools[0].name} {{...}}` and I will call that tool."
+        hint = f"\n\nSay `call {request.tools[0].name} {{...}}` and I will call that tool."
     return f"{_ABOUT}: {text}{hint}" if text else f"{_ABOUT}.{hint}"
 
 
