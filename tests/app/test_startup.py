@@ -14,7 +14,7 @@ from tests.databases import running_postgres
 from toolgate.app.asgi_app import Toolgate
 from toolgate.config import BUILTIN, Config, KeySettings, ModelConfig, Secret, TargetConfig
 from toolgate.config.settings import LogSettings, ServerSettings
-from toolgate.conversation.errors import GatewayFault
+from toolgate.conversation.errors import GatewayError
 from toolgate.http.listener import listening
 from toolgate.storage import job_threads
 from toolgate.storage.database import Database, SqlConnection
@@ -129,6 +129,6 @@ async def test_a_server_does_not_start_over_tables_of_a_newer_version(tmp_path: 
     database = Database(tmp_path / "a.db")
     await database.change(lambda db: db.execute("INSERT INTO schema_versions VALUES (9999, 'future', 1.0)"))
     await database.aclose()
-    with pytest.raises(GatewayFault, match="did not start"):
+    with pytest.raises(GatewayError, match="did not start"):
         async with listening(gate(f"sqlite:///{tmp_path}/a.db")):
             pass

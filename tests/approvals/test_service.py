@@ -9,7 +9,7 @@ import pytest
 from tests.approvals.builders import BROWSES, READS, Clock, call, open_service, tool
 from toolgate.approvals import Approval, ApprovalLimits, ApprovalPolicy, ApprovalRule, ApprovalService, StandingApproval
 from toolgate.approvals.record import Level
-from toolgate.conversation.errors import ClientFault, Conflict, Forbidden, InvalidRequest, NotFound
+from toolgate.conversation.errors import ClientError, Conflict, Forbidden, InvalidRequest, NotFound
 from toolgate.storage.approvals import ApprovalStore
 from toolgate.storage.database import Database
 from toolgate.tools.tool import ApprovalVerdict, CallApprovals, CallPreview, ToolSpec
@@ -151,7 +151,7 @@ async def test_an_expired_approval_is_reported_and_another_run_can_ask_again() -
         pending = await service.decide(call())
         clock.time += 3600
         assert pending.approval is not None
-        with pytest.raises(ClientFault) as caught:
+        with pytest.raises(ClientError) as caught:
             await service.answer(pending.approval, True, by="ann")
         assert (caught.value.status, caught.value.code) == (410, "approval_expired")
         assert await service.wait(pending.approval, 0) is True

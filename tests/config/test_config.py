@@ -13,7 +13,7 @@ import pytest
 from toolgate.config import BUILTIN, Config, ConfigError, Secret, TimeoutSettings, diff, load
 from toolgate.config.base_urls import base_url, is_loopback
 from toolgate.config.resolved_config import ConfigTruncationCheck
-from toolgate.config.settings import ECHO, LOCAL, ConfigFile, EmbeddedModelSettings, RequestLimitSettings
+from toolgate.config.settings import ECHO, LOCAL, EmbeddedModelSettings, RequestLimitSettings, RootSettings
 from toolgate.conversation.request import ReasoningSettings, RequestSettings
 from toolgate.http.request_limits import RequestLimits as EdgeLimits
 from toolgate.upstreams.catalog import catalog
@@ -727,7 +727,7 @@ def test_json_is_yaml_too(written: Any) -> None:
 
 
 def test_the_defaults_of_the_file_are_the_defaults_of_the_configuration() -> None:
-    file, config = ConfigFile(), Config()
+    file, config = RootSettings(), Config()
     for name in ("server", "keys", "tools", "embedded", "text", "storage", "redis", "log"):
         assert getattr(file, name) == getattr(config, name)
     assert file.models == (LOCAL, ECHO)

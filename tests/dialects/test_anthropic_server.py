@@ -32,7 +32,7 @@ from tests.typed import of
 from toolgate.conversation.errors import (
     Conflict,
     Forbidden,
-    GatewayFault,
+    GatewayError,
     InvalidRequest,
     MalformedResponse,
     NotFound,
@@ -399,7 +399,7 @@ def test_reply_ids_look_like_anthropics() -> None:
         (Conflict("No."), "invalid_request_error", anthropic.ConflictError),
         (TooLarge("No."), "request_too_large", anthropic.ContentTooLargeError),
         (RateLimited("No."), "rate_limit_error", anthropic.RateLimitError),
-        (GatewayFault("No."), "api_error", anthropic.InternalServerError),
+        (GatewayError("No."), "api_error", anthropic.InternalServerError),
         (MalformedResponse("No."), "api_error", anthropic.InternalServerError),
         (Overloaded("No."), "overloaded_error", anthropic.ServiceUnavailableError),
         (UpstreamTimeout("No."), "timeout_error", anthropic.GatewayTimeoutError),

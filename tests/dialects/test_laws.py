@@ -24,7 +24,7 @@ from toolgate.conversation.errors import (
     NotFound,
     RateLimited,
     ToolgateError,
-    UpstreamFault,
+    UpstreamError,
     UpstreamUnavailable,
 )
 from toolgate.conversation.events import ModelResponse, StepEvent, Usage
@@ -181,10 +181,10 @@ def test_5_an_error_in_a_stream_reaches_the_client(dialect: Dialect, response: M
     encoder, events = dialect.server.encoder(request, REPLY), run_events(response, 5)[:-1]
     encoded = [encoder.encode(event) for event in events[: round(len(events) * where)]]
     data = b"".join([*encoded, encoder.error(UpstreamUnavailable("It broke."))])
-    with pytest.raises(UpstreamFault, match="It broke"):
+    with pytest.raises(UpstreamError, match="It broke"):
         read(dialect, data, request)
     relay = dialect.upstream.relay(request, REPLY)
-    with pytest.raises(UpstreamFault, match="It broke"):
+    with pytest.raises(UpstreamError, match="It broke"):
         [relay.feed(frame) for frame in frames_of(dialect, data)]
 
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from tests.api.http_client import HttpConnection, HttpResponse
 from toolgate.api.chat import ChatHandler
 from toolgate.api.keys import KeyEndpoints
-from toolgate.api.response_writer import KeepaliveTimings
+from toolgate.api.response_writer import StreamKeepaliveTimings
 from toolgate.auth.key_registry import KeyRegistry
 from toolgate.config import Config, KeySettings, Secret
 from toolgate.config.settings import KeyBudgetSettings
@@ -25,7 +25,7 @@ from toolgate.engine.run_limits import Price
 from toolgate.http.application import Application, Endpoint
 from toolgate.http.listener import listening
 from toolgate.http.origins import OriginPolicy
-from toolgate.limits import KeyLimits, LocalBudgets, LocalCounters, Reservation
+from toolgate.limits import KeyLimits, LocalBudgets, LocalCounters, RateLimitReservation
 from toolgate.limits.admission import AdmissionControl
 from toolgate.limits.idempotency import Idempotency, IdempotencyLimits
 from toolgate.storage.database import Database
@@ -54,7 +54,7 @@ class WatchedCounters(LocalCounters):
         super().__init__()
         self.settled = asyncio.Event()
 
-    def settle(self, reservation: Reservation, tokens: int) -> None:
+    def settle(self, reservation: RateLimitReservation, tokens: int) -> None:
         super().settle(reservation, tokens)
         self.settled.set()
 
@@ -118,7 +118,7 @@ async def limited_server(
     budgets = LocalBudgets(SpendingStore(database), every=60)
     router = Router([ModelRoute("m", UsageCountingModel(model), price=PRICE)])
     telemetry = Telemetry(Logger("error"), Metrics())
-    endpoints = [*_endpoints(ChatHandler(router, KeepaliveTimings(), telemetry)), *more]
+    endpoints = [*_endpoints(ChatHandler(router, StreamKeepaliveTimings(), telemetry)), *more]
     once = Idempotency(IdempotencyStore(database, lease=lease), idempotency)
     watch = AdmissionControl(limits or {}, counters, budgets, lambda name: router.find(name).price, PRICE)
     config = Config(keys=tuple([_limited(key, (limits or {}).get(key.name, KeyLimits())) for key in KEYS]))

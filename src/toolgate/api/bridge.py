@@ -12,7 +12,7 @@ from toolgate.auth.authenticator import PUBLIC
 from toolgate.bridge.frames import MAX_FRAME
 from toolgate.bridge.handshake import BridgeCredentials
 from toolgate.bridge.remote_windows import BridgeBusMember
-from toolgate.bridge.session import EditorSession, SessionOptions
+from toolgate.bridge.session import BridgeSessionOptions, EditorSession
 from toolgate.bridge.windows import EditorWindow, EditorWindows
 from toolgate.config import is_loopback
 from toolgate.conversation.errors import Forbidden, NotFound, Overloaded, Unauthenticated
@@ -55,7 +55,7 @@ class BridgeEndpoints:
         """Show approvals in the windows that join from now on."""
         self._approvals = approvals
 
-    def endpoints(self, options: SessionOptions | None, approvals: bool = True) -> list[Endpoint]:
+    def endpoints(self, options: BridgeSessionOptions | None, approvals: bool = True) -> list[Endpoint]:
         """Return the endpoints; without `options` no editor may join, without `approvals` none is shown there."""
         errors = OPENAI_CHAT.server
 
@@ -75,7 +75,7 @@ class BridgeEndpoints:
         windows = [_window_json(one) for one in self._windows.ordered] if call.caller.editor else []
         await call.exchange.respond(200, encode({"object": "list", "data": windows}))
 
-    async def _connect(self, call: Request, options: SessionOptions, approvals: EditorApprovals | None) -> None:
+    async def _connect(self, call: Request, options: BridgeSessionOptions, approvals: EditorApprovals | None) -> None:
         admission = self._admit(call)
         of_key = sum([one.owner == admission.owner for one in self._sessions])
         if len(self._sessions) >= _MAX_SOCKETS or of_key >= _MAX_SOCKETS_OF_KEY:

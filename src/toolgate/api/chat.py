@@ -11,7 +11,13 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from toolgate.api.request_validation import ToolsAndHistoryValidator
-from toolgate.api.response_writer import AnswerRecorder, KeepaliveTimings, PreparedRequest, ResponseSink, ResponseWriter
+from toolgate.api.response_writer import (
+    AnswerRecorder,
+    PreparedRequest,
+    ResponseSink,
+    ResponseWriter,
+    StreamKeepaliveTimings,
+)
 from toolgate.auth.authenticator import Caller
 from toolgate.conversation.errors import Forbidden
 from toolgate.conversation.request import ModelRequest
@@ -84,7 +90,7 @@ class ChatHandler:
     def __init__(
         self,
         router: Router,
-        timings: KeepaliveTimings,
+        timings: StreamKeepaliveTimings,
         telemetry: Telemetry,
         tool_runs: ToolRunPreparer | None = None,
         recording: ChatRecorderFactory | None = None,

@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from toolgate.api.chat import window_of, with_headers
 from toolgate.api.response_writer import ESTIMATED
-from toolgate.conversation.errors import UpstreamFault
+from toolgate.conversation.errors import UpstreamError
 from toolgate.conversation.request import ModelRequest
 from toolgate.dialects.anthropic import DIALECT as ANTHROPIC
 from toolgate.dialects.anthropic.requests import decode_count_request
@@ -51,5 +51,5 @@ async def _upstream_count(route: ModelRoute, request: ModelRequest) -> int | Non
         return None
     try:
         return await route.counter.count(request)
-    except UpstreamFault:
+    except UpstreamError:
         return None

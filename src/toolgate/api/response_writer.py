@@ -11,7 +11,7 @@ from typing import Protocol, cast
 from msgspec import Struct
 
 from toolgate.api.dropped_answer_content import UntranslatedContentWarnings
-from toolgate.conversation.errors import GatewayFault, ToolgateError
+from toolgate.conversation.errors import GatewayError, ToolgateError
 from toolgate.conversation.events import Delta, Finish, ModelResponse, PartEnd, PartStart, RunEvent
 from toolgate.conversation.fold import fold, is_empty
 from toolgate.conversation.message import ToolCall, is_blank
@@ -33,7 +33,7 @@ _MANY_EVENTS = 500  # encoding fewer takes less time than handing them to a thre
 _PING = b": ping\n"  # no blank line: some clients take one for an empty event
 
 
-class KeepaliveTimings(Struct, frozen=True):
+class StreamKeepaliveTimings(Struct, frozen=True):
     """Seconds that a stream waits for its first event before it starts with a comment, and seconds between comments."""
 
     first_event: float = 10.0
@@ -102,7 +102,7 @@ class AnswerRecorder(Protocol):
 class ResponseWriter:
     """Writes the responses to prepared requests of any dialect."""
 
-    def __init__(self, timings: KeepaliveTimings, telemetry: Telemetry) -> None:
+    def __init__(self, timings: StreamKeepaliveTimings, telemetry: Telemetry) -> None:
         self._timings = timings
         self._telemetry = telemetry
 
@@ -216,7 +216,7 @@ class ResponseWriter:
             await _fail(prepared, encoder, prepared.record.end_error())
         except Exception as error:  # noqa: BLE001  # the HTTP edge: the client gets an error event, the log the traceback
             self._telemetry.crashed(prepared.record, error)
-            await _fail(prepared, encoder, GatewayFault("An internal error occurred; the server's log has it."))
+            await _fail(prepared, encoder, GatewayError("An internal error occurred; the server's log has it."))
 
 
 async def _report_delivery(

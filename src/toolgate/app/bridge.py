@@ -8,7 +8,7 @@ from toolgate.api.bridge import BridgeEndpoints
 from toolgate.api.editor_approvals import EditorApprovals
 from toolgate.bridge.exchange import ExchangeTimeouts
 from toolgate.bridge.remote_windows import BridgeBus, BridgeBusMember
-from toolgate.bridge.session import SessionOptions
+from toolgate.bridge.session import BridgeSessionOptions
 from toolgate.bridge.token_file import load_token, token_path
 from toolgate.bridge.windows import EditorWindows
 from toolgate.config import Config
@@ -41,7 +41,7 @@ class BridgeService:
     def endpoints(self, settings: VscodeSettings) -> "list[Endpoint]":
         """Return the endpoints under these settings."""
         return self._endpoints.endpoints(
-            SessionOptions(asks=settings.concurrency) if settings.enabled else None, settings.approvals
+            BridgeSessionOptions(asks=settings.concurrency) if settings.enabled else None, settings.approvals
         )
 
     def apply(self, settings: VscodeSettings) -> None:

@@ -9,14 +9,14 @@ from toolgate.api.health import SystemEndpoints
 from toolgate.api.keys import KeyEndpoints
 from toolgate.api.models import ModelEndpoints
 from toolgate.api.ollama import OllamaEndpoints
-from toolgate.api.response_writer import KeepaliveTimings
+from toolgate.api.response_writer import StreamKeepaliveTimings
 from toolgate.api.responses import BackgroundServices, ResponseEndpoints
 from toolgate.api.responses.conversations import ConversationEndpoints
 from toolgate.api.runs import RunEndpoints, RunForker
 from toolgate.api.status import StatusEndpoint
 from toolgate.app.models import ModelFactory
+from toolgate.app.reloadable_tool_settings import reloadable_tool_settings
 from toolgate.app.services import Services
-from toolgate.app.tool_policies import tool_policies
 from toolgate.config import Config
 from toolgate.dialects.anthropic import DIALECT as ANTHROPIC
 from toolgate.dialects.ollama import DIALECT as OLLAMA
@@ -42,7 +42,7 @@ class Site:
         """ValueError, OSError or ToolgateError if the configuration cannot be used."""
         self.config = config
         tools, server = services.tools, config.server
-        self.tool_policies = tool_policies(config) if tools else None
+        self.reloadable_tool_settings = reloadable_tool_settings(config) if tools else None
         self.limits = services.quotas.admission(config)
         self.peers = services.peers.factory()
         factory = ModelFactory(
@@ -51,7 +51,7 @@ class Site:
         router = factory.router()
         chat = ChatHandler(
             router,
-            KeepaliveTimings(server.first_event_wait, server.keepalive_seconds),
+            StreamKeepaliveTimings(server.first_event_wait, server.keepalive_seconds),
             services.telemetry,
             tools.tool_runs if tools else None,
             services.records.chats,

@@ -40,7 +40,7 @@ from toolgate.upstreams.wrappers import (
 )
 
 if TYPE_CHECKING:
-    from toolgate.text_tools.prompts.prompt_fragments import PromptRenderer
+    from toolgate.text_tools.prompts.prompt_fragments import TextToolPromptRenderer
 
 DIALECTS: dict[str, Dialect] = {one.name: one for one in (OPENAI_CHAT, OPENAI_RESPONSES, ANTHROPIC, OLLAMA)}
 
@@ -140,14 +140,14 @@ class ModelFactory:
             upstream = PromotedCallsModel(upstream, on_note=on_note)
         return SystemMessageModel(upstream, self._prompts(model.prompts)) if model.system == "inject" else upstream
 
-    def _prompts(self, variant: str) -> "PromptRenderer":
-        from toolgate.text_tools.prompts.prompt_fragments import PromptRenderer
+    def _prompts(self, variant: str) -> "TextToolPromptRenderer":
+        from toolgate.text_tools.prompts.prompt_fragments import TextToolPromptRenderer
 
         base, text = base_of(self._config), self._config.text
         # Results are marked with a secret that every worker and node knows and no tool does: the upstreams' keys.
         keys = [upstream.api_key.reveal() for upstream in self._config.upstreams.values() if upstream.api_key]
         known = "\0".join(sorted({key for key in keys if len(key) >= 16}))
-        return PromptRenderer(
+        return TextToolPromptRenderer(
             variant,
             templates_dir=base / text.templates if text.templates else None,
             instructions=text.instructions,

@@ -126,8 +126,8 @@ class Services:
         self.start(site)
         self.telemetry.log.configure(config.log.level, Redactor(config.secrets()))
         self.records.configure(config)
-        if self.tools is not None and site.tool_policies is not None:
-            self.tools.apply(site.tool_policies)
+        if self.tools is not None and site.reloadable_tool_settings is not None:
+            self.tools.apply(site.reloadable_tool_settings)
         self.bridge.apply(config.vscode)
         self.keys.configure(config)
 

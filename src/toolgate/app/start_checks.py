@@ -56,13 +56,13 @@ def _check_models(config: Config, report: Report) -> None:
     if not models:
         return
     from toolgate.text_tools.prompts.prompt_fragments import (
-        PromptRenderer,  # imported when needed: templates are slow to load
+        TextToolPromptRenderer,  # imported when needed: templates are slow to load
     )
     from toolgate.text_tools.syntaxes import syntax
 
     base, text = base_of(config), config.text
     build = partial(
-        PromptRenderer,
+        TextToolPromptRenderer,
         templates_dir=base / text.templates if text.templates else None,
         rules=[base / rule for rule in text.rules],
     )

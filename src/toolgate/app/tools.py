@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager, suppress
 
 from toolgate.api.approvals import ApprovalEndpoints
 from toolgate.api.records import RecordServices
-from toolgate.api.response_writer import KeepaliveTimings
+from toolgate.api.response_writer import StreamKeepaliveTimings
 from toolgate.api.tools import ToolEndpoints
+from toolgate.app.reloadable_tool_settings import ReloadableToolSettings, reloadable_tool_settings
 from toolgate.app.startup import make_database, make_logger
-from toolgate.app.tool_policies import ToolPolicies, tool_policies
 from toolgate.app.tool_sources import ToolSourceFactory
 from toolgate.approvals.record import Approval, StandingApproval
 from toolgate.approvals.service import ApprovalService
@@ -87,7 +87,7 @@ class ToolService:
         self._cancel_checks: list[Callable[[], None]] = []
         self._watching: asyncio.Task[None] | None = None
         self._pubsub = pubsub or LocalPubSub()
-        self._policies, self._stored_keys = tool_policies(config), 0
+        self._policies, self._stored_keys = reloadable_tool_settings(config), 0
         sources = ToolSourceFactory(config, database, telemetry.log_tool_request, self._schemas)
         self._registered = RegisteredToolSource(
             RegistrationStore(database), sources.registered, self._publish_change, self._schemas
@@ -127,7 +127,7 @@ class ToolService:
             Endpoint("DELETE", "/mcp", self.mcp.delete, http_errors, scope="tools"),
         ]
 
-    def apply(self, policies: ToolPolicies) -> None:
+    def apply(self, policies: ReloadableToolSettings) -> None:
         """Use these policies from now on; other sources than the editors change only at a restart."""
         self._policies = policies
         self.approvals.renew(policies.approval_policy(self._stored_keys), policies.approval_options)
@@ -257,7 +257,7 @@ def _stdio_note(config: Config) -> str:
 
 def make_mcp_endpoint(config: Config, catalog: ToolCatalog, telemetry: Telemetry) -> McpEndpoint:
     """Return the MCP server over these tools."""
-    timings = KeepaliveTimings(config.server.first_event_wait, config.server.keepalive_seconds)
+    timings = StreamKeepaliveTimings(config.server.first_event_wait, config.server.keepalive_seconds)
     # Sessions are in memory: the next request may reach another worker, or another node, that does not know them.
     default = 1000 if config.redis is None else 0
     configured = default if config.tools.mcp_sessions is None else config.tools.mcp_sessions

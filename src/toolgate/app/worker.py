@@ -115,8 +115,8 @@ class WorkerServer:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._end)
         await self._listener.open()
-        supervisor.send(messages.ConfigAccepted(self._digest))
-        supervisor.send(messages.WorkerReady())
+        supervisor.send(messages.ConfigAcceptedMessage(self._digest))
+        supervisor.send(messages.WorkerReadyMessage())
         tune_garbage_collector()
         await self._listener.drained()
         for one in self._sockets:
@@ -135,17 +135,17 @@ class WorkerServer:
     def handle(self, command: messages.ToWorker) -> None:
         """Carry out a command of the supervisor."""
         match command:
-            case messages.DrainWorker() if self._drained:
+            case messages.DrainWorkerMessage() if self._drained:
                 self._listener.drain()
-            case messages.DrainWorker():
+            case messages.DrainWorkerMessage():
                 self._drained = True
                 self._end()
-            case messages.RetireWorker(seconds):
+            case messages.RetireWorkerMessage(seconds):
                 self._listener.retire(seconds)
-            case messages.ReloadConfig(text) if self._path is not None:
-                accepted = messages.ConfigAccepted(digest_of(text or b""))
+            case messages.ReloadConfigMessage(text) if self._path is not None:
+                accepted = messages.ConfigAcceptedMessage(digest_of(text or b""))
                 self._server.reload_soon(self._path, text, lambda: self._supervisor.send(accepted))
-            case messages.AdoptListener(place, begin):
+            case messages.AdoptListeningSocketMessage(place, begin):
                 self._covering = asyncio.create_task(self._cover(place, begin, self._covering))
 
     def _end(self) -> None:

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from toolgate.approvals.digest import AmbiguousArguments, call_digest, canonical_arguments
 from toolgate.approvals.record import Approval, Level, StandingApproval
-from toolgate.conversation.errors import ClientFault, Conflict, InvalidRequest
+from toolgate.conversation.errors import ClientError, Conflict, InvalidRequest
 from toolgate.conversation.ids import random_suffix
 from toolgate.tools.tool import ApprovalVerdict, ProposedCall
 
@@ -104,7 +104,7 @@ def verdict_of(approval: Approval | None) -> ApprovalVerdict:
             return ApprovalVerdict("deny", approval.id, f"A person denied this call{because}")
 
 
-def closed_error(approval: Approval) -> ClientFault:
+def closed_error(approval: Approval) -> ClientError:
     """Make the error for a decision about an approval that is no longer pending."""
     details = {
         "state": approval.state,
@@ -114,7 +114,7 @@ def closed_error(approval: Approval) -> ClientFault:
     }
     match approval.state:
         case "expired":
-            return ClientFault("This approval has expired.", status=410, code="approval_expired", details=details)
+            return ClientError("This approval has expired.", status=410, code="approval_expired", details=details)
         case "out_of_scope":
             why = (
                 "The tool or the approval policy has changed since this was asked (a second key changes the policy, too), "

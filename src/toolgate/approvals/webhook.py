@@ -30,7 +30,7 @@ MAX_CONCURRENT = 4
 _SECRET_PREFIX = "whsec_"  # noqa: S105 - how such secrets begin
 
 
-class HttpPost(Protocol):
+class WebhookPost(Protocol):
     """Sends one HTTP request and follows no redirect."""
 
     async def __call__(self, url: str, headers: Mapping[str, str], body: bytes) -> int:
@@ -48,7 +48,7 @@ class ApprovalWebhook:
         self,
         url: str,
         secret: str,
-        post: HttpPost,
+        post: WebhookPost,
         *,
         on_failure: OnFailure = lambda _: None,
         now: Callable[[], float] = time.time,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
 from toolgate.auth.authenticator import Caller
-from toolgate.conversation.errors import ClientFault, Forbidden, Overloaded, ToolgateError, Unauthenticated
+from toolgate.conversation.errors import ClientError, Forbidden, Overloaded, ToolgateError, Unauthenticated
 from toolgate.telemetry.request_log import RUN_CANCELLED, RequestRecord
 from toolgate.upstreams.router import no_such_model
 
@@ -56,7 +56,7 @@ class ActiveRequests:
         """Cancel the request that makes this run, and return whether there is one here."""
         for exchange, _, _, record in self.by_id.values():
             if record.run == run and record.cancelled_with is None:
-                record.cancelled_with = ClientFault("The run was cancelled.", code=RUN_CANCELLED)
+                record.cancelled_with = ClientError("The run was cancelled.", code=RUN_CANCELLED)
                 exchange.cancel()
                 return True
         return False

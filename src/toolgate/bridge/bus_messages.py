@@ -10,23 +10,23 @@ from toolgate.bridge.frames import LendingSwitches, WindowDescription
 from toolgate.bridge.windows import ExchangeKind, WindowState
 
 
-class MemberJoined(Struct, frozen=True, tag="joined"):
+class MemberJoinedMessage(Struct, frozen=True, tag="joined"):
     """A process has started: the others answer with their windows."""
 
 
-class MemberAlive(Struct, frozen=True, tag="alive"):
+class MemberAliveMessage(Struct, frozen=True, tag="alive"):
     """A process is alive and has these windows, by their sessions."""
 
     sessions: tuple[str, ...]
 
 
-class WindowAnnounced(Struct, frozen=True, tag="window"):
+class WindowAnnouncedMessage(Struct, frozen=True, tag="window"):
     """A window has joined, or has changed what it lends."""
 
     state: WindowState
 
 
-class WindowStateChanged(Struct, frozen=True, tag="focus"):
+class WindowDescriptionChangedMessage(Struct, frozen=True, tag="focus"):
     """A window has changed in something other than what it lends."""
 
     session: str
@@ -35,13 +35,13 @@ class WindowStateChanged(Struct, frozen=True, tag="focus"):
     focused_at: float
 
 
-class WindowLeft(Struct, frozen=True, tag="left"):
+class WindowLeftMessage(Struct, frozen=True, tag="left"):
     """A window is gone."""
 
     session: str
 
 
-class ExchangeOpened(Struct, frozen=True, tag="open"):
+class ExchangeOpenedMessage(Struct, frozen=True, tag="open"):
     """A process asks a window of another one; `frame` is what the editor receives."""
 
     session: str
@@ -51,7 +51,7 @@ class ExchangeOpened(Struct, frozen=True, tag="open"):
     frame: Raw
 
 
-class ExchangeSignalled(Struct, frozen=True, tag="signal"):
+class ExchangeSignalMessage(Struct, frozen=True, tag="signal"):
     """The reader of an exchange cancels, pauses or resumes it."""
 
     session: str
@@ -59,7 +59,7 @@ class ExchangeSignalled(Struct, frozen=True, tag="signal"):
     signal: Signal
 
 
-class FrameRelayed(Struct, frozen=True, tag="frame"):
+class FrameRelayedMessage(Struct, frozen=True, tag="frame"):
     """A frame of the editor, for the process that asked."""
 
     id: str
@@ -75,14 +75,14 @@ class ExchangeFailedMessage(Struct, frozen=True, tag="failed"):
 
 
 BusMessage: TypeAlias = (
-    MemberJoined
-    | MemberAlive
-    | WindowAnnounced
-    | WindowStateChanged
-    | WindowLeft
-    | ExchangeOpened
-    | ExchangeSignalled
-    | FrameRelayed
+    MemberJoinedMessage
+    | MemberAliveMessage
+    | WindowAnnouncedMessage
+    | WindowDescriptionChangedMessage
+    | WindowLeftMessage
+    | ExchangeOpenedMessage
+    | ExchangeSignalMessage
+    | FrameRelayedMessage
     | ExchangeFailedMessage
 )
 

@@ -28,7 +28,7 @@ from toolgate.bridge.frames import (
 from toolgate.conversation.errors import (
     MalformedResponse,
     ToolgateError,
-    UpstreamFault,
+    UpstreamError,
     UpstreamTimeout,
     UpstreamUnavailable,
 )
@@ -177,7 +177,7 @@ class EditorExchange:
             self._paused = True
             self._signal(self, "pause")
 
-    def _end(self, fault: UpstreamFault) -> None:
+    def _end(self, fault: UpstreamError) -> None:
         self._fault = fault
         self._signal(self, "cancel")
         self._wake()
@@ -196,7 +196,7 @@ class EditorExchange:
             if until > self._total_at:
                 text, limit = "did not finish within {:g} s (limit: total)", self._timeouts.total
             if self.waiting_for is not None and not self.started:
-                fault: UpstreamFault = UpstreamUnavailable(
+                fault: UpstreamError = UpstreamUnavailable(
                     f"{self._editor} {text.format(limit)}", code="editor_consent_pending", status=403
                 )
             else:

@@ -5,13 +5,13 @@ wrong by itself is an `UpstreamRejected`.
 """
 
 from toolgate.bridge.frames import BridgeErrorFrame
-from toolgate.conversation.errors import UpstreamFault, UpstreamRejected, UpstreamTimeout, UpstreamUnavailable
+from toolgate.conversation.errors import UpstreamError, UpstreamRejected, UpstreamTimeout, UpstreamUnavailable
 
 MAX_RETRY_AFTER = 3600.0
 _LONGEST_REASON = 1000
 
 
-def fault_of(frame: BridgeErrorFrame, editor: str) -> UpstreamFault:
+def fault_of(frame: BridgeErrorFrame, editor: str) -> UpstreamError:
     """Return the fault of an error frame; an unknown code means that the editor failed."""
     reason = frame.message[:_LONGEST_REASON] or f"{editor} gave no reason ({frame.code[:64]})."
     wait = min(frame.retry_after, MAX_RETRY_AFTER) if frame.retry_after and frame.retry_after > 0 else None

@@ -10,7 +10,7 @@ from toolgate.bridge.frames import LARGE_FRAME, FromEditor, ToEditor, decode_fra
 from toolgate.engine.json_thread import run_in_thread
 
 
-class ProtocolFault(Exception):
+class BridgeProtocolError(Exception):
     """The other side may not go on: the connection is closed with this code and reason."""
 
     def __init__(self, code: int, reason: str) -> None:

@@ -86,7 +86,7 @@ class BridgeChallengeFrame(_Frame, frozen=True, tag="challenge"):
     auth: Literal["token", "key"]
 
 
-class GatewayIdentity(Struct, frozen=True):
+class GatewayNameAndVersion(Struct, frozen=True):
     """Who we are."""
 
     name: str
@@ -100,7 +100,7 @@ class BridgeWelcomeFrame(_Frame, frozen=True, tag="welcome"):
     session: str
     heartbeat: float
     max_frame: int
-    gateway: GatewayIdentity
+    gateway: GatewayNameAndVersion
     proof: str | None = None
 
 
@@ -119,7 +119,7 @@ class EditorMessage(Struct, frozen=True):
     name: str | None = None
 
 
-class BridgeToolDefinition(Struct, frozen=True):
+class EditorChatTool(Struct, frozen=True):
     """A tool that the model may call."""
 
     name: str
@@ -133,7 +133,7 @@ class BridgeAskFrame(_Frame, frozen=True, tag="ask"):
     id: str
     model: EditorModelSelector
     messages: tuple[EditorMessage, ...]
-    tools: tuple[BridgeToolDefinition, ...] = ()
+    tools: tuple[EditorChatTool, ...] = ()
     tool_mode: Literal["auto", "required"] = "auto"
     options: Mapping[str, Any] = {}
     justification: str = ""

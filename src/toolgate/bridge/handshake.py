@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from toolgate import __version__
 from toolgate.bridge.bound_lent_items import bounded_identity, bounded_window
-from toolgate.bridge.frame_connection import FrameConnection, ProtocolFault
+from toolgate.bridge.frame_connection import BridgeProtocolError, FrameConnection
 from toolgate.bridge.frames import (
     BAD_PROOF,
     MAX_FRAME,
@@ -23,7 +23,7 @@ from toolgate.bridge.frames import (
     BridgePongFrame,
     BridgeRegisterWindowFrame,
     BridgeWelcomeFrame,
-    GatewayIdentity,
+    GatewayNameAndVersion,
     MalformedFrame,
 )
 from toolgate.bridge.proof import PROTOCOL, is_proof, new_nonce, prove
@@ -47,7 +47,7 @@ class BridgeCredentials(Struct, frozen=True):
 async def join(
     connection: FrameConnection, admission: BridgeCredentials, *, seconds: float, heartbeat: float
 ) -> WindowState | None:
-    """Exchange proofs, and return the window that joins; None if the connection is over, ProtocolFault if it must be.
+    """Exchange proofs, and return the window that joins; None if the connection is over, BridgeProtocolError if it must be.
 
     The editor may take so many seconds for each of its two frames; it is told that a ping comes every `heartbeat` seconds.
     """
@@ -57,10 +57,10 @@ async def join(
     if hello is None:
         return None
     if hello.protocol != PROTOCOL:
-        raise ProtocolFault(NO_COMMON_PROTOCOL, f"Only {PROTOCOL} is spoken here.")
+        raise BridgeProtocolError(NO_COMMON_PROTOCOL, f"Only {PROTOCOL} is spoken here.")
     proof = None if admission.owner else _mutual_proof(hello, admission, nonce)
     session = f"bridge_{ids.random_suffix(16)}"
-    identity = GatewayIdentity("toolgate", __version__)
+    identity = GatewayNameAndVersion("toolgate", __version__)
     connection.write(BridgeWelcomeFrame(PROTOCOL, session, heartbeat, MAX_FRAME, identity, proof))
     register = await _expect(connection, BridgeRegisterWindowFrame, seconds)
     if register is None:
@@ -87,7 +87,7 @@ def _mutual_proof(hello: BridgeHelloFrame, admission: BridgeCredentials, nonce: 
     token, address = admission.token, hello.address
     is_right = is_proof(hello.proof or "", token, "editor", nonce, hello.nonce, address)
     if not is_right or address != admission.address:
-        raise ProtocolFault(BAD_PROOF, "The proof is wrong.")
+        raise BridgeProtocolError(BAD_PROOF, "The proof is wrong.")
     return prove(token, "gateway", nonce, hello.nonce, address)
 
 
@@ -102,5 +102,5 @@ async def _expect(connection: FrameConnection, kind: type[_Kind], seconds: float
                 if not isinstance(frame, (BridgePingFrame, BridgePongFrame)):
                     raise MalformedFrame("out of turn")
     except TimeoutError:
-        raise ProtocolFault(SILENCE, "The handshake took too long.") from None
+        raise BridgeProtocolError(SILENCE, "The handshake took too long.") from None
     return None

@@ -16,14 +16,14 @@ from msgspec.structs import replace
 from toolgate.bridge.bus_messages import (
     BusMessage,
     ExchangeFailedMessage,
-    ExchangeOpened,
-    ExchangeSignalled,
-    FrameRelayed,
-    MemberAlive,
-    MemberJoined,
-    WindowAnnounced,
-    WindowLeft,
-    WindowStateChanged,
+    ExchangeOpenedMessage,
+    ExchangeSignalMessage,
+    FrameRelayedMessage,
+    MemberAliveMessage,
+    MemberJoinedMessage,
+    WindowAnnouncedMessage,
+    WindowDescriptionChangedMessage,
+    WindowLeftMessage,
     decode_bus_message,
     encode_bus_message,
 )
@@ -39,7 +39,7 @@ from toolgate.bridge.frames import (
     MalformedFrame,
     decode_frame,
 )
-from toolgate.bridge.session import EditorSession, SessionOptions
+from toolgate.bridge.session import BridgeSessionOptions, EditorSession
 from toolgate.bridge.windows import EditorWindows, ExchangeKind, WindowState
 from toolgate.conversation import ids
 from toolgate.conversation.errors import Overloaded, UpstreamRejected, UpstreamUnreachable
@@ -101,14 +101,14 @@ class BridgeBusMember:
         if self._bus is None:
             return
         self._bus.open(self.member, self._receive, self._lose_member)
-        self._send(None, MemberJoined())
+        self._send(None, MemberJoinedMessage())
         if self._bus.heartbeat:
             self._beating = asyncio.get_running_loop().create_task(self._beat())
 
     async def aclose(self) -> None:
         """Say that all windows of this process leave."""
         for session in tuple(self._own):
-            self._send(None, WindowLeft(session))
+            self._send(None, WindowLeftMessage(session))
         tasks = [*self._tasks, *([self._beating] if self._beating is not None else [])]
         for task in tasks:
             task.cancel()
@@ -124,16 +124,16 @@ class BridgeBusMember:
         before = self._announced.get(state.session)
         self._announced[state.session] = state
         if before is not None and before.models is state.models and before.tools is state.tools:
-            message = WindowStateChanged(state.session, state.window, state.lends, state.focused_at)
+            message = WindowDescriptionChangedMessage(state.session, state.window, state.lends, state.focused_at)
             self._send(None, message)
         else:
-            self._send(None, WindowAnnounced(state))
+            self._send(None, WindowAnnouncedMessage(state))
 
     def withdraw(self, session: EditorSession) -> None:
         """Publish that a window of this process is gone."""
         self._own.pop(session.state.session, None)
         self._announced.pop(session.state.session, None)
-        self._send(None, WindowLeft(session.state.session))
+        self._send(None, WindowLeftMessage(session.state.session))
 
     def open_exchange(self, window: "RemoteWindow", timeouts: ExchangeTimeouts) -> EditorExchange:
         """Return a new exchange with a window of another process."""
@@ -146,13 +146,13 @@ class BridgeBusMember:
         self, window: "RemoteWindow", exchange: EditorExchange, kind: ExchangeKind, caller: str, frame: bytes
     ) -> None:
         """Send the frame of an exchange to the process that has the window."""
-        self._send(window.member, ExchangeOpened(window.state.session, exchange.id, kind, caller, Raw(frame)))
+        self._send(window.member, ExchangeOpenedMessage(window.state.session, exchange.id, kind, caller, Raw(frame)))
 
     def send_signal(self, window: "RemoteWindow", exchange: EditorExchange, signal: Signal) -> None:
         """Pass a signal on to the process that has the window."""
         if signal == "cancel":
             self._exchanges.pop(exchange.id, None)
-        self._send(window.member, ExchangeSignalled(window.state.session, exchange.id, signal))
+        self._send(window.member, ExchangeSignalMessage(window.state.session, exchange.id, signal))
 
     def forget(self, exchange: EditorExchange) -> None:
         """Drop an exchange that is over."""
@@ -162,7 +162,7 @@ class BridgeBusMember:
         """Send a frame of an editor to the process that asked."""
         if is_last:
             self._served.get(member, {}).pop(id, None)
-        self._send(member, FrameRelayed(id, Raw(frame)))
+        self._send(member, FrameRelayedMessage(id, Raw(frame)))
 
     def fail(self, member: str, id: str, message: str) -> None:
         """Tell the process that asked that the window is lost."""
@@ -180,7 +180,7 @@ class BridgeBusMember:
         """
         clock = asyncio.get_running_loop().time
         while True:
-            alive = MemberAlive(tuple(self._own))
+            alive = MemberAliveMessage(tuple(self._own))
             for member in (None, *self._remote):
                 self._send(member, alive)
             await asyncio.sleep(ALIVE_SECONDS)
@@ -193,28 +193,28 @@ class BridgeBusMember:
             return
         self._seen[sender] = asyncio.get_running_loop().time()
         match message:
-            case MemberJoined():
+            case MemberJoinedMessage():
                 for session in self._own.values():
-                    self._send(sender, WindowAnnounced(session.state))
-            case MemberAlive(sessions):
+                    self._send(sender, WindowAnnouncedMessage(session.state))
+            case MemberAliveMessage(sessions):
                 known = self._remote.get(sender, {})
                 for session_id in set(known) - set(sessions):
                     self._remove(sender, session_id)
                 if set(sessions) - set(known):
-                    self._send(sender, MemberJoined())
-            case WindowAnnounced(state):
+                    self._send(sender, MemberJoinedMessage())
+            case WindowAnnouncedMessage(state):
                 self._add(sender, state)
-            case WindowStateChanged(session_id, window, lends, focused_at):
+            case WindowDescriptionChangedMessage(session_id, window, lends, focused_at):
                 if remote := self._remote.get(sender, {}).get(session_id):
                     remote.state = replace(remote.state, window=window, lends=lends, focused_at=focused_at)
                     self._windows.changed(lending=False)
-            case WindowLeft(session_id):
+            case WindowLeftMessage(session_id):
                 self._remove(sender, session_id)
-            case ExchangeOpened():
+            case ExchangeOpenedMessage():
                 self._start(self._serve(sender, message))
-            case ExchangeSignalled(session_id, id, signal):
+            case ExchangeSignalMessage(session_id, id, signal):
                 self._signal_own(sender, session_id, id, signal)
-            case FrameRelayed(id, frame):
+            case FrameRelayedMessage(id, frame):
                 self._deliver(id, bytes(frame))
             case ExchangeFailedMessage():
                 self._fail_own(message)
@@ -249,7 +249,7 @@ class BridgeBusMember:
             self._remote.pop(one, None)
             self._seen.pop(one, None)
 
-    async def _serve(self, member: str, opened: ExchangeOpened) -> None:
+    async def _serve(self, member: str, opened: ExchangeOpenedMessage) -> None:
         """Ask a window of this process for another one."""
         session = self._own.get(opened.session)
         if session is None:
@@ -276,7 +276,7 @@ class BridgeBusMember:
         except UpstreamUnreachable:
             relayed.lose("has left")
 
-    async def _acquired(self, slots: FairSlots, opened: ExchangeOpened) -> bool:
+    async def _acquired(self, slots: FairSlots, opened: ExchangeOpenedMessage) -> bool:
         if slots.try_acquire():
             return True
         try:
@@ -333,7 +333,7 @@ class RemoteWindow:
     """A window that is connected to another process (`toolgate.bridge.windows.EditorWindow`)."""
 
     def __init__(self, sharing: BridgeBusMember, member: str, state: WindowState) -> None:
-        options = SessionOptions()
+        options = BridgeSessionOptions()
         self.state = state
         self.member = member
         self.asks = FairSlots(options.queue, options.queue)

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from toolgate.bridge.bound_lent_items import bounded_window, usable_models, usable_tools
 from toolgate.bridge.exchange import EditorExchange, ExchangeTimeouts, Signal
-from toolgate.bridge.frame_connection import BridgeSocket, FrameConnection, ProtocolFault
+from toolgate.bridge.frame_connection import BridgeProtocolError, BridgeSocket, FrameConnection
 from toolgate.bridge.frames import (
     NOT_A_FRAME,
     REPLACED,
@@ -52,7 +52,7 @@ _MAX_ANSWERING = 16
 """Answers to approvals that are stored at the same time; nothing is received while there are more."""
 
 
-class SessionOptions(Struct, frozen=True):
+class BridgeSessionOptions(Struct, frozen=True):
     """Seconds of the handshake, between two pings and until silence ends the session; slots of the window."""
 
     handshake: float = 10.0
@@ -99,7 +99,7 @@ class EditorSession:
         socket: BridgeSocket,
         admission: BridgeCredentials,
         windows: EditorWindows,
-        options: SessionOptions | None = None,
+        options: BridgeSessionOptions | None = None,
         *,
         member: str = "",
         on_answer: OnApprovalAnswer | None = None,
@@ -113,7 +113,7 @@ class EditorSession:
         self._connection = FrameConnection(socket)
         self._admission = admission
         self._windows = windows
-        self._options = options = options or SessionOptions()
+        self._options = options = options or BridgeSessionOptions()
         self._member = member
         self._on_answer = on_answer
         self._on_change = on_change
@@ -151,7 +151,7 @@ class EditorSession:
                 self._windows.add(self)
                 self._on_change(self)
                 await self._receive_all()
-        except ProtocolFault as fault:
+        except BridgeProtocolError as fault:
             self._connection.end(fault.code, fault.reason)
         except MalformedFrame as error:
             self._connection.end(NOT_A_FRAME, f"Not a frame: {error}"[:100])

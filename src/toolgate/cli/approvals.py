@@ -69,7 +69,7 @@ Id = Annotated[str, typer.Argument(help="The id of the approval, or its first ch
 Reason = Annotated[str | None, typer.Option(help="The reason, for the model and the records.")]
 
 
-class ApprovalLevel(StrEnum):
+class ApprovalCoverage(StrEnum):
     """The calls that an approval covers."""
 
     once = "once"
@@ -108,11 +108,11 @@ def show(id: Id, url: Url = DEFAULT_URL, key: Key = None) -> None:
 def approve(
     id: Id,
     level: Annotated[
-        ApprovalLevel,
+        ApprovalCoverage,
         typer.Option(
             help="What is approved: this call, or all calls of the tool in the session, in the workspace, or always."
         ),
-    ] = ApprovalLevel.once,
+    ] = ApprovalCoverage.once,
     edit: Annotated[
         str | None, typer.Option(help="Other arguments for the call, as JSON; `-` opens your editor.")
     ] = None,

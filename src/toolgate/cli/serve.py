@@ -30,9 +30,9 @@ def serve(
     ] = False,
 ) -> None:
     """Start the server."""
-    from toolgate.cli.early_signals import EarlySignals
+    from toolgate.cli.deferred_signals import DeferredSignals
 
-    with EarlySignals() as early:
+    with DeferredSignals() as early:
         raise typer.Exit(_serve(config, host, port, workers, reload, open_console, early.deliver))
 
 

@@ -10,7 +10,7 @@ from toolgate.config.errors import ConfigError, ConfigProblem, ProblemCollector
 from toolgate.config.parse import parse_settings, parse_yaml
 from toolgate.config.resolve import check_bind, resolve
 from toolgate.config.resolved_config import ECHO, Config, ConfigTruncationCheck
-from toolgate.config.settings import ConfigFile, ServerSettings
+from toolgate.config.settings import RootSettings, ServerSettings
 from toolgate.config.settings.secret import Secret
 from toolgate.config.stable_read import read_file
 from toolgate.upstreams.catalog import catalog
@@ -54,7 +54,7 @@ def load(
     document = parse_yaml(text, source, problems) if path else None
     if only is not None and isinstance(document, dict):
         document = {name: section for name, section in document.items() if name in only}
-    file = parse_settings(ConfigFile, document, env, problems)
+    file = parse_settings(RootSettings, document, env, problems)
     config = resolve(file, catalog(), env, problems)
     given = {"host": host, "port": port, "workers": workers}
     overrides = {name: value for name, value in given.items() if value is not None}

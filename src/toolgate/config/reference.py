@@ -12,7 +12,7 @@ import msgspec
 from msgspec import NODEFAULT, Meta, Struct
 
 from toolgate.config.parse import unwrap
-from toolgate.config.settings import ConfigFile
+from toolgate.config.settings import RootSettings
 from toolgate.config.settings.secret import Secret
 from toolgate.dialects.dialect import Quirks
 from toolgate.upstreams.catalog import catalog
@@ -49,7 +49,7 @@ class SettingReference(Struct, frozen=True):
     help: str
 
 
-def settings(shape: type[Struct] = ConfigFile, prefix: str = "") -> Iterator[SettingReference]:
+def settings(shape: type[Struct] = RootSettings, prefix: str = "") -> Iterator[SettingReference]:
     """Yield every setting that a file may hold, in the order of the Structs."""
     for field in msgspec.structs.fields(shape):
         path = f"{prefix}{field.name}"

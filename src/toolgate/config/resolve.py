@@ -9,9 +9,9 @@ from toolgate.config.errors import ProblemCollector, suggestion
 from toolgate.config.models import NAMES, ResolvedUpstreams, default_model, resolve_models
 from toolgate.config.resolved_config import Config
 from toolgate.config.settings import (
-    ConfigFile,
     KeySettings,
     McpServerSettings,
+    RootSettings,
     ServerSettings,
     ToolSettings,
 )
@@ -30,7 +30,7 @@ _DATABASE_SCHEMES = ("sqlite", "postgresql", "postgres")
 _REDIS_SCHEMES = ("redis", "rediss", "valkey", "unix")
 
 
-def resolve(file: ConfigFile, catalog: ProviderCatalog, env: Mapping[str, str], problems: ProblemCollector) -> Config:
+def resolve(file: RootSettings, catalog: ProviderCatalog, env: Mapping[str, str], problems: ProblemCollector) -> Config:
     """Resolve the settings; the result must not be used when a problem was noted."""
     upstreams = {name: resolve_upstream(name, entry, catalog, env, problems) for name, entry in file.upstreams.items()}
     rows = {name: row_of(entry, catalog) for name, entry in file.upstreams.items()}

@@ -1,7 +1,7 @@
 """Define the tree of errors, split by whose fault they are.
 
     ToolgateError
-    ├── ClientFault             the request cannot be served as it was asked
+    ├── ClientError             the request cannot be served as it was asked
     │   ├── InvalidRequest      400, with the path of the offending field in `param`
     │   ├── Unauthenticated     401
     │   ├── Forbidden           403
@@ -11,14 +11,14 @@
     │   ├── WrongMediaType      415
     │   ├── MisdirectedRequest  421, a Host or Origin that is not served
     │   └── RateLimited         429, with `retry_after`
-    ├── UpstreamFault           the upstream did not answer, or answered badly
+    ├── UpstreamError           the upstream did not answer, or answered badly
     │   ├── UpstreamRejected    it rejected this request; its status is kept where the client can correct the request
     │   ├── UpstreamUnavailable 502/503, it could not be reached or reported that it is broken or busy
     │   │   └── UpstreamUnreachable  no connection could be opened, so no request was sent
     │   ├── UpstreamTimeout     504
     │   ├── MalformedResponse   502, it broke its own protocol or stopped in the middle
     │   └── EmptyModelAnswer    502, its answer holds neither text nor a call
-    └── GatewayFault            500, our own fault
+    └── GatewayError            500, our own fault
         └── Overloaded          503, we are full or shutting down
 
 An error is an exception, never an event. Dialects encode it in their own form; nothing here knows a wire format.
@@ -62,75 +62,75 @@ class ToolgateError(Exception):
             self.status = status
 
 
-class ClientFault(ToolgateError):
+class ClientError(ToolgateError):
     """The request cannot be served as it is."""
 
     status = 400
 
 
-class InvalidRequest(ClientFault):
+class InvalidRequest(ClientError):
     """The body breaks its dialect's rules at `param`."""
 
     code = "invalid_request"
 
 
-class Unauthenticated(ClientFault):
+class Unauthenticated(ClientError):
     """The request has no key, or an unknown one."""
 
     status = 401
     code = "invalid_api_key"
 
 
-class Forbidden(ClientFault):
+class Forbidden(ClientError):
     """The key is valid but may not do this."""
 
     status = 403
     code = "forbidden"
 
 
-class NotFound(ClientFault):
+class NotFound(ClientError):
     """The resource does not exist, or this caller may not see it."""
 
     status = 404
     code = "not_found"
 
 
-class Conflict(ClientFault):
+class Conflict(ClientError):
     """The resource was decided already, or another request is changing it."""
 
     status = 409
     code = "conflict"
 
 
-class TooLarge(ClientFault):
+class TooLarge(ClientError):
     """A size limit was exceeded; the message names it."""
 
     status = 413
     code = "request_too_large"
 
 
-class WrongMediaType(ClientFault):
+class WrongMediaType(ClientError):
     """The body is not JSON in UTF-8."""
 
     status = 415
     code = "unsupported_media_type"
 
 
-class MisdirectedRequest(ClientFault):
+class MisdirectedRequest(ClientError):
     """The Host or Origin is not served here: a web page that attacks a server on loopback would send such a one."""
 
     status = 421
     code = "misdirected_request"
 
 
-class RateLimited(ClientFault):
+class RateLimited(ClientError):
     """The caller sent too many requests; `retry_after` is in seconds."""
 
     status = 429
     code = "rate_limit_exceeded"
 
 
-class UpstreamFault(ToolgateError):
+class UpstreamError(ToolgateError):
     """The upstream did not answer, or answered badly; `upstream_status` is its HTTP status, if it sent one.
 
     `usage` is what it reported nevertheless.
@@ -142,14 +142,14 @@ class UpstreamFault(ToolgateError):
     usage: Usage | None = None
 
 
-class UpstreamRejected(UpstreamFault):
+class UpstreamRejected(UpstreamError):
     """The upstream rejected this request; sending it again would not help."""
 
     status = 400
     code = "upstream_rejected"
 
 
-class UpstreamUnavailable(UpstreamFault):
+class UpstreamUnavailable(UpstreamError):
     """The upstream could not be reached, or reported that it is broken or busy; another one may answer."""
 
     code = "upstream_unavailable"
@@ -159,32 +159,32 @@ class UpstreamUnreachable(UpstreamUnavailable):
     """No connection to the upstream could be opened, so no request was sent."""
 
 
-class UpstreamTimeout(UpstreamFault):
+class UpstreamTimeout(UpstreamError):
     """The upstream took longer than the configured limit named in the message."""
 
     status = 504
     code = "upstream_timeout"
 
 
-class MalformedResponse(UpstreamFault):
+class MalformedResponse(UpstreamError):
     """The upstream broke its own protocol or stopped in the middle; what it sent so far is not an answer."""
 
     code = "upstream_garbled"
 
 
-class EmptyModelAnswer(UpstreamFault):
+class EmptyModelAnswer(UpstreamError):
     """The model answered with neither text nor a call, though it was asked more than once."""
 
     code = "empty_answer"
 
 
-class GatewayFault(ToolgateError):
+class GatewayError(ToolgateError):
     """The error is our own fault, or our own limit."""
 
     code = "internal_error"
 
 
-class Overloaded(GatewayFault):
+class Overloaded(GatewayError):
     """This server is full or shutting down; `retry_after` is in seconds."""
 
     status = 503

@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from msgspec import Struct
 
-from toolgate.conversation.errors import ToolgateError, UpstreamFault, UpstreamRejected
+from toolgate.conversation.errors import ToolgateError, UpstreamError, UpstreamRejected
 from toolgate.conversation.events import (
     FinishReason,
     ModelResponse,
@@ -165,7 +165,7 @@ class UpstreamStreamDecoder(Protocol):
     """What the upstream has reported so far."""
 
     def feed(self, frame: StreamFrame) -> list[StepEvent]:
-        """Return the events that this frame makes certain; raise UpstreamFault if it reports an error."""
+        """Return the events that this frame makes certain; raise UpstreamError if it reports an error."""
 
     def end(self) -> list[StepEvent]:
         """Return the last events; raise MalformedResponse if the stream was cut short."""
@@ -200,7 +200,7 @@ class StreamRelay(Protocol):
         """The number of tool calls so far."""
 
     def feed(self, frame: StreamFrame) -> bytes:
-        """Return the frame as the client should receive it; raise UpstreamFault if it reports an error."""
+        """Return the frame as the client should receive it; raise UpstreamError if it reports an error."""
 
     def end(self) -> bytes:
         """Return the last frames; raise MalformedResponse if the stream was cut short."""
@@ -228,7 +228,7 @@ class UpstreamCodec(Protocol):
         """Return a relay for the streamed answer to this request."""
 
     def decode_response(self, body: Any, request: ModelRequest) -> ModelResponse:
-        """Decode a whole answer; raise UpstreamFault if it is an error despite its status."""
+        """Decode a whole answer; raise UpstreamError if it is an error despite its status."""
 
     def usage_of(self, body: Any) -> Usage | None:
         """Return the usage that a whole answer reports, even one that cannot be decoded."""
@@ -238,7 +238,7 @@ class UpstreamCodec(Protocol):
     ) -> dict[str, Any]:
         """Return a whole answer, decoded as `response`, as a client of the same dialect should receive it."""
 
-    def decode_error(self, status: int, headers: Mapping[str, str], body: bytes) -> UpstreamFault:
+    def decode_error(self, status: int, headers: Mapping[str, str], body: bytes) -> UpstreamError:
         """Decode an error response."""
 
 
@@ -264,7 +264,7 @@ def _reads_all(request: ModelRequest) -> bool:
     return True
 
 
-class TokenCountCodec(Protocol):
+class UpstreamTokenCountCodec(Protocol):
     """Encodes requests that ask an upstream to count tokens. Implemented by a module."""
 
     def path(self) -> str:
@@ -300,7 +300,7 @@ class Dialect(Struct, frozen=True):
     """Whether the client that sent a request can read calls of server tools."""
     repair_rejected: RepairRejected = _cannot_repair
     """The request without what an upstream rejected in it, and a warning; None if nothing can be left out."""
-    token_count: TokenCountCodec | None = None
+    token_count: UpstreamTokenCountCodec | None = None
 
     def frame_decoder(self) -> EventFrameDecoder:
         """Return a decoder that splits a streamed body of this dialect into frames."""

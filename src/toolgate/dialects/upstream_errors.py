@@ -1,4 +1,4 @@
-"""Decode the errors of upstreams into `UpstreamFault`s.
+"""Decode the errors of upstreams into `UpstreamError`s.
 
 Every dialect's error object is a variation of `{"error": {"message": …}}`, so one decoder serves them all.
 """
@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from toolgate.conversation.errors import (
     MalformedResponse,
-    UpstreamFault,
+    UpstreamError,
     UpstreamRejected,
     UpstreamTimeout,
     UpstreamUnavailable,
@@ -49,7 +49,7 @@ _BUSY_CODES = {
 }
 
 
-def decode_error_response(status: int, headers: Mapping[str, str], body: bytes) -> UpstreamFault:
+def decode_error_response(status: int, headers: Mapping[str, str], body: bytes) -> UpstreamError:
     """Decode an error response.
 
     Errors that the client can correct keep their status. Credentials are ours, not the client's, so their rejection
@@ -65,7 +65,7 @@ def decode_error_response(status: int, headers: Mapping[str, str], body: bytes) 
     wait = retry_after(headers)
     if not message:  # an unknown form is shown as it is, so that a person can read it
         message = f"The upstream answered {excerpt(body)}" if value else f"The upstream answered with status {status}."
-    error: UpstreamFault
+    error: UpstreamError
     if status == 429:
         error = UpstreamUnavailable(message, code=code or "rate_limit_exceeded", status=429, retry_after=wait)
     elif status in (401, 403, 407):
@@ -121,7 +121,7 @@ def _redirect_message(status: int, headers: Mapping[str, str]) -> str:
     )
 
 
-def decode_error_object(value: Any) -> UpstreamFault:
+def decode_error_object(value: Any) -> UpstreamError:
     """Decode an error event in the middle of a stream."""
     message, code, param = _error_fields(value)
     message = message or "The upstream reported an error while answering."

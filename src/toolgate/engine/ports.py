@@ -52,7 +52,7 @@ class ModelStream(Protocol):
     """The answer has arrived completely: reading it can neither wait nor fail any more."""
 
     def events(self) -> "ClosableIterator[list[StepEvent]]":
-        """Yield the step's events in batches, as the network delivered them; raise UpstreamFault when it breaks off.
+        """Yield the step's events in batches, as the network delivered them; raise UpstreamError when it breaks off.
 
         A batch may be empty, because a wrapper may hold all of its events back.
         """

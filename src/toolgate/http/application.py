@@ -12,8 +12,8 @@ from toolgate.auth.active_requests import ActiveRequests
 from toolgate.auth.authenticator import PUBLIC, Authenticator, Caller, digest_of_credential, may_be_stored
 from toolgate.auth.failed_logins import FailedLogins
 from toolgate.conversation.errors import (
-    ClientFault,
-    GatewayFault,
+    ClientError,
+    GatewayError,
     NotFound,
     RateLimited,
     ToolgateError,
@@ -144,7 +144,7 @@ class Application:
         except Exception as error:  # noqa: BLE001  # the HTTP edge: the client gets an error, the log the traceback
             self._telemetry.crashed(record, error)
             await self._send_error(
-                exchange, record, GatewayFault("An internal error occurred; the server's log has it.")
+                exchange, record, GatewayError("An internal error occurred; the server's log has it.")
             )
         finally:
             self._active_by_id.pop(record.request_id, None)
@@ -216,7 +216,7 @@ class Application:
             if candidate.method == method and (found := pattern.fullmatch(exchange.path)):
                 return candidate, found.groups()
         if exchange.path in self._paths or any(p.fullmatch(exchange.path) for p, _ in self._patterns):
-            raise ClientFault(f"{exchange.path} does not take {method}.", status=405, code="method_not_allowed")
+            raise ClientError(f"{exchange.path} does not take {method}.", status=405, code="method_not_allowed")
         near = get_close_matches(exchange.path, self._known_paths, 1, 0.8) if len(exchange.path) <= _MISTYPED else []
         hint = f" Did you mean {near[0]}?" if near else ""
         raise NotFound(f"There is no {exchange.path[:200]!r} here.{hint}", code="unknown_url")

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import uvloop
 
-from toolgate.conversation.errors import GatewayFault
+from toolgate.conversation.errors import GatewayError
 from toolgate.http.asgi_types import AsgiApp
 from toolgate.http.error_response import EncodeError, openai_error_body
 from toolgate.http.lifespan import Lifespan
@@ -33,7 +33,7 @@ _OWN_FILES = 64  # that the process has open beside connections
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-class StartupFailed(GatewayFault):
+class StartupFailed(GatewayError):
     """The application did not start; it has logged why."""
 
 

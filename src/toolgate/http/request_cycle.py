@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from toolgate.conversation.errors import GatewayFault, Overloaded, ToolgateError
+from toolgate.conversation.errors import GatewayError, Overloaded, ToolgateError
 from toolgate.http.asgi_types import AsgiApp, Message, Scope
 from toolgate.http.error_response import STATUS_LINES
 from toolgate.http.flow_control import FlowControl
@@ -149,11 +149,11 @@ class RequestResponseCycle:
             raise
         except Exception as failure:
             _logger.error("The application failed", exc_info=failure)
-            self._fail(GatewayFault("The server failed to answer."))
+            self._fail(GatewayError("The server failed to answer."))
         else:
             if not self.complete and not self.disconnected:
                 _logger.error("The application returned before its response was complete")
-                self._fail(GatewayFault("The server failed to answer."))
+                self._fail(GatewayError("The server failed to answer."))
 
     def _fail(self, error: ToolgateError) -> None:
         if self.complete or self.disconnected:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import httptools
 
-from toolgate.conversation.errors import GatewayFault, InvalidRequest, ToolgateError
+from toolgate.conversation.errors import GatewayError, InvalidRequest, ToolgateError
 from toolgate.http.request_limits import (
     Headers,
     RequestLimits,
@@ -206,5 +206,5 @@ def _error_of(broken: httptools.HttpParserError) -> ToolgateError:
         return cause
     if cause is not None and not isinstance(cause, httptools.HttpParserError | UnicodeError):
         logging.getLogger(__name__).error("A request could not be read", exc_info=cause)
-        return GatewayFault("The server failed to read the request.")
+        return GatewayError("The server failed to read the request.")
     return InvalidRequest(f"Malformed HTTP request: {broken}.", code="malformed_request")

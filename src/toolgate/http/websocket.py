@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, cast
 from msgspec import Struct
 
 from toolgate.auth.authenticator import KEY_OFFERED
-from toolgate.conversation.errors import ClientFault, InvalidRequest, Overloaded
+from toolgate.conversation.errors import ClientError, InvalidRequest, Overloaded
 from toolgate.http.callback_guard import aborts_on_error
 from toolgate.http.exchange import Header, HttpExchange
 from toolgate.http.protocol import HttpProtocol
@@ -100,10 +100,10 @@ def accept(
     return socket
 
 
-def upgrade_required(exchange: HttpExchange, message: str) -> ClientFault:
+def upgrade_required(exchange: HttpExchange, message: str) -> ClientError:
     """Return the error that makes a client use another transport, and add its header."""
     exchange.extra_headers.append(_UPGRADE)
-    return ClientFault(message, status=426, code="upgrade_required")
+    return ClientError(message, status=426, code="upgrade_required")
 
 
 class WebSocket:

@@ -1,7 +1,7 @@
 """Limit and count what each key uses: requests, tokens, concurrency and spending."""
 
 from toolgate.limits.budgets import Budgets
-from toolgate.limits.counters import Counters, LimitState, LocalCounters, RateLimitResult, Reservation
+from toolgate.limits.counters import Counters, LimitState, LocalCounters, RateLimitReservation, RateLimitResult
 from toolgate.limits.local_budgets import BudgetReservation, LocalBudgets
 from toolgate.limits.policy import KeyBudget, KeyLimits, Period
 from toolgate.limits.shared_budgets import SharedBudgets
@@ -16,7 +16,7 @@ __all__ = [
     "LocalBudgets",
     "LocalCounters",
     "Period",
+    "RateLimitReservation",
     "RateLimitResult",
-    "Reservation",
     "SharedBudgets",
 ]

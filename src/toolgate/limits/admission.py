@@ -16,7 +16,7 @@ from toolgate.conversation.events import Usage
 from toolgate.engine.run_limits import Price
 from toolgate.http.application import Endpoint, Handler, Request
 from toolgate.http.exchange import Header, HttpExchange
-from toolgate.limits import Budgets, Counters, KeyBudget, KeyLimits, RateLimitResult, Reservation
+from toolgate.limits import Budgets, Counters, KeyBudget, KeyLimits, RateLimitReservation, RateLimitResult
 from toolgate.limits.local_budgets import BudgetReservation
 from toolgate.limits.prices import cost_of
 from toolgate.limits.request_token_estimate import RequestTokenEstimate, estimate_cost
@@ -46,7 +46,7 @@ class RequestPermit:
     )
 
     def __init__(
-        self, counters: Counters, budgets: Budgets, reservation: Reservation, budget: BudgetReservation | None
+        self, counters: Counters, budgets: Budgets, reservation: RateLimitReservation, budget: BudgetReservation | None
     ) -> None:
         self._counters = counters
         self._budgets = budgets

@@ -24,7 +24,7 @@ class LimitState(Struct, frozen=True):
     reset: float
 
 
-class Reservation(Struct):
+class RateLimitReservation(Struct):
     """What is reserved for one request until it is settled."""
 
     key: str
@@ -37,7 +37,7 @@ class Reservation(Struct):
 class RateLimitResult(Struct, frozen=True):
     """A reservation, or the limit that refused it and the seconds after which it may succeed."""
 
-    reservation: Reservation | None
+    reservation: RateLimitReservation | None
     refused: LimitName | None = None
     retry_after: float = 0.0
     requests: LimitState | None = None
@@ -50,7 +50,7 @@ class Counters(Protocol):
     async def reserve(self, key: str, limits: KeyLimits, tokens: int) -> RateLimitResult:
         """Reserve one request and so many tokens, if every limit allows."""
 
-    def settle(self, reservation: Reservation, tokens: int) -> None:
+    def settle(self, reservation: RateLimitReservation, tokens: int) -> None:
         """End a reservation whose request used so many tokens; a second time does nothing."""
 
     def charge(self, key: str, tokens: int) -> None:
@@ -88,7 +88,7 @@ class LocalCounters:
         refused, retry_after = _exceeded(use, limits, amount, now)
         reservation = None
         if refused is None:
-            reservation = Reservation(key, amount)
+            reservation = RateLimitReservation(key, amount)
             use.running += 1
             if limits.requests_per_minute:
                 use.requests.add(now, 1)
@@ -99,7 +99,7 @@ class LocalCounters:
             reservation, refused, retry_after, requests, _state(use.tokens, limits.tokens_per_minute, now)
         )
 
-    def settle(self, reservation: Reservation, tokens: int) -> None:
+    def settle(self, reservation: RateLimitReservation, tokens: int) -> None:
         """End a reservation whose request used so many tokens; a second time does nothing."""
         if reservation.settled:
             return

@@ -13,7 +13,14 @@ from collections.abc import Callable
 from hashlib import sha256
 
 from toolgate.conversation import ids
-from toolgate.limits.counters import Counters, LimitName, LimitState, LocalCounters, RateLimitResult, Reservation
+from toolgate.limits.counters import (
+    Counters,
+    LimitName,
+    LimitState,
+    LocalCounters,
+    RateLimitReservation,
+    RateLimitResult,
+)
 from toolgate.limits.policy import KeyLimits
 from toolgate.limits.redis_script_runner import LuaScript, RedisScripts
 
@@ -161,7 +168,7 @@ class RedisCounters:
 
     async def reserve(self, key: str, limits: KeyLimits, tokens: int) -> RateLimitResult:
         """Reserve one request and so many tokens, if every limit allows."""
-        reservation = Reservation(key, 0, id=ids.random_suffix(24))
+        reservation = RateLimitReservation(key, 0, id=ids.random_suffix(24))
         maxima = (limits.requests_per_minute, limits.tokens_per_minute, limits.concurrency)
         try:
             reply = await self._scripts.run(0, _names(key), [*maxima, tokens, reservation.id, LEASE])
@@ -172,7 +179,7 @@ class RedisCounters:
             return await self._fallback.reserve(key, limits, tokens)
         return _result(reply, reservation, limits)
 
-    def settle(self, reservation: Reservation, tokens: int) -> None:
+    def settle(self, reservation: RateLimitReservation, tokens: int) -> None:
         """End a reservation whose request used so many tokens; a second time does nothing."""
         if not reservation.id:
             self._fallback.settle(reservation, tokens)
@@ -182,7 +189,7 @@ class RedisCounters:
 
     def charge(self, key: str, tokens: int) -> None:
         """Count tokens that were used without a reservation."""
-        self._settle_later(Reservation(key, 0), tokens)
+        self._settle_later(RateLimitReservation(key, 0), tokens)
 
     async def aclose(self) -> None:
         """Finish settling and close the connections."""
@@ -191,7 +198,7 @@ class RedisCounters:
         await self._scripts.aclose()
         await self._fallback.aclose()
 
-    def _settle_later(self, reservation: Reservation, difference: int) -> None:
+    def _settle_later(self, reservation: RateLimitReservation, difference: int) -> None:
         """Settle in a task: a cancelled request could not wait for it."""
         _, tokens, running = _names(reservation.key)
         run = self._scripts.run(1, [tokens, running], [reservation.id, reservation.slot, difference])
@@ -217,7 +224,7 @@ def _is_plausible(reply: list[int], tokens: int) -> bool:
     )
 
 
-def _result(reply: list[int], reservation: Reservation, limits: KeyLimits) -> RateLimitResult:
+def _result(reply: list[int], reservation: RateLimitReservation, limits: KeyLimits) -> RateLimitResult:
     refused, wait, requests, requests_reset, tokens, tokens_reset, slot, amount = reply
     states = (
         _state(limits.requests_per_minute, requests, requests_reset),

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from dbos import DBOS, DBOSConfig, DBOSPortableJSONSerializer, SetWorkflowID, error
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from toolgate.conversation.errors import GatewayFault
+from toolgate.conversation.errors import GatewayError
 from toolgate.runs.dbos_postgres_database import RETRY_SECONDS, DbosPostgresDatabase
 from toolgate.runs.dbos_sqlite_database import DbosSqliteDatabase
 from toolgate.runs.executor import StepsLost, Work
@@ -67,7 +67,7 @@ class DbosExecutor:
     async def open(self, work: Work) -> None:
         """Start DBOS in threads of its own."""
         if _current:
-            raise GatewayFault(
+            raise GatewayError(
                 "Another server in this process carries out runs already; give this one its own process."
             )
         _current.append(self)
@@ -164,7 +164,7 @@ class DbosExecutor:
     async def _in_loop(self, work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
         """Run a coroutine in the loop of DBOS."""
         if self._loop is None:
-            raise GatewayFault("Runs are not carried out any more.")
+            raise GatewayError("Runs are not carried out any more.")
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(), self._loop))
 
 

@@ -12,14 +12,14 @@ from importlib.resources import files
 
 from msgspec import Struct
 
-from toolgate.conversation.errors import GatewayFault
+from toolgate.conversation.errors import GatewayError
 from toolgate.storage.sql_engine import SqlConnection, SqlEngine
 
 _VERSIONS = "CREATE TABLE schema_versions (version INTEGER PRIMARY KEY, name TEXT NOT NULL, applied REAL NOT NULL)"
 _COMMENT = re.compile(r"--[^\n]*")
 
 
-class NewerSchema(GatewayFault):
+class NewerSchema(GatewayError):
     """The database was written by a newer version of this program."""
 
     code = "storage_newer"

@@ -6,7 +6,7 @@ secret for that: beside a SQLite file there is one.
 
 from pathlib import Path
 
-from toolgate.conversation.errors import GatewayFault
+from toolgate.conversation.errors import GatewayError
 from toolgate.storage.database import Database, SqlConnection
 from toolgate.storage.row_encryption import UnreadableRow, decrypt, derive_secret, encrypt
 from toolgate.storage.sqlite_files import make_secret, read_secret, secret_file
@@ -63,8 +63,8 @@ def _decrypted(path: Path | None, text: bytes) -> bytes:
     secret = None if path is None else read_secret(path)
     if path is None or secret is None:
         where = "its secret" if path is None else str(secret_file(path))
-        raise GatewayFault(f"The registrations are encrypted and {where} is missing: restore it from a backup.")
+        raise GatewayError(f"The registrations are encrypted and {where} is missing: restore it from a backup.")
     try:
         return decrypt(derive_secret(_PURPOSE, secret), text[len(_SEALED) :])
     except UnreadableRow:
-        raise GatewayFault(f"The registrations were encrypted with another secret than {secret_file(path)}.") from None
+        raise GatewayError(f"The registrations were encrypted with another secret than {secret_file(path)}.") from None

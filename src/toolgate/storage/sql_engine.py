@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 from msgspec import Struct
 
-from toolgate.conversation.errors import GatewayFault, Overloaded
+from toolgate.conversation.errors import GatewayError, Overloaded
 
 _T = TypeVar("_T")
 
@@ -97,7 +97,7 @@ class SqlEngine(Protocol):
         """Close all connections; nothing runs any more."""
 
 
-class DuplicateRow(GatewayFault):
+class DuplicateRow(GatewayError):
     """A row with this key exists already."""
 
     code = "storage_duplicate"

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import msgspec
 
-from toolgate.conversation.errors import Overloaded, ToolgateError, UpstreamFault
+from toolgate.conversation.errors import Overloaded, ToolgateError, UpstreamError
 from toolgate.conversation.events import Usage
 from toolgate.conversation.usage_tally import UsageTally
 from toolgate.telemetry.logs import Level, Logger
@@ -233,7 +233,7 @@ class Telemetry:
         target = {"account": request.account, "method": request.method, "host": request.host, "port": request.port}
         self.log.write("info", "egress", {}, {**target, "sent": request.sent, "status": request.status})
 
-    def log_circuit(self, upstream: str, model: str, fault: UpstreamFault | None) -> None:
+    def log_circuit(self, upstream: str, model: str, fault: UpstreamError | None) -> None:
         """Log that an upstream gets no requests for a model because it fails, or that it answers again."""
         if fault is None:
             self.log.info("circuit", upstream=upstream, model=model, state="closed")

@@ -9,14 +9,14 @@ from collections.abc import Callable, Mapping
 from msgspec import Struct
 
 from toolgate import __version__
-from toolgate.conversation.errors import UpstreamFault, UpstreamRejected
+from toolgate.conversation.errors import UpstreamError, UpstreamRejected
 from toolgate.conversation.request import ModelRequest
 from toolgate.conversation.size import is_request_larger
 from toolgate.dialects.dialect import Dialect, Quirks
 from toolgate.engine.json_thread import LARGE_BODY, run_in_thread
 from toolgate.engine.ports import ModelStream
 from toolgate.upstreams.http_streams import WholeResponseStream, open_stream, wrong_types_as_malformed
-from toolgate.upstreams.setting_emulation import EmulatedSettingsRewriter, in_turn, substitute
+from toolgate.upstreams.setting_emulation import EmulatedResponseRewriter, in_turn, substitute
 from toolgate.upstreams.tool_definition_rewrite import ToolNameRestorer, adapt, check_choices
 from toolgate.upstreams.transport import UpstreamHttpClient, UpstreamTimeouts
 from toolgate.upstreams.wrapped_streams import with_warning
@@ -96,7 +96,7 @@ class HttpModel:
             except BaseException:
                 await response.aclose()
                 raise
-        except UpstreamFault as fault:
+        except UpstreamError as fault:
             self._on_attempt(endpoint.name, fault.code)
             if resent or not isinstance(fault, UpstreamRejected):
                 raise
@@ -111,7 +111,7 @@ class HttpModel:
 
     def _encode(
         self, request: ModelRequest
-    ) -> tuple[ModelRequest, bytes, tuple[str, ...], EmulatedSettingsRewriter | None]:
+    ) -> tuple[ModelRequest, bytes, tuple[str, ...], EmulatedResponseRewriter | None]:
         """Return the request as the upstream accepts it, its body, warnings, and the rewriter that undoes the changes."""
         dialect = self._endpoint.dialect.name
         if request.settings.choices > 1:

@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 
 from msgspec.structs import replace
 
-from toolgate.conversation.errors import MalformedResponse, UpstreamFault
+from toolgate.conversation.errors import MalformedResponse, UpstreamError
 from toolgate.conversation.events import ModelResponse, StepEvent, Usage
 from toolgate.conversation.fold import fold, unfold
 from toolgate.conversation.message import ToolCall
@@ -20,7 +20,7 @@ from toolgate.conversation.tool_name_matching import ToolNameMatcher
 from toolgate.dialects.dialect import AnswerMetadata, Dialect, StreamRelay, UpstreamStreamDecoder
 from toolgate.engine.json_thread import LARGE_BODY, run_in_thread
 from toolgate.engine.ports import ModelStream
-from toolgate.upstreams.setting_emulation import EmulatedSettingsRewriter
+from toolgate.upstreams.setting_emulation import EmulatedResponseRewriter
 from toolgate.upstreams.token_counting_offline import estimate
 from toolgate.upstreams.transport import UpstreamResponse
 from toolgate.wire.jsontext import decode_response_body, encode, excerpt
@@ -56,7 +56,7 @@ class WholeResponseStream:
         request: ModelRequest,
         raw: bytes,
         warnings: tuple[str, ...],
-        rewriter: EmulatedSettingsRewriter | None,
+        rewriter: EmulatedResponseRewriter | None,
     ) -> None:
         self.upstream = upstream
         self.whole = True
@@ -77,7 +77,7 @@ class WholeResponseStream:
             return
         try:
             self._response = self._codec.decode_response(self._body, request)
-        except UpstreamFault as fault:
+        except UpstreamError as fault:
             fault.usage = self._codec.usage_of(self._body)
             raise
         except _WRONG_TYPE as error:
@@ -141,7 +141,7 @@ async def open_stream(
     request: ModelRequest,
     response: UpstreamResponse,
     warnings: tuple[str, ...],
-    rewriter: EmulatedSettingsRewriter | None,
+    rewriter: EmulatedResponseRewriter | None,
 ) -> ModelStream:
     """Return the streamed response once its first events are decoded; an error in them is raised.
 
@@ -162,7 +162,7 @@ async def open_stream(
         try:
             with wrong_types_as_malformed:
                 await stream.open(start)
-        except UpstreamFault as fault:
+        except UpstreamError as fault:
             fault.usage = fault.usage or stream.reported
             raise
         return stream
@@ -185,7 +185,7 @@ class HttpModelStream:
         request: ModelRequest,
         response: UpstreamResponse,
         warnings: tuple[str, ...],
-        rewriter: EmulatedSettingsRewriter | None,
+        rewriter: EmulatedResponseRewriter | None,
     ) -> None:
         self.upstream = upstream
         self.whole = False
@@ -296,7 +296,7 @@ class _FrameReader(Protocol[_T]):
     @property
     def done(self) -> bool: ...
 
-    def read(self, frames: list[StreamFrame]) -> tuple[list[_T], UpstreamFault | None]:
+    def read(self, frames: list[StreamFrame]) -> tuple[list[_T], UpstreamError | None]:
         """Read the frames up to one that fails; the loop is here because a call for each frame would cost too much."""
 
     def end(self) -> list[_T]: ...
@@ -312,7 +312,7 @@ class _DecoderReader:
     def done(self) -> bool:
         return self._decoder.done
 
-    def read(self, frames: list[StreamFrame]) -> tuple[list[StepEvent], UpstreamFault | None]:
+    def read(self, frames: list[StreamFrame]) -> tuple[list[StepEvent], UpstreamError | None]:
         decoder, events = self._decoder, list[StepEvent]()
         try:
             for frame in frames:
@@ -337,7 +337,7 @@ class _RelayReader:
     def done(self) -> bool:
         return self._relay.done
 
-    def read(self, frames: list[StreamFrame]) -> tuple[list[bytes], UpstreamFault | None]:
+    def read(self, frames: list[StreamFrame]) -> tuple[list[bytes], UpstreamError | None]:
         relay, chunks = self._relay, list[bytes]()
         try:
             for frame in frames:
@@ -365,7 +365,7 @@ async def _read(
     A failure is raised after everything before it was yielded. Large input is read in slices, between which the event
     loop serves others, and a large frame in a thread.
     """
-    failure: UpstreamFault | None
+    failure: UpstreamError | None
     for at in range(0, max(1, len(frames)), _MANY_FRAMES):
         if at:
             await asyncio.sleep(0)
@@ -426,11 +426,11 @@ _WRONG_TYPE = (AttributeError, LookupError, RecursionError, TypeError, ValueErro
 """Errors of a decoder over a value that has not the type of its field in the dialect."""
 
 
-_DECODE_ERRORS = (UpstreamFault, *_WRONG_TYPE)
+_DECODE_ERRORS = (UpstreamError, *_WRONG_TYPE)
 
 
-def _as_fault(error: Exception) -> UpstreamFault:
-    return error if isinstance(error, UpstreamFault) else _unreadable(error)
+def _as_fault(error: Exception) -> UpstreamError:
+    return error if isinstance(error, UpstreamError) else _unreadable(error)
 
 
 def _unreadable(error: Exception) -> MalformedResponse:

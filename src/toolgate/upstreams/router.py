@@ -17,7 +17,7 @@ class TokenCounter(Protocol):
     """Has an upstream count the tokens of a request."""
 
     async def count(self, request: ModelRequest) -> int:
-        """Return the input tokens; raise UpstreamFault when the upstream does not count."""
+        """Return the input tokens; raise UpstreamError when the upstream does not count."""
 
 
 LENT_PREFIX = "vscode/"

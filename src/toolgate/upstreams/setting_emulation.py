@@ -34,7 +34,7 @@ _ANY_OBJECT: Mapping[str, Any] = {"type": "object", "properties": {}, "additiona
 _DEFINITIONS = ("$defs", "definitions")
 
 
-class EmulatedSettingsRewriter(Protocol):
+class EmulatedResponseRewriter(Protocol):
     """Rewrites the events of one response for the client."""
 
     done: bool
@@ -47,7 +47,7 @@ class EmulatedSettingsRewriter(Protocol):
 class _InTurn:
     """Several rewriters, one after the other."""
 
-    def __init__(self, rewriters: tuple[EmulatedSettingsRewriter, ...]) -> None:
+    def __init__(self, rewriters: tuple[EmulatedResponseRewriter, ...]) -> None:
         self.done = False
         self._rewriters = rewriters
 
@@ -58,7 +58,7 @@ class _InTurn:
         return events
 
 
-def in_turn(rewriters: tuple[EmulatedSettingsRewriter, ...]) -> EmulatedSettingsRewriter | None:
+def in_turn(rewriters: tuple[EmulatedResponseRewriter, ...]) -> EmulatedResponseRewriter | None:
     """Return one rewriter for all of them; the first is next to the upstream."""
     return None if not rewriters else rewriters[0] if len(rewriters) == 1 else _InTurn(rewriters)
 
@@ -67,7 +67,7 @@ class EmulatedSettingsRequest(Struct, frozen=True):
     """The request for the upstream, the rewriters of its response, and warnings."""
 
     request: ModelRequest
-    rewriters: tuple[EmulatedSettingsRewriter, ...] = ()
+    rewriters: tuple[EmulatedResponseRewriter, ...] = ()
     dropped: tuple[str, ...] = ()
 
 
@@ -287,7 +287,7 @@ def _call_by_format(request: ModelRequest, choice: ToolChoice, quirks: Quirks) -
     dropped = ("the output format was left out: a tool call is demanded",) if request.settings.output else ()
     settings = replace(request.settings, output=StructuredOutputFormat(_call_schema(tools)))
     changed = replace(request, settings=settings, tool_choice=ToolChoice("auto", choice.names))
-    return EmulatedSettingsRequest(changed, (FormattedCallDecoder({tool.name for tool in tools}),), dropped)
+    return EmulatedSettingsRequest(changed, (StructuredOutputCallDecoder({tool.name for tool in tools}),), dropped)
 
 
 def _call_schema(tools: list[ToolDef]) -> dict[str, Any]:
@@ -307,7 +307,7 @@ def _call_schema(tools: list[ToolDef]) -> dict[str, Any]:
     return {**(calls[0] if len(calls) == 1 else {"anyOf": calls}), **definitions}
 
 
-class FormattedCallDecoder:
+class StructuredOutputCallDecoder:
     """Turns a text in the form of a call into that call; calls of the upstream itself pass unchanged."""
 
     done = False

@@ -2,7 +2,7 @@
 
 from toolgate.conversation.request import ModelRequest
 from toolgate.conversation.size import is_request_larger
-from toolgate.dialects.dialect import Quirks, TokenCountCodec
+from toolgate.dialects.dialect import Quirks, UpstreamTokenCountCodec
 from toolgate.engine.json_thread import LARGE_BODY, run_in_thread
 from toolgate.upstreams.http_model import OWN_HEADERS, UpstreamEndpoint
 from toolgate.upstreams.tool_definition_rewrite import adapt
@@ -17,7 +17,7 @@ class UpstreamTokenCounter:
         self,
         transport: UpstreamHttpClient,
         endpoint: UpstreamEndpoint,
-        counting: TokenCountCodec,
+        counting: UpstreamTokenCountCodec,
         model: str,
         quirks: Quirks,
     ) -> None:
@@ -29,7 +29,7 @@ class UpstreamTokenCounter:
         self._headers = {**OWN_HEADERS, **endpoint.headers, "accept": "application/json"}
 
     async def count(self, request: ModelRequest) -> int:
-        """Return the input tokens; raise UpstreamFault when the upstream does not count."""
+        """Return the input tokens; raise UpstreamError when the upstream does not count."""
         endpoint = self._endpoint
         body = (
             await run_in_thread(self._encode, request)

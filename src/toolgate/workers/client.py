@@ -14,7 +14,7 @@ from typing import Protocol, TypeAlias, TypeVar
 import msgspec
 
 from toolgate.conversation.errors import Overloaded
-from toolgate.limits import KeyLimits, RateLimitResult, Reservation
+from toolgate.limits import KeyLimits, RateLimitReservation, RateLimitResult
 from toolgate.pubsub.pubsub import LocalPubSub
 from toolgate.upstreams.local.state import LocalModelState
 from toolgate.wire.length_prefix import OverlongMessage, read_prefixed_async
@@ -86,7 +86,7 @@ class SupervisorClient:
         with suppress(TimeoutError, Overloaded):
             async with asyncio.timeout(_SUM_SECONDS):
                 total = await self.request(
-                    lambda number: messages.CollectMetrics(number, own.decode()), messages.MetricsTotal
+                    lambda number: messages.CollectMetricsMessage(number, own.decode()), messages.MetricsTotalMessage
                 )
                 return total.metrics.encode()
         return own
@@ -95,18 +95,18 @@ class SupervisorClient:
         """Ask for the local engine; `receive` gets all messages of the lease until `release_engine`."""
         lease = next(self._ids)
         self._engine_leases[lease] = receive
-        self.send(messages.EngineLeaseRequest(lease))
+        self.send(messages.EngineLeaseRequestMessage(lease))
         return lease
 
     def release_engine(self, lease: int) -> None:
         """Give the engine back; a second time does nothing."""
         if self._engine_leases.pop(lease, None) is not None:
-            self.send(messages.EngineRelease(lease))
+            self.send(messages.EngineReleaseMessage(lease))
 
     async def aclose(self) -> None:
         """Send the last metrics and close the connection."""
         if self._handler is not None:
-            self.send(messages.WorkerMetrics(0, self._handler.metrics().decode()))
+            self.send(messages.WorkerMetricsMessage(0, self._handler.metrics().decode()))
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.wait({self._reading})
@@ -125,28 +125,28 @@ class SupervisorClient:
     def receive(self, message: messages.ToWorker, handler: WorkerCommandHandler) -> None:
         """Pass a message to the request, engine lease or topic that it belongs to, and commands to the handler."""
         match message:
-            case messages.RateLimitReply(id) | messages.MetricsTotal(id):
+            case messages.RateLimitReplyMessage(id) | messages.MetricsTotalMessage(id):
                 future = self._pending.get(id)
                 if future is not None and not future.done():
                     future.set_result(message)
-                elif isinstance(message, messages.RateLimitReply) and message.result.reservation is not None:
+                elif isinstance(message, messages.RateLimitReplyMessage) and message.result.reservation is not None:
                     # The request was cancelled while the reply was on its way.
-                    self.send(messages.SettleRateLimit(message.result.reservation.slot, 0))
-            case messages.TopicChanged(topic):
+                    self.send(messages.SettleRateLimitMessage(message.result.reservation.slot, 0))
+            case messages.TopicChangedMessage(topic):
                 self.pubsub.deliver(topic)
-            case messages.BridgeMessage(sender, _, body):
+            case messages.BridgeRelayMessage(sender, _, body):
                 self.bridge.deliver(sender, bytes(body))
-            case messages.BridgeMemberExited(member):
+            case messages.BridgeMemberExitedMessage(member):
                 self.bridge.lose(member)
-            case messages.MetricsRequest(id):
-                self.send(messages.WorkerMetrics(id, handler.metrics().decode()))
-            case messages.EngineStateChanged(state):
+            case messages.MetricsRequestMessage(id):
+                self.send(messages.WorkerMetricsMessage(id, handler.metrics().decode()))
+            case messages.EngineStateMessage(state):
                 self.engine_state = state
             case (
-                messages.EngineGranted()
-                | messages.EngineDeclined()
-                | messages.LeasedEngineOutput()
-                | messages.EngineEnded()
+                messages.EngineGrantedMessage()
+                | messages.EngineDeclinedMessage()
+                | messages.EngineOutputMessage()
+                | messages.EngineEndedMessage()
             ):
                 if receive := self._engine_leases.get(message.lease):
                     receive(message)
@@ -172,19 +172,19 @@ class WorkerCounters:
     async def reserve(self, key: str, limits: KeyLimits, tokens: int) -> RateLimitResult:
         """Reserve one request and so many tokens, if every limit allows."""
         reply = await self._supervisor.request(
-            lambda number: messages.ReserveRateLimit(number, key, limits, tokens), messages.RateLimitReply
+            lambda number: messages.ReserveRateLimitMessage(number, key, limits, tokens), messages.RateLimitReplyMessage
         )
         return reply.result
 
-    def settle(self, reservation: Reservation, tokens: int) -> None:
+    def settle(self, reservation: RateLimitReservation, tokens: int) -> None:
         """End a reservation whose request used so many tokens; a second time does nothing."""
         if not reservation.settled:
             reservation.settled = True
-            self._supervisor.send(messages.SettleRateLimit(reservation.slot, tokens))
+            self._supervisor.send(messages.SettleRateLimitMessage(reservation.slot, tokens))
 
     def charge(self, key: str, tokens: int) -> None:
         """Count tokens that were used without a reservation."""
-        self._supervisor.send(messages.ChargeTokens(key, tokens))
+        self._supervisor.send(messages.ChargeTokensMessage(key, tokens))
 
     async def aclose(self) -> None:
         """Do nothing: the connection is the supervisor client's."""
@@ -202,7 +202,7 @@ class WorkerPubSub(LocalPubSub):
     def publish(self, topic: str) -> None:
         """Publish a topic to this worker's subscribers and to the other workers."""
         super().publish(topic)
-        self._supervisor.send(messages.TopicChanged(topic))
+        self._supervisor.send(messages.TopicChangedMessage(topic))
 
     def deliver(self, topic: str) -> None:
         """Pass on a topic that another worker has published."""
@@ -226,7 +226,7 @@ class WorkerBridgeBus:
 
     def send(self, to: str | None, message: bytes) -> None:
         """Send a message to one member or to all others."""
-        self._supervisor.send(messages.BridgeMessage(self._member, to, msgspec.Raw(message)))
+        self._supervisor.send(messages.BridgeRelayMessage(self._member, to, msgspec.Raw(message)))
 
     async def aclose(self) -> None:
         """Do nothing: the connection is the supervisor client's."""

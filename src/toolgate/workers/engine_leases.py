@@ -55,29 +55,29 @@ class EngineLeases:
     def receive(
         self,
         worker: EngineClient,
-        message: messages.EngineLeaseRequest | messages.EngineCommand | messages.EngineRelease,
+        message: messages.EngineLeaseRequestMessage | messages.EngineCommandMessage | messages.EngineReleaseMessage,
     ) -> None:
         """Handle a worker's message about the engine."""
         at = (worker, message.lease)
         lease = self._leases.get(at)
         match message:
-            case messages.EngineLeaseRequest(id):
+            case messages.EngineLeaseRequestMessage(id):
                 lease = self._leases[at] = _WorkerLease()
                 lease.start(self._grant(worker, id, lease))
-            case messages.EngineCommand(id, order) if lease is not None:
+            case messages.EngineCommandMessage(id, order) if lease is not None:
                 self._command(worker, id, lease, frames.decode_order(bytes(order)))
-            case messages.EngineRelease() if lease is not None:
+            case messages.EngineReleaseMessage() if lease is not None:
                 self._leases.pop(at).end()
 
     def worker_started(self, worker: EngineClient) -> None:
         """Send the state of the engine to a worker, now and at every change."""
         self._workers.add(worker)
-        worker.send(messages.EngineStateChanged(self._engines.state))
+        worker.send(messages.EngineStateMessage(self._engines.state))
 
     def state_changed(self, state: LocalModelState) -> None:
         """Send the engine's state to all workers."""
         for worker in self._workers:
-            worker.send(messages.EngineStateChanged(state))
+            worker.send(messages.EngineStateMessage(state))
 
     def worker_ended(self, worker: EngineClient) -> None:
         """End all leases of a worker that is gone."""
@@ -99,9 +99,9 @@ class EngineLeases:
         except ToolgateError as error:
             self._leases.pop((worker, id), None)
             overloaded = isinstance(error, Overloaded)
-            worker.send(messages.EngineDeclined(id, error.message, error.code, overloaded, error.retry_after))
+            worker.send(messages.EngineDeclinedMessage(id, error.message, error.code, overloaded, error.retry_after))
         else:
-            worker.send(messages.EngineGranted(id))
+            worker.send(messages.EngineGrantedMessage(id))
 
     def _command(self, worker: EngineClient, id: int, lease: _WorkerLease, order: frames.Order) -> None:
         match order:
@@ -118,6 +118,6 @@ async def _relay(worker: EngineClient, lease: int, number: int, generation: Text
     """Send the engine's reports to the worker, under the number that the worker gave the generation."""
     try:
         async for report in generation:
-            worker.send(messages.LeasedEngineOutput(lease, Raw(json.encode(structs.replace(report, id=number)))))
+            worker.send(messages.EngineOutputMessage(lease, Raw(json.encode(structs.replace(report, id=number)))))
     except EngineFault as fault:
-        worker.send(messages.EngineEnded(lease, str(fault)))
+        worker.send(messages.EngineEndedMessage(lease, str(fault)))

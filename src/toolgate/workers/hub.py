@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from toolgate.limits import LocalCounters, Reservation
+from toolgate.limits import LocalCounters, RateLimitReservation
 from toolgate.telemetry.metrics_sum import MetricsSum
 from toolgate.telemetry.prometheus import family
 from toolgate.workers import messages
@@ -27,7 +27,7 @@ class SharedEngine(Protocol):
     def receive(
         self,
         worker: ServerWorkerProcess,
-        message: messages.EngineLeaseRequest | messages.EngineCommand | messages.EngineRelease,
+        message: messages.EngineLeaseRequestMessage | messages.EngineCommandMessage | messages.EngineReleaseMessage,
     ) -> None:
         """Handle a worker's message about the engine."""
 
@@ -49,7 +49,7 @@ class SupervisorHub:
         self._engine = engine
         self._workers: set[ServerWorkerProcess] = set()
         self._counters = LocalCounters()
-        self._reservations: dict[ServerWorkerProcess, dict[int, Reservation]] = {}
+        self._reservations: dict[ServerWorkerProcess, dict[int, RateLimitReservation]] = {}
         self._ids = count(1)
         self._ended_metrics = MetricsSum()
         self._collecting: dict[int, tuple[set[ServerWorkerProcess], asyncio.Event]] = {}
@@ -76,47 +76,49 @@ class SupervisorHub:
         for member in [member for member, one in self._bridge_members.items() if one is worker]:
             del self._bridge_members[member]
             for other in self._workers:
-                other.send(messages.BridgeMemberExited(member))
+                other.send(messages.BridgeMemberExitedMessage(member))
 
     async def receive(self, worker: ServerWorkerProcess, message: messages.FromWorker) -> None:
         """Handle a worker's message."""
         match message:
-            case messages.WorkerReady():
+            case messages.WorkerReadyMessage():
                 worker.note_ready()
-            case messages.ConfigAccepted(digest):
+            case messages.ConfigAcceptedMessage(digest):
                 self._accepted(digest)
-            case messages.ReserveRateLimit(id, key, limits, tokens):
+            case messages.ReserveRateLimitMessage(id, key, limits, tokens):
                 result = await self._counters.reserve(key, limits, tokens)
                 if result.reservation is not None:
                     slot = next(self._ids)
                     self._reservations[worker][slot] = result.reservation
                     result = msgspec.structs.replace(
-                        result, reservation=Reservation(key, result.reservation.tokens, slot=slot)
+                        result, reservation=RateLimitReservation(key, result.reservation.tokens, slot=slot)
                     )
-                worker.send(messages.RateLimitReply(id, result))
-            case messages.SettleRateLimit(slot, tokens):
+                worker.send(messages.RateLimitReplyMessage(id, result))
+            case messages.SettleRateLimitMessage(slot, tokens):
                 if reservation := self._reservations[worker].pop(slot, None):
                     self._counters.settle(reservation, tokens)
-            case messages.ChargeTokens(key, tokens):
+            case messages.ChargeTokensMessage(key, tokens):
                 self._counters.charge(key, tokens)
-            case messages.CollectMetrics(id, metrics):
+            case messages.CollectMetricsMessage(id, metrics):
                 worker.metrics = metrics
                 task = asyncio.get_running_loop().create_task(self._sum_metrics(worker, id))
                 self._sums.add(task)
                 task.add_done_callback(self._sums.discard)
-            case messages.WorkerMetrics(id, metrics):
+            case messages.WorkerMetricsMessage(id, metrics):
                 worker.metrics = metrics
                 self._metrics_received(id, worker)
-            case messages.TopicChanged():
+            case messages.TopicChangedMessage():
                 for other in self._workers - {worker}:
                     other.send(message)
-            case messages.BridgeMessage():
+            case messages.BridgeRelayMessage():
                 self._pass_bridge_message(worker, message)
-            case messages.EngineLeaseRequest() | messages.EngineCommand() | messages.EngineRelease():
+            case (
+                messages.EngineLeaseRequestMessage() | messages.EngineCommandMessage() | messages.EngineReleaseMessage()
+            ):
                 if self._engine is not None:
                     self._engine.receive(worker, message)
 
-    def _pass_bridge_message(self, worker: ServerWorkerProcess, message: messages.BridgeMessage) -> None:
+    def _pass_bridge_message(self, worker: ServerWorkerProcess, message: messages.BridgeRelayMessage) -> None:
         """Pass a message on to the worker that it names, or to all others; the sender learns of one that is gone."""
         self._bridge_members[message.sender] = worker
         if message.to is None:
@@ -125,7 +127,7 @@ class SupervisorHub:
         elif receiver := self._bridge_members.get(message.to):
             receiver.send(message)
         else:
-            worker.send(messages.BridgeMemberExited(message.to))
+            worker.send(messages.BridgeMemberExitedMessage(message.to))
 
     async def _sum_metrics(self, worker: ServerWorkerProcess, request_id: int) -> None:
         id, others = next(self._ids), {one for one in self._workers if one is not worker and one.serving}
@@ -133,7 +135,7 @@ class SupervisorHub:
             complete = asyncio.Event()
             self._collecting[id] = (others, complete)
             for other in set(others):
-                other.send(messages.MetricsRequest(id))
+                other.send(messages.MetricsRequestMessage(id))
             with suppress(TimeoutError):
                 async with asyncio.timeout(_METRICS_SECONDS):
                     await complete.wait()
@@ -145,7 +147,7 @@ class SupervisorHub:
         total.add(self._ended_metrics.text(), gauges=False)
         serving = sum(one.serving for one in self._workers)
         total.add(family("toolgate_workers", "gauge", "Workers that serve.", [("", (), serving)]))
-        worker.send(messages.MetricsTotal(request_id, total.text()))
+        worker.send(messages.MetricsTotalMessage(request_id, total.text()))
 
     def _metrics_received(self, id: int, worker: ServerWorkerProcess) -> None:
         missing, complete = self._collecting.get(id, (set(), None))

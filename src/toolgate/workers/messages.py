@@ -13,17 +13,17 @@ LONGEST = 80 * 1024 * 1024
 """Bytes of the longest message: a prompt for the local model."""
 
 
-class WorkerReady(Struct, frozen=True, tag="ready"):
+class WorkerReadyMessage(Struct, frozen=True, tag="ready"):
     """The worker serves."""
 
 
-class ConfigAccepted(Struct, frozen=True, tag="accepted"):
+class ConfigAcceptedMessage(Struct, frozen=True, tag="accepted"):
     """The worker serves the configuration whose text has this digest."""
 
     digest: str
 
 
-class ReserveRateLimit(Struct, frozen=True, tag="take"):
+class ReserveRateLimitMessage(Struct, frozen=True, tag="take"):
     """Asks to reserve one request and so many tokens of a key's limits."""
 
     id: int
@@ -32,60 +32,60 @@ class ReserveRateLimit(Struct, frozen=True, tag="take"):
     tokens: int
 
 
-class SettleRateLimit(Struct, frozen=True, tag="settle"):
+class SettleRateLimitMessage(Struct, frozen=True, tag="settle"):
     """Ends a reservation, whose request used so many tokens."""
 
     slot: int
     tokens: int
 
 
-class ChargeTokens(Struct, frozen=True, tag="charge"):
+class ChargeTokensMessage(Struct, frozen=True, tag="charge"):
     """Counts tokens that were used without a reservation."""
 
     key: str
     tokens: int
 
 
-class CollectMetrics(Struct, frozen=True, tag="gather"):
+class CollectMetricsMessage(Struct, frozen=True, tag="gather"):
     """Asks for the sum of all workers' metrics, and brings the sender's own."""
 
     id: int
     metrics: str
 
 
-class WorkerMetrics(Struct, frozen=True, tag="counted"):
+class WorkerMetricsMessage(Struct, frozen=True, tag="counted"):
     """The worker's metrics; it sends the last of them when it ends."""
 
     id: int
     metrics: str
 
 
-class TopicChanged(Struct, frozen=True, tag="changed"):
+class TopicChangedMessage(Struct, frozen=True, tag="changed"):
     """A topic was published by one worker; the supervisor passes it on to the others."""
 
     topic: str
 
 
-class EngineLeaseRequest(Struct, frozen=True, tag="engage"):
+class EngineLeaseRequestMessage(Struct, frozen=True, tag="engage"):
     """Asks for a lease of the local model's engine, under a number that the worker chose."""
 
     lease: int
 
 
-class EngineCommand(Struct, frozen=True, tag="order"):
+class EngineCommandMessage(Struct, frozen=True, tag="order"):
     """A command to the leased engine."""
 
     lease: int
     order: Raw
 
 
-class EngineRelease(Struct, frozen=True, tag="release"):
+class EngineReleaseMessage(Struct, frozen=True, tag="release"):
     """Ends the lease."""
 
     lease: int
 
 
-class BridgeMessage(Struct, frozen=True, tag="bridge"):
+class BridgeRelayMessage(Struct, frozen=True, tag="bridge"):
     """A message between workers that share the windows of editors: to one member of them, or to all others."""
 
     sender: str
@@ -93,62 +93,62 @@ class BridgeMessage(Struct, frozen=True, tag="bridge"):
     body: Raw
 
 
-class BridgeMemberExited(Struct, frozen=True, tag="bridge_lost"):
+class BridgeMemberExitedMessage(Struct, frozen=True, tag="bridge_lost"):
     """The worker that was this member is gone."""
 
     member: str
 
 
-class DrainWorker(Struct, frozen=True, tag="drain"):
+class DrainWorkerMessage(Struct, frozen=True, tag="drain"):
     """Ends the worker when all requests are answered; sent twice, at once."""
 
 
-class RetireWorker(Struct, frozen=True, tag="retire"):
+class RetireWorkerMessage(Struct, frozen=True, tag="retire"):
     """Ends the worker when all requests are answered; idle clients may send one more within these seconds."""
 
     seconds: float
 
 
-class ReloadConfig(Struct, frozen=True, tag="reload"):
+class ReloadConfigMessage(Struct, frozen=True, tag="reload"):
     """Has the worker read the configuration again: the text of its file, None if it could not be read."""
 
     text: bytes | None = None
 
 
-class AdoptListener(Struct, frozen=True, tag="cover"):
+class AdoptListeningSocketMessage(Struct, frozen=True, tag="cover"):
     """Has the worker accept from the socket of a place without a worker, or stop it."""
 
     place: int
     begin: bool
 
 
-class RateLimitReply(Struct, frozen=True, tag="granted"):
-    """The reply to a `ReserveRateLimit`; the reservation's slot is the number to settle it by."""
+class RateLimitReplyMessage(Struct, frozen=True, tag="granted"):
+    """The reply to a `ReserveRateLimitMessage`; the reservation's slot is the number to settle it by."""
 
     id: int
     result: RateLimitResult
 
 
-class MetricsRequest(Struct, frozen=True, tag="count"):
+class MetricsRequestMessage(Struct, frozen=True, tag="count"):
     """Asks for the worker's metrics."""
 
     id: int
 
 
-class MetricsTotal(Struct, frozen=True, tag="summed"):
+class MetricsTotalMessage(Struct, frozen=True, tag="summed"):
     """The sum of all workers' metrics."""
 
     id: int
     metrics: str
 
 
-class EngineGranted(Struct, frozen=True, tag="engaged"):
+class EngineGrantedMessage(Struct, frozen=True, tag="engaged"):
     """The lease has begun."""
 
     lease: int
 
 
-class EngineDeclined(Struct, frozen=True, tag="declined"):
+class EngineDeclinedMessage(Struct, frozen=True, tag="declined"):
     """The lease was refused; the rest is the error that the client gets."""
 
     lease: int
@@ -158,53 +158,55 @@ class EngineDeclined(Struct, frozen=True, tag="declined"):
     retry_after: float | None
 
 
-class LeasedEngineOutput(Struct, frozen=True, tag="report"):
+class EngineOutputMessage(Struct, frozen=True, tag="report"):
     """A report of the leased engine."""
 
     lease: int
     report: Raw
 
 
-class EngineEnded(Struct, frozen=True, tag="broken"):
+class EngineEndedMessage(Struct, frozen=True, tag="broken"):
     """The engine has ended before the answer was complete."""
 
     lease: int
     reason: str
 
 
-class EngineStateChanged(Struct, frozen=True, tag="engine_state"):
+class EngineStateMessage(Struct, frozen=True, tag="engine_state"):
     """How far the local model is; sent at every change, and to each worker that starts."""
 
     state: LocalModelState
 
 
-EngineMessage: TypeAlias = EngineGranted | EngineDeclined | LeasedEngineOutput | EngineEnded | EngineStateChanged
+EngineMessage: TypeAlias = (
+    EngineGrantedMessage | EngineDeclinedMessage | EngineOutputMessage | EngineEndedMessage | EngineStateMessage
+)
 FromWorker: TypeAlias = (
-    WorkerReady
-    | ConfigAccepted
-    | ReserveRateLimit
-    | SettleRateLimit
-    | ChargeTokens
-    | CollectMetrics
-    | WorkerMetrics
-    | TopicChanged
-    | EngineLeaseRequest
-    | EngineCommand
-    | EngineRelease
-    | BridgeMessage
+    WorkerReadyMessage
+    | ConfigAcceptedMessage
+    | ReserveRateLimitMessage
+    | SettleRateLimitMessage
+    | ChargeTokensMessage
+    | CollectMetricsMessage
+    | WorkerMetricsMessage
+    | TopicChangedMessage
+    | EngineLeaseRequestMessage
+    | EngineCommandMessage
+    | EngineReleaseMessage
+    | BridgeRelayMessage
 )
 ToWorker: TypeAlias = (
-    DrainWorker
-    | RetireWorker
-    | ReloadConfig
-    | AdoptListener
-    | RateLimitReply
-    | MetricsRequest
-    | MetricsTotal
-    | TopicChanged
+    DrainWorkerMessage
+    | RetireWorkerMessage
+    | ReloadConfigMessage
+    | AdoptListeningSocketMessage
+    | RateLimitReplyMessage
+    | MetricsRequestMessage
+    | MetricsTotalMessage
+    | TopicChangedMessage
     | EngineMessage
-    | BridgeMessage
-    | BridgeMemberExited
+    | BridgeRelayMessage
+    | BridgeMemberExitedMessage
 )
 
 _FROM: msgspec.json.Decoder[FromWorker] = msgspec.json.Decoder(FromWorker)

@@ -61,7 +61,7 @@ class ServerWorkerPool:
         self._start_worker = start
         self._start_renewed = renew or start
         self._read_config = read
-        self._last_reload: messages.ReloadConfig | None = None
+        self._last_reload: messages.ReloadConfigMessage | None = None
         self._hub = hub
         self._log = log
         self._options = options or SupervisorOptions()
@@ -89,7 +89,7 @@ class ServerWorkerPool:
         """Have all workers read the configuration again."""
 
         async def send_all() -> None:
-            self._last_reload = messages.ReloadConfig(await self._read_config())
+            self._last_reload = messages.ReloadConfigMessage(await self._read_config())
             for worker in self._workers:
                 worker.send(self._last_reload)
 
@@ -111,7 +111,7 @@ class ServerWorkerPool:
         """End all workers: the first time when their requests are answered, the second time at once."""
         self._drain_requests += 1
         for worker in self._workers:
-            worker.send(messages.DrainWorker())
+            worker.send(messages.DrainWorkerMessage())
         if self._drain_requests <= 2:
             self._run(self._kill_after(self._options.drain if self._drain_requests == 1 else self._options.forced))
         if not self._workers:
@@ -144,7 +144,7 @@ class ServerWorkerPool:
             self._uncover(place)
         return serves
 
-    def _send_missed_reload(self, worker: ServerWorkerProcess, known: messages.ReloadConfig | None) -> None:
+    def _send_missed_reload(self, worker: ServerWorkerProcess, known: messages.ReloadConfigMessage | None) -> None:
         """Send a new worker the reload that the others got while it was starting."""
         if self._last_reload is not None and self._last_reload is not known:
             worker.send(self._last_reload)
@@ -161,7 +161,7 @@ class ServerWorkerPool:
         self._hub.worker_started(worker)
         self._run(self._attend(worker))
         if self._drain_requests:
-            worker.send(messages.DrainWorker())
+            worker.send(messages.DrainWorkerMessage())
         return worker
 
     async def _attend(self, worker: ServerWorkerProcess) -> None:
@@ -215,7 +215,7 @@ class ServerWorkerPool:
         old, self._at_place[place] = self._at_place[place], new
         self._uncover(place)
         if old is not None:
-            old.send(messages.RetireWorker(self._options.linger))
+            old.send(messages.RetireWorkerMessage(self._options.linger))
             self._cover_instead_of(old)
         return True
 
@@ -224,12 +224,12 @@ class ServerWorkerPool:
         other = next((one for one in self._at_place if one is not None and one.serving), None)
         self._covering[place] = other
         if other is not None:
-            other.send(messages.AdoptListener(place, True))
+            other.send(messages.AdoptListeningSocketMessage(place, True))
 
     def _uncover(self, place: int) -> None:
         other, self._covering[place] = self._covering[place], None
         if other is not None:
-            other.send(messages.AdoptListener(place, False))
+            other.send(messages.AdoptListeningSocketMessage(place, False))
 
     def _cover_instead_of(self, ending: ServerWorkerProcess) -> None:
         """Find other workers for the places that an ending one accepted for."""

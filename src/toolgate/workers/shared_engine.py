@@ -42,23 +42,23 @@ class BorrowedEngine:
         self._supervisor.release_engine(self._lease)
 
     def _command(self, order: frames.Order) -> None:
-        self._supervisor.send(messages.EngineCommand(self._lease, Raw(json.encode(order))))
+        self._supervisor.send(messages.EngineCommandMessage(self._lease, Raw(json.encode(order))))
 
     def _receive(self, message: messages.EngineMessage | None) -> None:
         match message:
             case None:
                 self._break("The server is shutting down.")
-            case messages.EngineGranted() if not self.granted.done():
+            case messages.EngineGrantedMessage() if not self.granted.done():
                 self.granted.set_result(None)
-            case messages.EngineDeclined(_, text, code, overloaded, retry_after) if not self.granted.done():
+            case messages.EngineDeclinedMessage(_, text, code, overloaded, retry_after) if not self.granted.done():
                 self.granted.set_exception(
                     Overloaded(text, code=code or "upstream_full", retry_after=retry_after)
                     if overloaded
                     else UpstreamUnavailable(text, status=503)
                 )
-            case messages.LeasedEngineOutput(_, report):
+            case messages.EngineOutputMessage(_, report):
                 self._report(frames.decode_report(bytes(report)))
-            case messages.EngineEnded(_, reason):
+            case messages.EngineEndedMessage(_, reason):
                 self._break(reason)
 
     def _report(self, report: frames.Report) -> None:

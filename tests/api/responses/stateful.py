@@ -14,7 +14,7 @@ from openai import AsyncOpenAI
 from tests.api.http_client import HttpConnection, HttpResponse
 from tests.stage import Player
 from toolgate.api.chat import ChatHandler
-from toolgate.api.response_writer import KeepaliveTimings
+from toolgate.api.response_writer import StreamKeepaliveTimings
 from toolgate.api.responses import BackgroundOptions, BackgroundServices, ResponseEndpoints, ResponsesState
 from toolgate.api.responses.conversations import ConversationEndpoints
 from toolgate.app.runs import make_executor
@@ -126,7 +126,7 @@ async def stateful(
     keys = Authenticator(KEYS)
     workshop = ToolService(config, database, telemetry, sources)
     router = Router([ModelRoute("m", player)])
-    conversations = ChatHandler(router, KeepaliveTimings(), telemetry, workshop.tool_runs)
+    conversations = ChatHandler(router, StreamKeepaliveTimings(), telemetry, workshop.tool_runs)
     services = BackgroundServices(conversations, keys.named)
     state = ResponsesState(
         database,

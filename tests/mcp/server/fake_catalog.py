@@ -7,7 +7,7 @@ from typing import Any
 
 import jsonschema_rs
 
-from toolgate.api.response_writer import KeepaliveTimings
+from toolgate.api.response_writer import StreamKeepaliveTimings
 from toolgate.auth.authenticator import Authenticator, Caller
 from toolgate.config import Config, KeySettings, Secret
 from toolgate.config.settings import Scope, ServerSettings
@@ -135,7 +135,7 @@ class McpApp:
 async def serving(
     catalog: FakeToolCatalog,
     *keys: KeySettings,
-    pace: KeepaliveTimings | None = None,
+    pace: StreamKeepaliveTimings | None = None,
     sessions: McpSessions | None = None,
     origins: tuple[str, ...] = (),
     port: int = 0,

@@ -9,7 +9,7 @@ import pytest
 
 from tests.api.http_client import HttpConnection, HttpResponse, ask
 from tests.mcp.server.fake_catalog import BlockingTool, FakeToolCatalog, key, serving, tool
-from toolgate.api.response_writer import KeepaliveTimings
+from toolgate.api.response_writer import StreamKeepaliveTimings
 from toolgate.mcp.server.sessions import McpSessions
 
 BOTH = "accept: application/json, text/event-stream"
@@ -306,7 +306,7 @@ async def test_what_a_client_sends_and_takes_is_checked(headers: tuple[str, ...]
 async def test_a_client_that_takes_no_streams_is_answered_in_one_piece() -> None:
     waiting = BlockingTool()
     async with (
-        serving(FakeToolCatalog(tool("waits", waiting)), pace=KeepaliveTimings(0.01, 0.01)) as url,
+        serving(FakeToolCatalog(tool("waits", waiting)), pace=StreamKeepaliveTimings(0.01, 0.01)) as url,
         HttpConnection(url) as caller,
     ):
         await caller.post("/mcp", request("tools/call", name="waits"), "accept: application/json")
@@ -393,7 +393,7 @@ async def test_a_client_that_hangs_up_cancels_its_call() -> None:
 async def test_a_stream_is_kept_alive_by_comments_while_a_tool_runs() -> None:
     waiting = BlockingTool()
     async with (
-        serving(FakeToolCatalog(tool("waits", waiting)), pace=KeepaliveTimings(0.01, 0.01)) as url,
+        serving(FakeToolCatalog(tool("waits", waiting)), pace=StreamKeepaliveTimings(0.01, 0.01)) as url,
         HttpConnection(url) as caller,
     ):
         await caller.post("/mcp", request("tools/call", name="waits"), BOTH)
@@ -468,7 +468,7 @@ async def test_without_sessions_every_request_stands_for_itself() -> None:
 async def test_a_subscription_is_acknowledged_first_and_reported_only_what_was_asked() -> None:
     catalog = FakeToolCatalog(tool("one"))
     async with (
-        serving(catalog, pace=KeepaliveTimings(10, 60)) as url,
+        serving(catalog, pace=StreamKeepaliveTimings(10, 60)) as url,
         HttpConnection(url) as wants,
         HttpConnection(url) as does_not,
     ):
@@ -491,7 +491,7 @@ async def test_a_subscription_is_acknowledged_first_and_reported_only_what_was_a
 
 
 async def test_a_server_that_stops_ends_its_subscriptions_in_order() -> None:
-    async with serving(FakeToolCatalog(), pace=KeepaliveTimings(10, 60), drain_seconds=5) as url:
+    async with serving(FakeToolCatalog(), pace=StreamKeepaliveTimings(10, 60), drain_seconds=5) as url:
         caller = await HttpConnection(url).__aenter__()
         payload, *headers = modern("subscriptions/listen", BOTH, notifications={"toolsListChanged": True})
         await caller.post("/mcp", payload, *headers)
@@ -505,7 +505,7 @@ async def test_a_server_that_stops_ends_its_subscriptions_in_order() -> None:
 
 async def test_a_server_that_stops_sends_an_error_to_clients_that_wait_for_a_tool() -> None:
     waiting = BlockingTool()
-    async with serving(FakeToolCatalog(tool("waits", waiting)), pace=KeepaliveTimings(0, 60)) as url:
+    async with serving(FakeToolCatalog(tool("waits", waiting)), pace=StreamKeepaliveTimings(0, 60)) as url:
         caller = await HttpConnection(url).__aenter__()
         await caller.post("/mcp", request("tools/call", name="waits"), BOTH)
         await caller.head()

@@ -17,7 +17,7 @@ from mcp.types import AudioContent, BlobResourceContents, EmbeddedResource, Imag
 from tests.mcp.server.conformance import AUDIO, FILE, IMAGE
 from tests.mcp.server.fake_catalog import BlockingTool, FakeToolCatalog, key, serving, text_output, tool
 from tests.typed import all_of, of
-from toolgate.api.response_writer import KeepaliveTimings
+from toolgate.api.response_writer import StreamKeepaliveTimings
 from toolgate.conversation.message import Media, Text
 from toolgate.tools.tool import Annotations, CallProgress, ReportProgress, ToolFailure, ToolOutput
 
@@ -236,7 +236,7 @@ async def test_a_client_that_gives_up_cancels_its_call(era: str) -> None:
 async def test_a_call_may_take_longer_than_the_patience_for_its_first_word(era: str) -> None:
     waiting = BlockingTool()
     catalog = FakeToolCatalog(tool("waits", waiting))
-    async with serving(catalog, pace=KeepaliveTimings(0.01, 0.01)) as url, connected(url, era) as client:
+    async with serving(catalog, pace=StreamKeepaliveTimings(0.01, 0.01)) as url, connected(url, era) as client:
         calling = asyncio.ensure_future(client.call_tool("waits", {}))
         await waiting.begun.wait()
         await asyncio.sleep(0.05)  # the time for some comments to pass is what this is about

@@ -36,7 +36,7 @@ from toolgate.testing import ScriptedModel
 from toolgate.text_tools.emulation.diagnostics import EmulationNote
 from toolgate.text_tools.emulation.fake_results import FakeResultFilter
 from toolgate.text_tools.emulation.model import EmulatedModel, SystemMessageModel
-from toolgate.text_tools.prompts import PromptRenderer
+from toolgate.text_tools.prompts import TextToolPromptRenderer
 from toolgate.text_tools.syntaxes import syntaxes
 
 WEATHER = ToolDef(
@@ -50,7 +50,7 @@ WEATHER = ToolDef(
 )
 NOW = ToolDef("now", "Tells the time.", {"type": "object", "properties": {}})
 TOOLS = (WEATHER, NOW)
-PROMPTS = PromptRenderer()
+PROMPTS = TextToolPromptRenderer()
 PARIS = '<invoke name="get_weather">\n<parameter name="city">Paris</parameter>\n</invoke>'
 ROME = PARIS.replace("Paris", "Rome")
 BROKEN = '<invoke name="get_weather">{"city": "Paris", ,}</invoke>'

@@ -10,7 +10,7 @@ import pytest
 from tests.text_tools.parsed import without_result_marks
 from toolgate.conversation.message import Message, Text, ToolCall, ToolResult, plain_text
 from toolgate.conversation.request import ToolChoice, ToolDef
-from toolgate.text_tools.prompts import PromptRenderer, PromptTemplateError
+from toolgate.text_tools.prompts import PromptTemplateError, TextToolPromptRenderer
 from toolgate.text_tools.prompts.conversation_writer import ConversationWriter
 from toolgate.text_tools.prompts.prompt_fragments import CallInstructions, ToolResultText
 from toolgate.text_tools.prompts.template_files import VARIABLES, load, shipped
@@ -32,7 +32,7 @@ SEARCH = ToolDef(
 )
 NOW = ToolDef("now")
 INSTRUCTIONS = CallInstructions("FORM", "EXAMPLE")
-PROMPTS = PromptRenderer()
+PROMPTS = TextToolPromptRenderer()
 
 
 def own(folder: Path, text: str, variant: str = "full") -> Path:
@@ -44,7 +44,7 @@ def own(folder: Path, text: str, variant: str = "full") -> Path:
 @pytest.mark.parametrize("variant", shipped())
 def test_every_variant_is_complete_and_names_every_tool(variant: str) -> None:
     """spec: T2"""
-    prompts = PromptRenderer(variant)
+    prompts = TextToolPromptRenderer(variant)
     assert load(variant).keys() == VARIABLES.keys()
     prompt = prompts.tools([SEARCH, NOW], INSTRUCTIONS)
     assert "search_files" in prompt
@@ -55,7 +55,7 @@ def test_every_variant_is_complete_and_names_every_tool(variant: str) -> None:
 def test_each_variant_is_shorter_than_the_one_before() -> None:
     tools = [ToolDef(f"tool_{n}", SEARCH.description, SEARCH.input_schema) for n in range(40)]
     full, short, lean = [
-        len(PromptRenderer(variant).tools(tools, INSTRUCTIONS)) for variant in ("full", "short", "lean")
+        len(TextToolPromptRenderer(variant).tools(tools, INSTRUCTIONS)) for variant in ("full", "short", "lean")
     ]
     assert lean < short < full
     assert lean < full / 2.5
@@ -99,11 +99,11 @@ def test_an_example_fits_the_schema() -> None:
 
 def test_a_folder_replaces_the_templates_that_it_has(tmp_path: Path) -> None:
     own(tmp_path, "next_with_tools: |\n  {{ user }} (mind the tools)\n")
-    prompts = PromptRenderer("lean", templates_dir=tmp_path)
+    prompts = TextToolPromptRenderer("lean", templates_dir=tmp_path)
     assert prompts.next("Hi", with_tools=True) == "Hi (mind the tools)"
     assert prompts.next("Hi", with_tools=False) == "Hi"
     own(tmp_path, "plain_next: '[{{ user }}]'", "mine")
-    assert PromptRenderer("mine", templates_dir=tmp_path).next("Hi", with_tools=False) == "[Hi]"
+    assert TextToolPromptRenderer("mine", templates_dir=tmp_path).next("Hi", with_tools=False) == "[Hi]"
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_a_broken_template_fails_at_once_with_its_file_name_and_line(
 ) -> None:
     """spec: T2"""
     with pytest.raises(PromptTemplateError) as caught:
-        PromptRenderer(templates_dir=own(tmp_path, text))
+        TextToolPromptRenderer(templates_dir=own(tmp_path, text))
     error = caught.value
     assert error.file == str(tmp_path / "full.yaml")
     assert error.template == template
@@ -140,17 +140,17 @@ def test_a_broken_template_fails_at_once_with_its_file_name_and_line(
 
 def test_a_missing_variant_folder_or_file_of_rules_is_named(tmp_path: Path) -> None:
     with pytest.raises(PromptTemplateError, match=r"fancy\.yaml.*there are full, lean, short"):
-        PromptRenderer("fancy", templates_dir=tmp_path)
+        TextToolPromptRenderer("fancy", templates_dir=tmp_path)
     with pytest.raises(PromptTemplateError, match="no such folder"):
-        PromptRenderer(templates_dir=tmp_path / "gone")
+        TextToolPromptRenderer(templates_dir=tmp_path / "gone")
     with pytest.raises(PromptTemplateError, match=r"rules\.md"):
-        PromptRenderer(rules=[tmp_path / "rules.md"])
+        TextToolPromptRenderer(rules=[tmp_path / "rules.md"])
 
 
 def test_instructions_and_files_of_rules_are_part_of_every_first_prompt(tmp_path: Path) -> None:
     """spec: T2"""
     (tmp_path / "house.md").write_text("No jokes.\n")
-    prompts = PromptRenderer(instructions="Be kind.", rules=[tmp_path / "house.md"])
+    prompts = TextToolPromptRenderer(instructions="Be kind.", rules=[tmp_path / "house.md"])
     for prompt in (prompts.first("Hi", "", "TOOLS"), prompts.first("Hi", "", None), prompts.system("", "TOOLS")):
         assert 'Be kind.\n\n<rules file="house.md">\nNo jokes.\n</rules>' in prompt
 
@@ -187,7 +187,7 @@ def test_a_template_can_do_nothing_expensive_or_dangerous(payload: str) -> None:
 @pytest.mark.parametrize("payload", ["{{ 'a'*10**9 }}", "{% for i in range(10**9) %}", "{{ user.__class__ }}", "{#"])
 def test_templates_in_values_are_not_rendered(payload: str) -> None:
     """fault: J1"""
-    prompts = PromptRenderer()
+    prompts = TextToolPromptRenderer()
     assert payload in prompts.tools([ToolDef("f", payload)], INSTRUCTIONS)
     assert payload in prompts.first(payload, "", None)
     assert payload in prompts.results([ToolResultText("f", payload, "SUCCESS", payload)], "mark")
@@ -201,8 +201,8 @@ def test_output_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_text_of_a_user_keeps_its_line_breaks() -> None:
     text = "\n\n  indented\n\n"
-    assert PromptRenderer().next(text, with_tools=True) == text
-    assert PromptRenderer().first(text, "", "TOOLS").endswith("TOOLS\n\n" + text)
+    assert TextToolPromptRenderer().next(text, with_tools=True) == text
+    assert TextToolPromptRenderer().first(text, "", "TOOLS").endswith("TOOLS\n\n" + text)
 
 
 @pytest.mark.parametrize("name", list(syntaxes()))
@@ -252,7 +252,7 @@ def test_results_show_whether_they_succeeded(text: str, is_error: bool | None, s
 
 def marked(*results: str, secret: bytes = b"a secret that no tool knows") -> list[str]:
     """The conversation in which each of these is the result of a call of its own."""
-    scribe = ConversationWriter(PromptRenderer(secret=secret), syntax("invoke"))
+    scribe = ConversationWriter(TextToolPromptRenderer(secret=secret), syntax("invoke"))
     messages = [Message("user", (Text("Hi"),))]
     for result in results:
         messages += [
@@ -283,7 +283,7 @@ def test_marks_are_the_same_in_every_later_turn_and_unknown_without_the_secret()
     assert marked("one", "two")[:3] == marked("one")
     assert marked("one") == marked("one")
     assert marks_of(marked("one")[-1]) != marks_of(marked("one", secret=b"another")[-1])
-    assert PromptRenderer().secret != PromptRenderer().secret
+    assert TextToolPromptRenderer().secret != TextToolPromptRenderer().secret
 
 
 def test_the_page_lists_every_template_and_its_variables() -> None:

@@ -18,7 +18,7 @@ from msgspec import Meta, Struct
 from toolgate import lm
 from toolgate.conversation.message import Media, Text
 from toolgate.tools.authoring.results import NO_OUTPUT, error_text, output_of
-from toolgate.tools.authoring.type_hints import HintMismatch, HintSchema
+from toolgate.tools.authoring.type_hints import HintSchema, TypeHintMismatch
 from toolgate.tools.tool import CallProgress, ToolCallInput, ToolOutput, ToolSpec
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(8)
@@ -345,7 +345,7 @@ def test_a_schema_accepts_exactly_what_conversion_accepts(name: str) -> None:
         try:
             shape.convert(value)
             converted = True
-        except HintMismatch:
+        except TypeHintMismatch:
             converted = False
         assert validator.is_valid(value) == converted, value
 

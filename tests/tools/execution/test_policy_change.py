@@ -6,7 +6,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from tests.tools.execution.toolwork import Oracle, Work, at_work, call, soon
-from toolgate.app.tool_policies import tool_policies
+from toolgate.app.reloadable_tool_settings import reloadable_tool_settings
 from toolgate.config import Secret
 from toolgate.config.settings import ApprovalRuleSettings, ApprovalSettings, ToolSettings
 from toolgate.tools.tool import Annotations
@@ -48,7 +48,7 @@ async def test_a_run_asks_again_when_the_policy_changes_and_waits_for_that_answe
         path = await begin(work)
         first = await work.waiting()
         assert work.gate.services.tools is not None
-        work.gate.services.tools.apply(tool_policies(replace(work.gate.config, tools=STRICTER)))
+        work.gate.services.tools.apply(reloadable_tool_settings(replace(work.gate.config, tools=STRICTER)))
         second = await another(work, first["id"])
         assert (await work.decide(first["id"])).status == 409
         assert (await work.get(path)).json["status"] == "in_progress"

@@ -14,7 +14,7 @@ from websockets.asyncio.server import serve
 from tests.upstreams.peers.peer_server import QUICK, answering, emitted, request, scripted_peer, staged, until
 from tests.upstreams.transport.faulty import client_tls, on_both_loops, server_tls
 from toolgate.conversation.errors import (
-    GatewayFault,
+    GatewayError,
     MalformedResponse,
     UpstreamRejected,
     UpstreamTimeout,
@@ -425,6 +425,6 @@ async def test_closing_fails_what_is_open_and_leaves_no_task_behind() -> None:
 
 @pytest.mark.parametrize("url", ["ftp://x", "ws://", "ws://user:pw@host/", "ws://ho st/", "box:80"])
 def test_a_bad_address_is_refused_without_repeating_it(url: str) -> None:
-    with pytest.raises(GatewayFault) as raised:
+    with pytest.raises(GatewayError) as raised:
         ReconnectingPeer("box", url, environment={})
     assert "pw" not in str(raised.value)

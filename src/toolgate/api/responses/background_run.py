@@ -25,7 +25,7 @@ from toolgate.api.responses.conversation_locks import ActiveConversations
 from toolgate.api.responses.save import ResponseRecorder
 from toolgate.api.responses.stream_recorder import StreamRecorder, WriteClaim
 from toolgate.auth.authenticator import ANONYMOUS, Caller
-from toolgate.conversation.errors import GatewayFault, ToolgateError, Unauthenticated
+from toolgate.conversation.errors import GatewayError, ToolgateError, Unauthenticated
 from toolgate.conversation.events import StepStart
 from toolgate.conversation.request import ModelRequest
 from toolgate.dialects.dialect import Dialect
@@ -244,7 +244,7 @@ class BackgroundRunHandler:
         except Exception as error:  # noqa: BLE001  # no caller is left to raise it to: the client reads it, the log has all
             self._telemetry.crashed(record, error)
             await _fail(
-                recorder, question, record, GatewayFault("An internal error occurred; the server's log has it.")
+                recorder, question, record, GatewayError("An internal error occurred; the server's log has it.")
             )
 
     async def stop(self, attempt: RunAttempt, how: EarlyEnd) -> None:

@@ -26,8 +26,8 @@ from toolgate.api.responses.state import ResponsesState
 from toolgate.api.responses.websocket_request import (
     SOCKET,
     EmptyAnswerModel,
+    InMemoryResponseRecorder,
     ResponseSocketLane,
-    UnstoredResponseRecorder,
     read_create,
 )
 from toolgate.conversation.errors import InvalidRequest, NotFound, Overloaded
@@ -202,12 +202,12 @@ class ResponseEndpoints:
         unlock: Callable[[], None],
         lane: ResponseSocketLane | None,
         run_of: Callable[[str], tuple[Write, ...]],
-    ) -> ResponseRecorder | UnstoredResponseRecorder | None:
+    ) -> ResponseRecorder | InMemoryResponseRecorder | None:
         recorder = None
         if turn.stored or turn.conversation is not None:
             conversations = self._state.conversations if self._state else None
             recorder = ResponseRecorder(self._store, turn, conversations, unlock, run_of)
-        return recorder if lane is None or turn.stored else UnstoredResponseRecorder(lane, turn, recorder)
+        return recorder if lane is None or turn.stored else InMemoryResponseRecorder(lane, turn, recorder)
 
     def _run_of(self, call: Request, body: dict[str, Any]) -> Callable[[str], tuple[Write, ...]]:
         """Return what links the run with server tools that a stored response has been made by, if it has, with it."""

@@ -61,7 +61,7 @@ def read_create(body: dict[str, Any]) -> tuple[dict[str, Any], bool]:
     return {**request, "stream": True}, generate is not False
 
 
-class UnstoredResponseRecorder:
+class InMemoryResponseRecorder:
     """Keeps an unstored response in the socket's memory, after another recorder has it (`AnswerRecorder`)."""
 
     def __init__(self, lane: ResponseSocketLane, turn: ContinuedRequest, also: AnswerRecorder | None) -> None:

@@ -15,8 +15,8 @@ from toolgate.api.records.time_query import read_times
 from toolgate.api.records.write_queue import WriteQueue
 from toolgate.api.responses.state import ResponsesState
 from toolgate.api.runs.fork import RunForker, read_fork
+from toolgate.api.runs.run_followers import RunDescriptionCache, RunFollowers
 from toolgate.api.runs.run_object import NO_CONTENT, content_of, run_object, timeline_object
-from toolgate.api.runs.shared_description import RunEventCache, RunFollowers
 from toolgate.conversation.errors import Conflict, InvalidRequest, NotFound, Overloaded, ToolgateError
 from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
 from toolgate.engine.json_thread import run_in_thread
@@ -95,7 +95,7 @@ class RunEndpoints:
         with self._followers.follow(call.caller.name, (run.id, _owns(call, run))) as followed:
             await self._stream(call, run, followed)
 
-    async def _stream(self, call: Request, run: RunRecord, followed: RunEventCache) -> None:
+    async def _stream(self, call: Request, run: RunRecord, followed: RunDescriptionCache) -> None:
         exchange = call.exchange
         exchange.cancel_when_client_leaves()
         await exchange.start(b"text/event-stream")
@@ -150,7 +150,7 @@ class RunEndpoints:
                     return
                 await wait_for(changed, min(_EVENT_SECONDS, self._pubsub.poll_seconds))
 
-    async def _follow(self, call: Request, run: RunRecord, followed: RunEventCache) -> AsyncGenerator[bytes]:
+    async def _follow(self, call: Request, run: RunRecord, followed: RunDescriptionCache) -> AsyncGenerator[bytes]:
         """Yield the run at once and after every change, until it has ended."""
         clock = asyncio.get_running_loop().time
         sent, sent_at = b"", clock()

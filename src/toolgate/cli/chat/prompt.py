@@ -116,7 +116,7 @@ class LinePrompter:
         return self._found[state] if state < len(self._found) else None
 
 
-class TerminalFilePrompter:
+class ControllingTerminalPrompter:
     """Asks on the controlling terminal, for a command whose input or output is a pipe."""
 
     def __init__(self, keyboard: TextIO, screen: TextIO) -> None:
@@ -150,12 +150,12 @@ def echo(stream: TextIO, shown: bool) -> Iterator[None]:
         termios.tcsetattr(stream, termios.TCSANOW, before)
 
 
-def open_terminal() -> TerminalFilePrompter | None:
+def open_terminal() -> ControllingTerminalPrompter | None:
     """Open the controlling terminal to ask on, if a person sees standard error."""
     if not sys.stderr.isatty():
         return None
     try:
-        return TerminalFilePrompter(open("/dev/tty", encoding="utf-8"), sys.stderr)
+        return ControllingTerminalPrompter(open("/dev/tty", encoding="utf-8"), sys.stderr)
     except OSError:
         return None
 

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from toolgate.cli.chat.terminal_text import without_controls
-from toolgate.cli.chat.view import ShownCall
+from toolgate.cli.chat.view import TerminalToolCall
 
 
 class TranscriptTurn(NamedTuple):
     """A question, the calls that were made for it, and the answer."""
 
     question: str
-    calls: tuple[ShownCall, ...]
+    calls: tuple[TerminalToolCall, ...]
     answer: str
 
 
@@ -27,7 +27,7 @@ class Transcript:
         """A question was asked."""
         self.turns.append(TranscriptTurn(question, (), ""))
 
-    def end(self, calls: Sequence[ShownCall], answer: str) -> None:
+    def end(self, calls: Sequence[TerminalToolCall], answer: str) -> None:
         """The last question was answered, or its answer stopped."""
         self.turns[-1] = self.turns[-1]._replace(calls=tuple(calls), answer=answer)
 
@@ -52,7 +52,9 @@ class Transcript:
                     failed = item.get("error") is not None
                     result = json.dumps(item["error"]) if failed else str(item.get("output") or "")
                     last = self.turns[-1]
-                    self.turns[-1] = last._replace(calls=(*last.calls, ShownCall(name, arguments, result, failed)))
+                    self.turns[-1] = last._replace(
+                        calls=(*last.calls, TerminalToolCall(name, arguments, result, failed))
+                    )
 
     def markdown(self, title: str) -> str:
         """Write all turns as a Markdown document."""
@@ -77,7 +79,7 @@ def _text(item: Mapping[str, Any]) -> str:
     return "".join([str(part.get("text") or part.get("refusal") or "") for part in parts if isinstance(part, dict)])
 
 
-def _call(call: ShownCall) -> str:
+def _call(call: TerminalToolCall) -> str:
     """Write a call and its result as a code block, whose fence is longer than any in the text."""
     text = f"{call.name} {call.arguments}\n{'failed: ' if call.failed else ''}{call.result}"
     fence = "```"

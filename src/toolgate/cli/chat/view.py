@@ -31,7 +31,7 @@ _MIN_BESIDE = 20
 _WAITING = "waiting for the model, Ctrl-C stops"
 
 
-class ShownCall(NamedTuple):
+class TerminalToolCall(NamedTuple):
     """A finished call, for `/show` and `/save`."""
 
     name: str
@@ -55,7 +55,7 @@ class AnswerView:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.style = style_of(notes)
-        self.calls: list[ShownCall] = []
+        self.calls: list[TerminalToolCall] = []
         """The calls of the last answer."""
         self._answers = answers
         self._notes = notes
@@ -187,7 +187,7 @@ class AnswerView:
     def _tool_ended(self, event: ToolEnded) -> None:
         self.pause()
         arguments, started = self._running.pop(event.id, ("", self._clock()))
-        self.calls.append(ShownCall(event.name, arguments, event.result, event.failed))
+        self.calls.append(TerminalToolCall(event.name, arguments, event.result, event.failed))
         took = self._clock() - started
         which = f"{event.name}: " if event.id != self._last_call else ""
         self._last_call = ""

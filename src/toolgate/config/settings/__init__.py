@@ -1,6 +1,6 @@
 """Every setting of the configuration file: its name, type, default and help.
 
-`ConfigFile` is the whole table and is assembled here from the modules of its sections. `parse.py` checks a file against
+`RootSettings` is the whole table and is assembled here from the modules of its sections. `parse.py` checks a file against
 the Structs, `reference.py` generates the documentation from them, and `resolve.py` turns what they hold into the `Config`
 that the server uses. Nothing here does I/O.
 """
@@ -70,7 +70,6 @@ __all__ = [
     "BreakerSettings",
     "BudgetPeriod",
     "BuiltinToolSettings",
-    "ConfigFile",
     "DurableRunSettings",
     "EmbeddedModelSettings",
     "KeptChats",
@@ -90,6 +89,7 @@ __all__ = [
     "RequestLimitSettings",
     "ResponseSettings",
     "RetentionSettings",
+    "RootSettings",
     "RunLimitSettings",
     "SamplingDefaultSettings",
     "Scope",
@@ -113,7 +113,7 @@ LOCAL = ModelSettings(name="local", upstream="builtin", model="local")
 ECHO = ModelSettings(name="echo", upstream="builtin", model="echo")
 
 
-class ConfigFile(Struct, frozen=True, kw_only=True):
+class RootSettings(Struct, frozen=True, kw_only=True):
     """The configuration file."""
 
     server: Annotated[ServerSettings, about("The address of the server, and which clients are let in.")] = (

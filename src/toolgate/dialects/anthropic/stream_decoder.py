@@ -23,7 +23,7 @@ _MESSAGE_DELTA_FIELDS = ("type", "delta", "usage", "stop_reason", "stop_sequence
 
 
 def read_event(frame: StreamFrame) -> dict[str, Any] | None:
-    """Decode the event in a frame; None for a keep-alive; raise UpstreamFault for an error event."""
+    """Decode the event in a frame; None for a keep-alive; raise UpstreamError for an error event."""
     data = frame.data.strip()
     if not data:
         return None

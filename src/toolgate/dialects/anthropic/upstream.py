@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Raw
 
 from toolgate.conversation.arguments import NO_ARGUMENTS
-from toolgate.conversation.errors import MalformedResponse, UpstreamFault
+from toolgate.conversation.errors import MalformedResponse, UpstreamError
 from toolgate.conversation.events import ModelResponse, StepEvent, Usage
 from toolgate.conversation.fold import fold
 from toolgate.conversation.request import (
@@ -110,7 +110,7 @@ def relay_response(
     return repair_response(body, response, metadata)
 
 
-def decode_error(status: int, headers: Mapping[str, str], body: bytes) -> UpstreamFault:
+def decode_error(status: int, headers: Mapping[str, str], body: bytes) -> UpstreamError:
     """Decode an error response."""
     return decode_error_response(status, headers, body)
 

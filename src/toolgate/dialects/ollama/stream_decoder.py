@@ -55,7 +55,7 @@ class OllamaLine(msgspec.Struct, frozen=True):
 
 
 def read_line(frame: StreamFrame) -> OllamaLine | None:
-    """Decode the line in a frame; None if it is blank; raise UpstreamFault if it reports an error."""
+    """Decode the line in a frame; None if it is blank; raise UpstreamError if it reports an error."""
     data = frame.data.strip()
     if not data:
         return None
@@ -66,7 +66,7 @@ def read_line(frame: StreamFrame) -> OllamaLine | None:
 
 
 def line_of(value: Any, exact: tuple[str, ...] | None = None) -> OllamaLine:
-    """Return a decoded line or whole answer; raise UpstreamFault if it reports an error."""
+    """Return a decoded line or whole answer; raise UpstreamError if it reports an error."""
     if type(value) is not dict:
         raise MalformedResponse("The upstream sent a line that is not an object.")
     if value.get("error"):

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from toolgate.conversation.errors import InvalidRequest, MalformedResponse, UpstreamFault
+from toolgate.conversation.errors import InvalidRequest, MalformedResponse, UpstreamError
 from toolgate.conversation.events import ModelResponse, Usage
 from toolgate.conversation.fold import fold
 from toolgate.conversation.request import (
@@ -106,7 +106,7 @@ def relay_response(
     return repaired
 
 
-def decode_error(status: int, headers: Mapping[str, str], body: bytes) -> UpstreamFault:
+def decode_error(status: int, headers: Mapping[str, str], body: bytes) -> UpstreamError:
     """Decode an error response."""
     return decode_error_response(status, headers, body)
 

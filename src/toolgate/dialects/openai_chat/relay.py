@@ -23,7 +23,7 @@ from toolgate.dialects.dialect import AnswerMetadata, RelayedAnswerCollector
 from toolgate.dialects.openai_chat.requests import wants_usage
 from toolgate.dialects.openai_chat.server import encode_stream_error, end_before_error
 from toolgate.dialects.openai_chat.shared_codec import read_reason, read_usage, write_reason, write_usage
-from toolgate.dialects.openai_chat.stream_decoder import CallCorrelator, content_parts
+from toolgate.dialects.openai_chat.stream_decoder import ToolCallDeltaCorrelator, content_parts
 from toolgate.dialects.upstream_errors import decode_error_object
 from toolgate.wire.jsontext import decode_event, encode
 from toolgate.wire.stream_framing import StreamFrame
@@ -118,7 +118,7 @@ class _Choice:
         self.moved: list[dict[str, Any]] = []  # calls of another choice, to be sent with the next chunk
         self.relayed = RelayedAnswerCollector()
         # by the choice that holds the call
-        self.correlators: defaultdict[int, CallCorrelator] = defaultdict(CallCorrelator)
+        self.correlators: defaultdict[int, ToolCallDeltaCorrelator] = defaultdict(ToolCallDeltaCorrelator)
         self._numbered: dict[tuple[int, int], _Call] = {}
         self.calls: list[_Call] = []
         self.surrogates: defaultdict[str, SurrogateJoiner] = defaultdict(SurrogateJoiner)  # by the field of the delta

@@ -1,7 +1,7 @@
 """Decode Chat streams.
 
-OpenAI-compatible servers agree on little here. `CallCorrelator` finds the call that a delta belongs to, `shared_codec.py`
-has the vendors' finish reasons, and `fragment_assembler.py` makes parts of the fragments.
+OpenAI-compatible servers agree on little here. `ToolCallDeltaCorrelator` finds the call that a delta belongs to,
+`shared_codec.py` has the vendors' finish reasons, and `fragment_assembler.py` makes parts of the fragments.
 """
 
 from collections import defaultdict
@@ -25,7 +25,7 @@ SOURCES = ("citations", "search_results")
 _REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_text", "thinking")
 
 
-class CallCorrelator:
+class ToolCallDeltaCorrelator:
     """Finds the call that an entry of `tool_calls` continues, or begins a new one.
 
     A new id begins a call, unless the entry has the index of the open call and no name: some servers change the id from
@@ -99,7 +99,9 @@ class ChatStreamDecoder:
         self.done = False
         self._joined = joined
         self._parts = FragmentAssembler(tools)
-        self._calls: defaultdict[int, CallCorrelator] = defaultdict(CallCorrelator)  # by the choice that holds the call
+        self._calls: defaultdict[int, ToolCallDeltaCorrelator] = defaultdict(
+            ToolCallDeltaCorrelator
+        )  # by the choice that holds the call
         self._reason: FinishReason | None = None
         self.usage: Usage | None = None
         self._citations: list[dict[str, Any]] = []

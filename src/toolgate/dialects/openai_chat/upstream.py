@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Raw
 
-from toolgate.conversation.errors import MalformedResponse, UpstreamFault
+from toolgate.conversation.errors import MalformedResponse, UpstreamError
 from toolgate.conversation.events import ModelResponse, Usage
 from toolgate.conversation.fold import fold
 from toolgate.conversation.message import (
@@ -121,7 +121,7 @@ def relay_response(
     return repair_response(body, response, metadata, joined=request.settings.choices == 1)
 
 
-def decode_error(status: int, headers: Mapping[str, str], body: bytes) -> UpstreamFault:
+def decode_error(status: int, headers: Mapping[str, str], body: bytes) -> UpstreamError:
     """Decode an error response."""
     return decode_error_response(status, headers, body)
 

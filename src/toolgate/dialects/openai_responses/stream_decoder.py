@@ -27,7 +27,7 @@ _MESSAGE_FIELDS = ("type", "id", "role", "content", "status")
 
 
 def read_event(frame: StreamFrame) -> tuple[str, dict[str, Any]] | None:
-    """Decode the type and the body of an event; None for a keep-alive; raise UpstreamFault for an error event."""
+    """Decode the type and the body of an event; None for a keep-alive; raise UpstreamError for an error event."""
     data = frame.data.strip()
     if not data:
         return None
@@ -45,7 +45,7 @@ def read_event(frame: StreamFrame) -> tuple[str, dict[str, Any]] | None:
 
 
 def response_of(event: dict[str, Any]) -> dict[str, Any]:
-    """Return the Response object in the last event of a stream; raise UpstreamFault if it failed."""
+    """Return the Response object in the last event of a stream; raise UpstreamError if it failed."""
     response = event.get("response")
     if type(response) is not dict:
         raise MalformedResponse("The upstream ended its stream without a response.")
@@ -59,7 +59,7 @@ def usage_of(body: Any) -> Usage | None:
 
 
 def check(response: dict[str, Any]) -> None:
-    """Raise UpstreamFault if the response failed or is not complete."""
+    """Raise UpstreamError if the response failed or is not complete."""
     status, error = response.get("status"), response.get("error")
     if error or status in ("failed", "cancelled"):
         raise decode_error_object(error or f"The upstream reports that the response was {status}.")

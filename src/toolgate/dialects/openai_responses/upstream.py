@@ -7,7 +7,7 @@ Messages are encoded in `encode_messages.py`, tools in `tools.py`; streams are d
 from collections.abc import Mapping
 from typing import Any
 
-from toolgate.conversation.errors import InvalidRequest, MalformedResponse, UpstreamFault
+from toolgate.conversation.errors import InvalidRequest, MalformedResponse, UpstreamError
 from toolgate.conversation.events import ModelResponse
 from toolgate.conversation.fold import fold
 from toolgate.conversation.message import Reasoning
@@ -86,7 +86,7 @@ def relay_response(
     return repair_response(body, response, request, metadata)
 
 
-def decode_error(status: int, headers: Mapping[str, str], body: bytes) -> UpstreamFault:
+def decode_error(status: int, headers: Mapping[str, str], body: bytes) -> UpstreamError:
     """Decode an error response."""
     return decode_error_response(status, headers, body)
 

@@ -17,17 +17,17 @@ before it is opened. The SDK also takes a second and 55 MB to import; the idle s
 from toolgate.mcp.client.accepted_definitions import AcceptedDefinitions, QuarantinedTool, Trust
 from toolgate.mcp.client.source import McpSource
 from toolgate.mcp.protocol.server_config import OAuthConfig, RemoteServerConfig, StdioServerConfig
-from toolgate.mcp.protocol.transport import CheckUrl, HttpClientResponse, StreamingHttpClient
+from toolgate.mcp.protocol.transport import CheckUrl, HttpClientResponse, McpHttpClient
 
 __all__ = [
     "AcceptedDefinitions",
     "CheckUrl",
     "HttpClientResponse",
+    "McpHttpClient",
     "McpSource",
     "OAuthConfig",
     "QuarantinedTool",
     "RemoteServerConfig",
     "StdioServerConfig",
-    "StreamingHttpClient",
     "Trust",
 ]

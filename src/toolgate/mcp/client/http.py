@@ -31,12 +31,12 @@ from toolgate.mcp.protocol.transport import (
     HttpClientResponse,
     McpConnectionLost,
     McpError,
-    McpErrorResponse,
+    McpHttpClient,
     McpLoginRequired,
     McpResponseBroken,
     McpSessionExpired,
     OnMessage,
-    StreamingHttpClient,
+    RemoteMcpError,
 )
 from toolgate.tools.tool import ToolFailure
 
@@ -51,7 +51,7 @@ class HttpTransport:
     def __init__(
         self,
         server: RemoteServerConfig,
-        http: StreamingHttpClient,
+        http: McpHttpClient,
         bearer: BearerTokenRefresher | None,
         check_url: CheckUrl | None,
     ) -> None:
@@ -112,7 +112,7 @@ class HttpTransport:
         backoff = Backoff(asyncio.get_running_loop().time, first=1.0)
         while True:
             backoff.start()
-            with suppress(McpErrorResponse, ToolgateError):
+            with suppress(RemoteMcpError, ToolgateError):
                 response = await self._send("GET", b"", {}, "")
                 try:
                     if response.status != 200 or media_type(response) != EVENT_STREAM:
@@ -167,7 +167,7 @@ class HttpTransport:
             all_headers = {**await self._headers(method), **headers}
             return await self._http.send(method, url, all_headers, body, once=rpc_method == "tools/call")
         except ToolFailure as refusal:  # the egress check, whose messages are written for models
-            raise McpErrorResponse(f"may not be asked: {refusal}", INTERNAL_ERROR) from None
+            raise RemoteMcpError(f"may not be asked: {refusal}", INTERNAL_ERROR) from None
         except UpstreamUnavailable as error:
             raise self._lose(McpConnectionLost(f"cannot be reached: {error.message}")) from None
 
@@ -191,7 +191,7 @@ class HttpTransport:
         if request.method == "initialize":
             session = response.headers.get(SESSION_ID)
             if session is not None and not _SESSION_ID.fullmatch(session):
-                raise McpErrorResponse("gave a session id that no header can carry", INTERNAL_ERROR)
+                raise RemoteMcpError("gave a session id that no header can carry", INTERNAL_ERROR)
             self._session = session
         async with aclosing(read_messages(response)) as messages:
             async for message in messages:
@@ -199,7 +199,7 @@ class HttpTransport:
                     case RpcResponse(id, result) if id == request.id and type(id) is int:
                         return result
                     case RpcErrorResponse(id, code, text, data) if id is None or (id == request.id and type(id) is int):
-                        raise McpErrorResponse(text, code, data)
+                        raise RemoteMcpError(text, code, data)
                     case RpcRequest() | RpcNotification():
                         self._on_message(message)
         raise McpResponseBroken("ended its answer before it had given one")
@@ -213,9 +213,9 @@ class HttpTransport:
         if expired and self._session is not None:
             return self._lose(McpSessionExpired("no longer knows our session"))
         if error is not None:
-            return McpErrorResponse(error.message, error.code, error.data)
+            return RemoteMcpError(error.message, error.code, error.data)
         if not 300 <= response.status < 400:
-            return McpErrorResponse(f"answered HTTP {response.status}", INTERNAL_ERROR)
+            return RemoteMcpError(f"answered HTTP {response.status}", INTERNAL_ERROR)
         try:
             host = urlsplit(response.headers.get("location", "")).hostname or "itself"
         except ValueError:
@@ -223,7 +223,7 @@ class HttpTransport:
         message = (
             f"answers with a redirect to {printable(host, 100)}, which is not followed: configure the final address"
         )
-        return McpErrorResponse(message, INTERNAL_ERROR)
+        return RemoteMcpError(message, INTERNAL_ERROR)
 
     def _lose(self, loss: McpConnectionLost) -> McpConnectionLost:
         if not self.lost.done():

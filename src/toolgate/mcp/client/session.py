@@ -32,7 +32,7 @@ from toolgate.mcp.protocol.revisions import (
     VERSION_KEY,
     WITH_HANDSHAKE,
 )
-from toolgate.mcp.protocol.transport import McpConnectionLost, McpErrorResponse, McpResponseBroken, McpTransport
+from toolgate.mcp.protocol.transport import McpConnectionLost, McpResponseBroken, McpTransport, RemoteMcpError
 from toolgate.tools.tool import CallProgress, ReportProgress
 from toolgate.wire.jsontext import encode
 
@@ -125,7 +125,7 @@ class ClientSession:
                 await self._request("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
             except McpResponseBroken:
                 pass
-            except McpErrorResponse:
+            except RemoteMcpError:
                 await asyncio.Future()
             await asyncio.sleep(backoff.seconds())
             self._on_change()  # changes between two subscriptions were not notified
@@ -147,7 +147,7 @@ class ClientSession:
             return
         except (TimeoutError, McpResponseBroken):
             pass  # a server that does not know the method may not answer at all
-        except McpErrorResponse as refusal:
+        except RemoteMcpError as refusal:
             supported = _supported_revisions(refusal)
             if supported is not None and not set(supported) & set(WITH_HANDSHAKE):
                 raise McpConnectionLost(f"supports only {', '.join(supported)} of the protocol") from None
@@ -157,7 +157,7 @@ class ClientSession:
         try:
             await self._initialize()
             return
-        except McpErrorResponse as refusal:
+        except RemoteMcpError as refusal:
             about_revisions = _supported_revisions(refusal) is not None
             if not about_revisions and refusal.code not in (METHOD_NOT_FOUND, UNSUPPORTED_VERSION):
                 raise
@@ -169,7 +169,7 @@ class ClientSession:
         result = await self._request("server/discover", {})
         versions = result.get("supportedVersions")
         if type(versions) is not list or STATELESS not in versions:
-            raise McpErrorResponse(f"does not support {STATELESS}", UNSUPPORTED_VERSION)
+            raise RemoteMcpError(f"does not support {STATELESS}", UNSUPPORTED_VERSION)
         self._read_capabilities(result)
 
     async def _initialize(self) -> None:
@@ -250,7 +250,7 @@ def _split_by_size(page: list[Any]) -> tuple[list[Any], list[str], int]:
     return kept, too_large, page_size
 
 
-def _supported_revisions(refusal: McpErrorResponse) -> list[str] | None:
+def _supported_revisions(refusal: RemoteMcpError) -> list[str] | None:
     """Return the revisions that an error names, None if the error is not about revisions."""
     if refusal.code != UNSUPPORTED_VERSION or type(refusal.data) is not dict:
         return None

@@ -27,12 +27,12 @@ from toolgate.mcp.protocol.server_config import RemoteServerConfig, StdioServerC
 from toolgate.mcp.protocol.transport import (
     CheckUrl,
     McpError,
-    McpErrorResponse,
+    McpHttpClient,
     McpLoginRequired,
     McpResponseBroken,
     McpSessionExpired,
     McpTransport,
-    StreamingHttpClient,
+    RemoteMcpError,
 )
 from toolgate.tools.schema_check import ToolSchemaLinter
 from toolgate.tools.tool import CallPreview, OnChange, ToolCallInput, ToolFailure, ToolOutput, ToolSpec
@@ -68,7 +68,7 @@ class McpSource:
         server: StdioServerConfig | RemoteServerConfig,
         *,
         accepted: AcceptedDefinitions,
-        http: StreamingHttpClient | None = None,
+        http: McpHttpClient | None = None,
         schemas: ToolSchemaLinter | None = None,
         tokens: LoginRepository | None = None,
         check_url: CheckUrl | None = None,
@@ -187,7 +187,7 @@ class McpSource:
         try:
             result = await session.call_tool(tool.name, invocation.text, invocation.report, headers)
             return decode_result(result) if is_small(result) else await asyncio.to_thread(decode_result, result)
-        except McpErrorResponse as refusal:
+        except RemoteMcpError as refusal:
             raise ToolFailure(str(refusal)) from None
         except RecursionError:
             raise ToolFailure("The tool gave a result that is nested too deeply to be read.") from None

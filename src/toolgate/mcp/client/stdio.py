@@ -38,7 +38,7 @@ from toolgate.mcp.protocol.line_reader import (
 )
 from toolgate.mcp.protocol.revisions import CANCELLED
 from toolgate.mcp.protocol.server_config import StdioServerConfig
-from toolgate.mcp.protocol.transport import McpConnectionLost, McpErrorResponse, OnMessage
+from toolgate.mcp.protocol.transport import McpConnectionLost, OnMessage, RemoteMcpError
 from toolgate.processes.child import ChildProcess, PipeWriteTransport
 
 _INHERITED = ("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER")
@@ -149,7 +149,7 @@ class StdioTransport:
                     pending.set_result(result)
             case RpcErrorResponse(id, code, text, data):
                 if (pending := self._pending_request(id)) is not None:
-                    pending.set_exception(McpErrorResponse(text, code, data))
+                    pending.set_exception(RemoteMcpError(text, code, data))
 
     def lose(self, reason: str) -> None:
         """Close the connection and fail all pending requests."""

@@ -3,7 +3,7 @@
 Knows neither processes nor HTTP.
 
 McpError
-├── McpErrorResponse       the server answered this request with an error; the next one may succeed
+├── RemoteMcpError          the server answered this request with an error; the next one may succeed
 ├── McpResponseBroken       the response to this request did not arrive; other requests are not affected
 └── McpConnectionLost       the server can no longer be reached
     ├── McpSessionExpired   it is there, but no longer knows the session: a new handshake helps
@@ -24,7 +24,7 @@ class McpError(Exception):
     """An MCP server failed; the message completes a sentence that begins with the server's name."""
 
 
-class McpErrorResponse(McpError):
+class RemoteMcpError(McpError):
     """The server answered the request with an error."""
 
     def __init__(self, message: str, code: int, data: Any = None) -> None:
@@ -89,7 +89,7 @@ class HttpClientResponse(Protocol):
         """Release the connection, which is closed unless the body was read to its end."""
 
 
-class StreamingHttpClient(Protocol):
+class McpHttpClient(Protocol):
     """Sends requests. It follows no redirects and limits only the time to connect: other limits are the caller's."""
 
     async def send(

@@ -12,8 +12,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from toolgate.api.response_writer import KeepaliveTimings
-from toolgate.conversation.errors import ClientFault, Conflict, Forbidden, InvalidRequest
+from toolgate.api.response_writer import StreamKeepaliveTimings
+from toolgate.conversation.errors import ClientError, Conflict, Forbidden, InvalidRequest
 from toolgate.http.application import Request
 from toolgate.http.exchange import HttpExchange
 from toolgate.mcp.protocol.headers import PROTOCOL_VERSION, SESSION_ID
@@ -75,13 +75,13 @@ class McpEndpoint:
         self,
         catalog: ToolCatalog,
         telemetry: Telemetry,
-        timings: KeepaliveTimings | None = None,
+        timings: StreamKeepaliveTimings | None = None,
         sessions: McpSessions | None = None,
         instructions: str | None = None,
     ) -> None:
         self._catalog = catalog
         self._telemetry = telemetry
-        self._timings = timings or KeepaliveTimings()
+        self._timings = timings or StreamKeepaliveTimings()
         self._sessions = sessions or McpSessions()
         self._updates = ToolUpdates(catalog.subscribe)
         self._methods = McpMethods(catalog, self._updates, instructions)
@@ -108,7 +108,7 @@ class McpEndpoint:
                 await self._post_with_handshake(http, message)
         except RpcError as error:  # the message is refused before it is handled
             status = _STATUS.get(error.code, 400)
-            http.record.note_error(ClientFault(error.message, status=status, code=f"rpc{error.code}"))
+            http.record.note_error(ClientError(error.message, status=status, code=f"rpc{error.code}"))
             await exchange.respond(status, error.response().encode())
 
     async def get(self, http: Request) -> None:
@@ -353,11 +353,11 @@ def _check_origin(exchange: HttpExchange) -> None:
         )
 
 
-def _method_not_allowed(exchange: HttpExchange) -> ClientFault:
+def _method_not_allowed(exchange: HttpExchange) -> ClientError:
     exchange.extra_headers.append((b"allow", b"POST"))
-    return ClientFault("This revision of the protocol allows only POST.", status=405, code="method_not_allowed")
+    return ClientError("This revision of the protocol allows only POST.", status=405, code="method_not_allowed")
 
 
-def _not_acceptable() -> ClientFault:
+def _not_acceptable() -> ClientError:
     message = "The client must accept application/json and text/event-stream."
-    return ClientFault(message, status=406, code="not_acceptable")
+    return ClientError(message, status=406, code="not_acceptable")

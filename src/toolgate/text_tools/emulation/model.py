@@ -27,7 +27,7 @@ from toolgate.text_tools.emulation.reasoning_stream import ReasoningStream
 from toolgate.text_tools.emulation.request_plan import EmulationPlan, correction, plan
 from toolgate.text_tools.emulation.stream_decoder import EMPTY, TextDecoderOptions, TextStreamDecoder
 from toolgate.text_tools.prompts.conversation_writer import ConversationWriter
-from toolgate.text_tools.prompts.prompt_fragments import PromptRenderer
+from toolgate.text_tools.prompts.prompt_fragments import TextToolPromptRenderer
 from toolgate.text_tools.prompts.system_messages import inject, lost_of_system, system_texts
 from toolgate.text_tools.syntaxes import syntax as syntax_named
 from toolgate.upstreams import token_counting_offline
@@ -60,7 +60,7 @@ class EmulatedModel:
         model: Model,
         *,
         syntax: str = "invoke",
-        prompts: PromptRenderer | None = None,
+        prompts: TextToolPromptRenderer | None = None,
         inject: bool = True,
         images: bool = False,
         parallel: bool = True,
@@ -71,7 +71,7 @@ class EmulatedModel:
         on_note: OnNote = ignore_note,
     ) -> None:
         named = syntax_named(syntax)
-        writer = ConversationWriter(prompts or PromptRenderer(), named, inject, images, parallel)
+        writer = ConversationWriter(prompts or TextToolPromptRenderer(), named, inject, images, parallel)
         decoder = TextDecoderOptions(named, thinking=thinking, calls_end_thinking=calls_end_thinking)
         self._options = EmulationOptions(model, writer, decoder, reasks, on_note)
         self._stops = stops
@@ -91,9 +91,9 @@ class EmulatedModel:
 class SystemMessageModel:
     """A model that supports tools but no system messages: they are put before the user's first message."""
 
-    def __init__(self, model: Model, prompts: PromptRenderer | None = None) -> None:
+    def __init__(self, model: Model, prompts: TextToolPromptRenderer | None = None) -> None:
         self._model = model
-        self._prompts = prompts or PromptRenderer()
+        self._prompts = prompts or TextToolPromptRenderer()
 
     async def ask(self, request: ModelRequest) -> ModelStream:
         """Return the model's answer; without system messages the request is passed on unchanged."""

@@ -3,7 +3,7 @@
 `templates/` has the texts, one file for each variant. Knows no upstream and no answer.
 """
 
-from toolgate.text_tools.prompts.prompt_fragments import PromptRenderer, PromptRulesFile
+from toolgate.text_tools.prompts.prompt_fragments import PromptRulesFile, TextToolPromptRenderer
 from toolgate.text_tools.prompts.template_files import PromptTemplateError
 
-__all__ = ["PromptRenderer", "PromptRulesFile", "PromptTemplateError"]
+__all__ = ["PromptRulesFile", "PromptTemplateError", "TextToolPromptRenderer"]

@@ -53,7 +53,7 @@ class CallInstructions(Struct, frozen=True):
     output: str = ""
 
 
-class PromptRenderer:
+class TextToolPromptRenderer:
     """Renders all prompts; `PromptTemplateError` if a template or a file of rules is missing or wrong."""
 
     def __init__(

@@ -15,7 +15,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from toolgate.tools.authoring import docstring
 from toolgate.tools.authoring.cancellation import CancellationToken
 from toolgate.tools.authoring.result_parts import Progress, ToolInvocationToken
-from toolgate.tools.authoring.type_hints import HintMismatch, HintSchema, UnsupportedTypeHint
+from toolgate.tools.authoring.type_hints import HintSchema, TypeHintMismatch, UnsupportedTypeHint
 from toolgate.tools.tool import ToolFailure
 
 _INJECTED = (CancellationToken, Progress, ToolInvocationToken)
@@ -92,7 +92,7 @@ def converted(shape: HintSchema, arguments: Mapping[str, Any]) -> Any:
     """Convert the arguments to the hinted types; ToolFailure, for the model, if they do not fit."""
     try:
         return shape.convert(dict(arguments))
-    except HintMismatch as error:
+    except TypeHintMismatch as error:
         raise ToolFailure(f"The arguments do not fit the tool's schema: {error}") from None
 
 

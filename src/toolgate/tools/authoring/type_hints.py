@@ -17,7 +17,7 @@ class UnsupportedTypeHint(Exception):
     """The hint cannot be a schema; the message tells the tool's author why."""
 
 
-class HintMismatch(Exception):
+class TypeHintMismatch(Exception):
     """The value does not fit the hint; the message tells the model where and why."""
 
 
@@ -41,17 +41,17 @@ class HintSchema:
         self.schema: dict[str, Any] = _closed(flat)
 
     def convert(self, value: Any) -> Any:
-        """Convert a value to the hinted type; HintMismatch if it does not fit."""
+        """Convert a value to the hinted type; TypeHintMismatch if it does not fit."""
         try:
             converted = msgspec.convert(value, self._hint)
         except msgspec.ValidationError as error:
             try:  # again with 1.0 as 1: in JSON both are the same number
                 converted = msgspec.convert(_with_integers(value), self._hint)
             except msgspec.ValidationError:
-                raise HintMismatch(str(error)) from None
+                raise TypeHintMismatch(str(error)) from None
         problem = _undeclared(value, self.schema, self.schema.get("$defs", {}), "$")
         if problem:
-            raise HintMismatch(problem)
+            raise TypeHintMismatch(problem)
         return converted
 
 

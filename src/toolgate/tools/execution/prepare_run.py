@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from toolgate.auth.authenticator import Authenticator, Caller
-from toolgate.conversation.errors import ClientFault, Unauthenticated
+from toolgate.conversation.errors import ClientError, Unauthenticated
 from toolgate.conversation.history import split_at_waiting_calls, unanswered_calls
 from toolgate.conversation.message import Message, ToolCall, ToolResult
 from toolgate.conversation.request import ModelRequest, ToolDef, ToolServer
@@ -292,7 +292,7 @@ class ToolRunPreparer:
             return
         earlier, _ = split_at_waiting_calls(request)
         waiting = {call.approval for call in unanswered_calls(earlier) if call.id not in past.started}
-        ignored = (ClientFault,) if durable is not None and durable.resumed else ()
+        ignored = (ClientError,) if durable is not None and durable.resumed else ()
         for decision in request.decisions:
             if decision.approval in waiting:
                 with suppress(*ignored):

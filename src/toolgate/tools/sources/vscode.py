@@ -20,7 +20,7 @@ from toolgate.bridge.frames import (
     encode_frame,
 )
 from toolgate.bridge.windows import EditorWindow, EditorWindows
-from toolgate.conversation.errors import Overloaded, UpstreamFault
+from toolgate.conversation.errors import Overloaded, UpstreamError
 from toolgate.conversation.message import Media, Text
 from toolgate.scheduling import QueueFull
 from toolgate.tools.registry import fitting_name
@@ -165,7 +165,7 @@ class VscodeTool:
             await window.send(encode_frame(frame), exchange, "invoke", invocation.caller)
             await exchange.begin()
             pieces = await exchange.more()
-        except (UpstreamFault, Overloaded) as fault:
+        except (UpstreamError, Overloaded) as fault:
             raise _failure(fault, self._origin) from None
         finally:
             exchange.cancel()
@@ -173,7 +173,7 @@ class VscodeTool:
         return ToolOutput(tuple(map(_part, pieces)))
 
 
-def _failure(fault: UpstreamFault | Overloaded, name: str) -> ToolFailure:
+def _failure(fault: UpstreamError | Overloaded, name: str) -> ToolFailure:
     """Return the failure as the model reads it."""
     match fault.code:
         case "cancelled_in_editor":

@@ -57,7 +57,7 @@ class LocalModelStream:
         await self._rest.aclose()
 
 
-class GenerationOutput(Struct):
+class GeneratedTextBuffer(Struct):
     """The text of one generation, filled while it runs."""
 
     pieces: list[str] = []
@@ -115,7 +115,7 @@ class StagedGeneration:
         asked = stage_prompts.to_choose(plan.conversation, plan.tools, none)
         choosing = {**_GREEDY, "logit_bias": [[none, _NO_TOOL_PENALTY]]} if none else _GREEDY
         order = frames.EngineGenerateFrame(0, asked, _NAME_TOKENS, choosing, grammar=grammar.one_of(names))
-        written = GenerationOutput()
+        written = GeneratedTextBuffer()
         await _drain(self._write(order, written, _not_yet))
         return next((tool for tool in tools if tool.name == written.text.strip()), None)
 
@@ -123,7 +123,7 @@ class StagedGeneration:
         """Yield a call whose arguments are emitted while they are generated."""
         opening = ToolCall(new_call_id(), tool.name, "")
         yield [*start, PartStart(opening)]
-        written = GenerationOutput()
+        written = GeneratedTextBuffer()
         async with aclosing(self._arguments(tool, written)) as pieces:
             async for piece in pieces:
                 yield [Delta(piece)]
@@ -131,7 +131,7 @@ class StagedGeneration:
 
     async def _further_call(self, tool: ToolDef, start: list[StepEvent]) -> AsyncGenerator[list[StepEvent], None]:
         """Yield a further call for the same question if it is a new one."""
-        written = GenerationOutput()
+        written = GeneratedTextBuffer()
         await _drain(self._arguments(tool, written))
         used = self._plan.conversation.last.used
         if self._plan.may_decline and any((one.name, one.arguments) == (tool.name, written.text) for one in used):
@@ -140,7 +140,7 @@ class StagedGeneration:
         deltas = [Delta(written.text)] if written.pieces else []
         yield [*start, PartStart(opening), *deltas, *self._end_call(opening, written)]
 
-    def _end_call(self, opening: ToolCall, written: GenerationOutput) -> list[StepEvent]:
+    def _end_call(self, opening: ToolCall, written: GeneratedTextBuffer) -> list[StepEvent]:
         complete = is_object(written.text)
         if not complete and written.over is not None and written.over.ending != "length":
             raise MalformedResponse("The embedded model wrote arguments that are not JSON.")
@@ -153,7 +153,7 @@ class StagedGeneration:
         order = frames.EngineGenerateFrame(
             0, stage_prompts.to_answer(plan.conversation), plan.max_tokens, sampling(settings), stop=settings.stop
         )
-        written = GenerationOutput()
+        written = GeneratedTextBuffer()
         forms = grammar.value(settings.output.schema) if settings.output else None
         begun = False
         writing = self._write_with_grammar(order, forms, written) if forms else self._write(order, written, self._done)
@@ -166,13 +166,13 @@ class StagedGeneration:
         reason: FinishReason = "length" if over is not None and over.ending == "length" else "stop"
         yield [*last, StepEnd(reason, self._usage, over.stop_sequence if over else None)]
 
-    def _arguments(self, tool: ToolDef, written: GenerationOutput) -> AsyncGenerator[str, None]:
+    def _arguments(self, tool: ToolDef, written: GeneratedTextBuffer) -> AsyncGenerator[str, None]:
         most = min(self._plan.max_tokens, _ARGUMENT_TOKENS)
         order = frames.EngineGenerateFrame(0, stage_prompts.to_call(self._plan.conversation, tool), most, _GREEDY)
         return self._write_with_grammar(order, grammar.arguments(tool.input_schema), written)
 
     async def _write_with_grammar(
-        self, order: frames.EngineGenerateFrame, forms: Iterator[str], written: GenerationOutput
+        self, order: frames.EngineGenerateFrame, forms: Iterator[str], written: GeneratedTextBuffer
     ) -> AsyncGenerator[str, None]:
         """Yield the text of the first of these grammars that the engine accepts."""
         for form in forms:
@@ -187,7 +187,7 @@ class StagedGeneration:
         raise MalformedResponse("The embedded model could not be held to the form that was asked for.")
 
     async def _write(
-        self, order: frames.EngineGenerateFrame, written: GenerationOutput, done: Callable[[], None]
+        self, order: frames.EngineGenerateFrame, written: GeneratedTextBuffer, done: Callable[[], None]
     ) -> AsyncGenerator[str, None]:
         """Yield the pieces of one generation; `done` is called when it has ended, read or not."""
         generation = self._engine.generate(order, done)

@@ -10,7 +10,7 @@ from math import inf
 
 from toolgate.conversation.errors import (
     MalformedResponse,
-    UpstreamFault,
+    UpstreamError,
     UpstreamRejected,
     UpstreamTimeout,
     UpstreamUnavailable,
@@ -64,7 +64,7 @@ class PeerExchange:
         self._total_at = self._loop.time() + timeouts.total
         self._fragments: list[str] = []
         self._waiting = self._size = 0
-        self._fault: UpstreamFault | None = None
+        self._fault: UpstreamError | None = None
         self._waiter: asyncio.Future[None] | None = None
 
     @property
@@ -133,7 +133,7 @@ class PeerExchange:
                 )
             )
 
-    def _end(self, fault: UpstreamFault) -> None:
+    def _end(self, fault: UpstreamError) -> None:
         self._fault = fault
         self._on_cancel(self)
         self._wake()
@@ -157,7 +157,7 @@ class PeerExchange:
             self._waiter.set_result(None)
 
 
-def fault_of_frame(frame: PeerErrorFrame, peer: str) -> UpstreamFault:
+def fault_of_frame(frame: PeerErrorFrame, peer: str) -> UpstreamError:
     """Return the fault of an error frame; an unknown code means that the peer is unavailable."""
     reason = frame.message[:_LONGEST_REASON] or f"{peer} gave no reason ({frame.code[:64]})."
     wait = frame.retry_after if frame.retry_after is not None and frame.retry_after >= 0 else None

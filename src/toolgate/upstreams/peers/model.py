@@ -9,7 +9,7 @@ again; neither is it after a crash.
 from collections.abc import AsyncGenerator, Callable
 from typing import Protocol
 
-from toolgate.conversation.errors import MalformedResponse, Overloaded, UpstreamFault
+from toolgate.conversation.errors import MalformedResponse, Overloaded, UpstreamError
 from toolgate.conversation.events import StepEvent, Usage
 from toolgate.conversation.fragment_assembler import FragmentAssembler
 from toolgate.conversation.request import NO_SETTINGS, ModelRequest, RequestSettings
@@ -76,7 +76,7 @@ class PeerModel:
         history = read_history(adapted.request, self._secret)
         try:
             conversation, exchange = await self._send_new(request, history)
-        except UpstreamFault as fault:
+        except UpstreamError as fault:
             self._note(self._peer.name, fault.code)
             raise
         self._note(self._peer.name, "ok")

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from toolgate.conversation.errors import UpstreamFault, UpstreamUnavailable, UpstreamUnreachable
+from toolgate.conversation.errors import UpstreamError, UpstreamUnavailable, UpstreamUnreachable
 from toolgate.upstreams.peers.connection import PeerConnection, PeerLimits
 from toolgate.upstreams.peers.websocket import PeerUrl, open_websocket
 from toolgate.upstreams.transport.address import Proxies
@@ -72,7 +72,7 @@ class ReconnectingPeer:
                 raise UpstreamUnavailable(text, status=503, retry_after=left)
             try:
                 connection = await self._open()
-            except UpstreamFault:
+            except UpstreamError:
                 self._back_off()
                 raise
             self._connection = connection

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from msgspec import Struct
 
 from toolgate import __version__
-from toolgate.conversation.errors import GatewayFault, UpstreamUnavailable
+from toolgate.conversation.errors import GatewayError, UpstreamUnavailable
 from toolgate.upstreams.peers.frames import ANOTHER_PROTOCOL, BAD_TOKEN
 from toolgate.upstreams.transport.address import Proxies, UpstreamOrigin, parse_url
 from toolgate.upstreams.transport.dial import dial
@@ -39,7 +39,7 @@ class PeerUrl(Struct, frozen=True):
         """Read `ws://…` or `wss://…`; `http` and `https` mean the same."""
         scheme, _, rest = url.partition("://")
         if scheme not in _PLAIN:
-            raise GatewayFault("a peer's URL must begin with ws:// or wss://")
+            raise GatewayError("a peer's URL must begin with ws:// or wss://")
         origin, target = parse_url(f"{_PLAIN[scheme]}://{rest}")
         return cls(f"{'wss' if origin.scheme == 'https' else 'ws'}://{origin.authority}{target}", origin)
 

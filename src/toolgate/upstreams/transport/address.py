@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
-from toolgate.conversation.errors import GatewayFault
+from toolgate.conversation.errors import GatewayError
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
 _PLAIN_URL = re.compile(r"[^\x00-\x20\x7f]+")
@@ -49,7 +49,7 @@ def parse_url(url: str) -> tuple[UpstreamOrigin, str]:
     """Split a URL into its origin and request target, or refuse it without repeating it."""
     # urlsplit removes CR, LF and tabs without an error, so they are looked for first.
     if not _PLAIN_URL.fullmatch(url):
-        raise GatewayFault("an upstream's URL holds a space or control character")
+        raise GatewayError("an upstream's URL holds a space or control character")
     try:
         parts = urlsplit(url)
         host = parts.hostname
@@ -61,9 +61,9 @@ def parse_url(url: str) -> tuple[UpstreamOrigin, str]:
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         target.encode("ascii")
     except ValueError:
-        raise GatewayFault("an upstream's URL has a malformed host, port or path") from None
+        raise GatewayError("an upstream's URL has a malformed host, port or path") from None
     if parts.username is not None:
-        raise GatewayFault(f"the URL of {origin.name} holds credentials: put them in a header")
+        raise GatewayError(f"the URL of {origin.name} holds credentials: put them in a header")
     return origin, target
 
 
@@ -100,7 +100,7 @@ def _parse_proxy(url: str, variable: str) -> Proxy:
     except ValueError:
         host = None
     if not host or parts.scheme != "http":
-        raise GatewayFault(f"{variable} must name a proxy as http://host:port; NO_PROXY exempts hosts from it")
+        raise GatewayError(f"{variable} must name a proxy as http://host:port; NO_PROXY exempts hosts from it")
     if parts.username is None:
         return Proxy(host, port, None)
     pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"

@@ -8,7 +8,7 @@ from functools import partial
 
 from msgspec import Struct
 
-from toolgate.conversation.errors import GatewayFault, UpstreamTimeout
+from toolgate.conversation.errors import GatewayError, UpstreamTimeout
 from toolgate.upstreams.transport.address import Proxies, UpstreamOrigin, parse_url
 from toolgate.upstreams.transport.connection import UpstreamHttpConnection
 from toolgate.upstreams.transport.dial import dial
@@ -44,7 +44,7 @@ class UpstreamHttpClient:
     ) -> None:
         """Open nothing yet; `ca` is a file of trusted certificates or a ready context, by default the system's."""
         if isinstance(ca, ssl.SSLContext) and not (ca.check_hostname and ca.verify_mode is ssl.CERT_REQUIRED):
-            raise GatewayFault("the TLS context for upstreams must verify certificates and host names")
+            raise GatewayError("the TLS context for upstreams must verify certificates and host names")
         self._ca = ca
         self._per_host = per_host
         self._keepalive = keepalive_seconds

@@ -5,7 +5,7 @@ import ssl
 from math import inf
 from typing import Protocol, cast
 
-from toolgate.conversation.errors import UpstreamFault
+from toolgate.conversation.errors import UpstreamError
 from toolgate.upstreams.transport.limits import UpstreamTimeouts
 from toolgate.upstreams.transport.response_reader import ResponseReader
 
@@ -62,7 +62,7 @@ class UpstreamHttpConnection(asyncio.Protocol):
             self._write_slice()
         return reader
 
-    def end(self, error: UpstreamFault | None) -> None:
+    def end(self, error: UpstreamError | None) -> None:
         """End the exchange: back to the pool if both sides are done with it, closed at once if not."""
         reader, self._reader = self._reader, None
         if reader is None or self._transport is None:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 
-from toolgate.conversation.errors import GatewayFault
+from toolgate.conversation.errors import GatewayError
 from toolgate.upstreams.transport.address import Proxy, UpstreamOrigin
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -56,15 +56,15 @@ class RequestWriter:
 
     def _check(self, names: tuple[str, ...]) -> None:
         if not all(map(_TOKEN.fullmatch, names)):
-            raise GatewayFault("an upstream request's method or header name holds a character that HTTP does not allow")
+            raise GatewayError("an upstream request's method or header name holds a character that HTTP does not allow")
         ours = next((name for name in names[1:] if name.lower() in _OURS), None)
         if ours is not None:
-            raise GatewayFault(f"the header {ours} cannot be set: the connection to the upstream decides it")
+            raise GatewayError(f"the header {ours} cannot be set: the connection to the upstream decides it")
         if len(self._good) >= _KNOWN_NAMES:
             self._good.clear()
         self._good.add(names)
 
 
-def _refused(headers: Mapping[str, str]) -> GatewayFault:
+def _refused(headers: Mapping[str, str]) -> GatewayError:
     bad = next(name for name, value in headers.items() if any(one in "\r\n\0" or ord(one) > 255 for one in value))
-    return GatewayFault(f"the value of the header {bad} holds a line break or another character that HTTP cannot carry")
+    return GatewayError(f"the value of the header {bad} holds a line break or another character that HTTP cannot carry")

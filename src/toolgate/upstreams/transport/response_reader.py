@@ -6,7 +6,7 @@ from typing import Protocol
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
-from toolgate.conversation.errors import MalformedResponse, UpstreamFault, UpstreamTimeout, UpstreamUnavailable
+from toolgate.conversation.errors import MalformedResponse, UpstreamError, UpstreamTimeout, UpstreamUnavailable
 from toolgate.upstreams.transport.limits import UpstreamTimeouts, size
 
 # A peer that closed a pooled connection before our request reached it shows that within a round trip.
@@ -31,7 +31,7 @@ class ResponseConnection(Protocol):
     def resume(self) -> None:
         """Read from the socket again: the caller took what had arrived."""
 
-    def end(self, error: UpstreamFault | None) -> None:
+    def end(self, error: UpstreamError | None) -> None:
         """End the response; unless it is complete, close the socket at once."""
 
 
@@ -84,7 +84,7 @@ class ResponseReader:
         self.status = 0
         self.headers: dict[str, str] = {}
         self.headed = self.complete = self.keep_alive = False
-        self.error: UpstreamFault | None = None
+        self.error: UpstreamError | None = None
         self.size = self.buffered = 0
         self._pieces: list[bytes] = []
         self._parser: HttpResponseParser | None = HttpResponseParser(self)
@@ -116,7 +116,7 @@ class ResponseReader:
         self._empty_bytes += len(piece)
         return MalformedResponse(f"{self.upstream} {self._too_much()}") if self._empty_bytes > self._head_cap else None
 
-    def lost(self, clean: bool, reused: bool) -> UpstreamFault | None:
+    def lost(self, clean: bool, reused: bool) -> UpstreamError | None:
         """Return the fault of a lost connection; None where the end of the connection is the end of the body."""
         if self.headed and self._until_close and clean:
             self.complete = True
@@ -145,7 +145,7 @@ class ResponseReader:
         stall_at = now + self._timeouts.idle if self._waiter is None else self._stall_at
         return min(stall_at, self._total_at)
 
-    def settle(self, error: UpstreamFault | None) -> None:
+    def settle(self, error: UpstreamError | None) -> None:
         """Detach from the connection: nothing more will arrive."""
         self.error = error
         self.connection = self._parser = None

@@ -15,8 +15,8 @@ from toolgate.bridge.frames import (
     BridgeDataPart,
     BridgeTextPart,
     BridgeToolCallPart,
-    BridgeToolDefinition,
     BridgeToolResult,
+    EditorChatTool,
     EditorMessage,
     EditorModelSelector,
     Piece,
@@ -65,7 +65,7 @@ _UNSUPPORTED = OptionalSettingsEncoder(
 _BESIDE_PROPERTIES = ("oneOf", "anyOf", "allOf", "not", "if", "then", "else")
 
 
-class EditorCapabilities(Struct, frozen=True):
+class LentModelCapabilities(Struct, frozen=True):
     """What the model can take."""
 
     images: bool = True
@@ -80,7 +80,11 @@ class AskAttribution(Struct, frozen=True):
 
 
 def encode_ask(
-    id: str, model: EditorModelSelector, request: ModelRequest, capabilities: EditorCapabilities, origin: AskAttribution
+    id: str,
+    model: EditorModelSelector,
+    request: ModelRequest,
+    capabilities: LentModelCapabilities,
+    origin: AskAttribution,
 ) -> tuple[BridgeAskFrame, tuple[str, ...]]:
     """Return the frame, and warnings of what it leaves out."""
     dropped: list[str] = []
@@ -118,8 +122,8 @@ def _offered(request: ModelRequest, choice: ToolChoice, dropped: list[str]) -> l
     return offered
 
 
-def _tool(tool: ToolDef) -> BridgeToolDefinition:
-    return BridgeToolDefinition(tool.name, tool.description or tool.name, plain_schema(tool.input_schema))
+def _tool(tool: ToolDef) -> EditorChatTool:
+    return EditorChatTool(tool.name, tool.description or tool.name, plain_schema(tool.input_schema))
 
 
 def plain_schema(schema: Mapping[str, Any] | None) -> Mapping[str, Any]:
@@ -144,7 +148,7 @@ def _options(settings: RequestSettings, dropped: list[str]) -> dict[str, Any]:
 
 
 def _messages(
-    messages: tuple[Message, ...], capabilities: EditorCapabilities, dropped: list[str]
+    messages: tuple[Message, ...], capabilities: LentModelCapabilities, dropped: list[str]
 ) -> Iterator[EditorMessage]:
     for message in messages:
         parts = tuple([piece for part in message.parts for piece in _pieces(part, capabilities, dropped)])
@@ -152,7 +156,7 @@ def _messages(
             yield EditorMessage("assistant" if message.role == "assistant" else "user", parts)
 
 
-def _pieces(part: Part, capabilities: EditorCapabilities, dropped: list[str]) -> Iterator[Piece]:
+def _pieces(part: Part, capabilities: LentModelCapabilities, dropped: list[str]) -> Iterator[Piece]:
     match part:
         case Text(text) | ModelRefusal(text):
             if text:
@@ -175,7 +179,7 @@ def _pieces(part: Part, capabilities: EditorCapabilities, dropped: list[str]) ->
             pass  # an approval request, which no history holds
 
 
-def _media(part: Media, capabilities: EditorCapabilities, dropped: list[str]) -> Iterator[Piece]:
+def _media(part: Media, capabilities: LentModelCapabilities, dropped: list[str]) -> Iterator[Piece]:
     if part.kind == "image" and part.data is not None:
         if not capabilities.images:
             raise InvalidRequest(

@@ -27,7 +27,7 @@ from toolgate.conversation.errors import (
     EmptyModelAnswer,
     MalformedResponse,
     Overloaded,
-    UpstreamFault,
+    UpstreamError,
     UpstreamRejected,
     UpstreamUnavailable,
     UpstreamUnreachable,
@@ -42,11 +42,11 @@ from toolgate.dialects.dialect import Quirks
 from toolgate.engine.json_thread import LARGE_BODY, run_in_thread
 from toolgate.engine.ports import ModelStream
 from toolgate.scheduling import FairSlots, QueueFull
-from toolgate.upstreams.setting_emulation import EmulatedSettingsRewriter, in_turn, substitute
+from toolgate.upstreams.setting_emulation import EmulatedResponseRewriter, in_turn, substitute
 from toolgate.upstreams.token_counting_offline import count_request_aside
 from toolgate.upstreams.tool_definition_rewrite import ToolNameRestorer, adapt
 from toolgate.upstreams.vscode.combined_tool import as_one_tool
-from toolgate.upstreams.vscode.encode_ask import AskAttribution, EditorCapabilities, encode_ask
+from toolgate.upstreams.vscode.encode_ask import AskAttribution, LentModelCapabilities, encode_ask
 
 DIALECT = "vscode"
 UPSTREAM = "vscode"
@@ -80,7 +80,7 @@ class VscodeModel:
         """Return the answer once its first piece has arrived."""
         try:
             answer = await self._asked(request)
-        except UpstreamFault as fault:
+        except UpstreamError as fault:
             self._note(UPSTREAM, fault.code)
             raise
         self._note(UPSTREAM, "ok")
@@ -161,7 +161,7 @@ class VscodeStream:
         lent: LentModel,
         tools: frozenset[str],
         warnings: tuple[str, ...],
-        rewriter: EmulatedSettingsRewriter | None,
+        rewriter: EmulatedResponseRewriter | None,
         only_one_call: bool,
     ) -> None:
         self.warnings = warnings
@@ -232,7 +232,7 @@ class VscodeStream:
 
 def _encode(
     id: str, request: ModelRequest, lent: LentModel
-) -> tuple[bytes, tuple[str, ...], EmulatedSettingsRewriter | None]:
+) -> tuple[bytes, tuple[str, ...], EmulatedResponseRewriter | None]:
     """Return the frame, warnings, and the rewriter that undoes the changes that the editor's API needs."""
     adapted = adapt(request, DIALECT, _QUIRKS)
     changed = substitute(adapted.request, DIALECT, _WITHOUT_TOOLS if lent.tools is False else _QUIRKS)
@@ -243,7 +243,7 @@ def _encode(
         rewriters = (decoder, *rewriters)
     if adapted.originals:
         rewriters = (*rewriters, ToolNameRestorer(adapted.originals))
-    capabilities = EditorCapabilities(images=lent.images is not False)
+    capabilities = LentModelCapabilities(images=lent.images is not False)
     frame, dropped = encode_ask(id, EditorModelSelector(lent.vendor, lent.id), sent, capabilities, _origin(request))
     return encode_frame(frame), (*adapted.dropped, *changed.dropped, *dropped), in_turn(rewriters)
 

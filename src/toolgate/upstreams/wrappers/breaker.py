@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Literal
 
-from toolgate.conversation.errors import UpstreamFault, UpstreamRejected, UpstreamUnavailable, UpstreamUnreachable
+from toolgate.conversation.errors import UpstreamError, UpstreamRejected, UpstreamUnavailable, UpstreamUnreachable
 from toolgate.conversation.request import ModelRequest
 from toolgate.engine.ports import Model, ModelStream
 from toolgate.upstreams.wrapped_streams import StreamEnd, with_end_listener
@@ -41,7 +41,7 @@ class CircuitBreaker:
         cooldown: float = 10.0,
         longest: float = 120.0,
         unreachable_only: bool = False,
-        on_change: Callable[[UpstreamFault | None], None] = lambda fault: None,
+        on_change: Callable[[UpstreamError | None], None] = lambda fault: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._model = model
@@ -50,7 +50,7 @@ class CircuitBreaker:
         self._recent: deque[bool] = deque(maxlen=window)
         self._shortest = self._cooldown = cooldown
         self._longest = longest
-        self._counted = UpstreamUnreachable if unreachable_only else UpstreamFault
+        self._counted = UpstreamUnreachable if unreachable_only else UpstreamError
         self._on_change = on_change
         self._reported = False
         self._clock = clock
@@ -81,7 +81,7 @@ class CircuitBreaker:
         self._probing = probe
         try:
             answer = await self._model.ask(request)
-        except UpstreamFault as fault:
+        except UpstreamError as fault:
             self._ended(era, fault)
             raise
         finally:
@@ -112,15 +112,15 @@ class CircuitBreaker:
                 if self._reported:
                     self._reported = False
                     self._on_change(None)
-            case UpstreamFault() if not self._counts(ending):
+            case UpstreamError() if not self._counts(ending):
                 self._answering(era)  # an upstream that rejects a request works
-            case UpstreamFault():
+            case UpstreamError():
                 self._in_a_row += 1
                 self._recent.append(True)
                 if self._open_until is not None or self._too_many():
                     self._open(ending)
 
-    def _counts(self, fault: UpstreamFault) -> bool:
+    def _counts(self, fault: UpstreamError) -> bool:
         return isinstance(fault, self._counted) and not isinstance(fault, UpstreamRejected) and fault.status != 429
 
     def _too_many(self) -> bool:
@@ -128,7 +128,7 @@ class CircuitBreaker:
         full = len(recent) == recent.maxlen
         return self._in_a_row >= self._failures or (full and sum(recent) >= self._rate * len(recent))
 
-    def _open(self, fault: UpstreamFault) -> None:
+    def _open(self, fault: UpstreamError) -> None:
         asked = min(fault.retry_after or 0.0, self._longest)
         self._open_until = self._clock() + max(self._cooldown, asked)
         self._cooldown = min(self._cooldown * 2, self._longest)

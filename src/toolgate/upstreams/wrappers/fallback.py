@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from toolgate.conversation.errors import Overloaded, ToolgateError, UpstreamFault, UpstreamRejected
+from toolgate.conversation.errors import Overloaded, ToolgateError, UpstreamError, UpstreamRejected
 from toolgate.conversation.request import ModelRequest
 from toolgate.engine.ports import Model, ModelStream
 from toolgate.upstreams.wrapped_streams import with_warning
@@ -37,7 +37,7 @@ async def first_answer(
     for name, model in models:
         try:
             answer = await model.ask(request)
-        except (UpstreamFault, Overloaded) as fault:
+        except (UpstreamError, Overloaded) as fault:
             # A 404 is about the configured model or address, which the client did not choose.
             may_fit_elsewhere = fault.status == 404 or (when_too_long and fault.code == TOO_LONG)
             if isinstance(fault, UpstreamRejected) and not may_fit_elsewhere:
@@ -65,6 +65,6 @@ def _summary(faults: list[ToolgateError]) -> ToolgateError:
         retry_after=min(waits, default=None),
         status=last.status,
     )
-    if isinstance(summary, UpstreamFault) and isinstance(last, UpstreamFault):
+    if isinstance(summary, UpstreamError) and isinstance(last, UpstreamError):
         summary.upstream_status = last.upstream_status
     return summary

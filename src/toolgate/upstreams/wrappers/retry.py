@@ -9,7 +9,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 
-from toolgate.conversation.errors import MalformedResponse, UpstreamFault, UpstreamTimeout, UpstreamUnavailable
+from toolgate.conversation.errors import MalformedResponse, UpstreamError, UpstreamTimeout, UpstreamUnavailable
 from toolgate.conversation.request import ModelRequest
 from toolgate.engine.ports import Model, ModelStream
 from toolgate.upstreams.wrappers.breaker import CIRCUIT_OPEN
@@ -96,7 +96,7 @@ class RetryingModel:
         while True:
             try:
                 return await self._model.ask(request)
-            except UpstreamFault as fault:
+            except UpstreamError as fault:
                 if not self._may_retry(fault, attempt):
                     raise
                 # The random share keeps callers that failed together from retrying together.
@@ -105,7 +105,7 @@ class RetryingModel:
             await self._sleep(wait)
             attempt += 1
 
-    def _may_retry(self, fault: UpstreamFault, attempt: int) -> bool:
+    def _may_retry(self, fault: UpstreamError, attempt: int) -> bool:
         if attempt >= self._attempts or not isinstance(fault, self._retried) or fault.code in _LASTING:
             return False
         if fault.retry_after is not None and fault.retry_after > self._patience:

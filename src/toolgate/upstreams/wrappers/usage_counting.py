@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from toolgate.conversation.errors import UpstreamFault
+from toolgate.conversation.errors import UpstreamError
 from toolgate.conversation.events import Delta, ModelResponse, PartEnd, StepEnd, StepEvent, StepStart, Usage
 from toolgate.conversation.message import Part, Text
 from toolgate.conversation.request import ModelRequest
@@ -35,7 +35,7 @@ class UsageCountingModel:
         tally = request.tally or UsageTally()
         try:
             answer = await self._model.ask(request)
-        except UpstreamFault as fault:
+        except UpstreamError as fault:
             tally.add(fault.usage, self._name)
             raise
         except asyncio.CancelledError:  # the upstream may be at work already: what it was sent is counted

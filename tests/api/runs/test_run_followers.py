@@ -5,8 +5,8 @@ from contextlib import AsyncExitStack
 
 from tests.api.runs.test_runs import Runs, runs
 from tests.tools.execution.toolwork import call
+from toolgate.api.runs.run_followers import MOST_FOLLOWED, RunFollowers
 from toolgate.api.runs.run_object import MOST_CONTENT, MOST_TEXT, RunContent, timeline_object
-from toolgate.api.runs.shared_description import MOST_FOLLOWED, RunFollowers
 from toolgate.runs.timeline_recorder import CallEntry
 from toolgate.storage.run_records import RunRecord
 

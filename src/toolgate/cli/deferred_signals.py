@@ -7,13 +7,13 @@ from types import FrameType
 _NUMBERS = (signal.SIGHUP, signal.SIGUSR2)
 
 
-class EarlySignals:
+class DeferredSignals:
     """Records the signals that would end a process without handlers, until there are handlers."""
 
     def __init__(self) -> None:
         self._received: set[int] = set()
 
-    def __enter__(self) -> "EarlySignals":
+    def __enter__(self) -> "DeferredSignals":
         for number in _NUMBERS:
             signal.signal(number, self._record)  # not SIG_IGN, which child processes would inherit
         return self

@@ -13,7 +13,7 @@ from toolgate.tools.runner import ResultLimits
 from toolgate.tools.selection import NOTHING, parse_tool_query
 
 
-class ToolPolicies(Struct, frozen=True):
+class ReloadableToolSettings(Struct, frozen=True):
     """The settings of tools that a reload can change, checked and ready for use."""
 
     config: Config
@@ -40,14 +40,14 @@ class ToolPolicies(Struct, frozen=True):
         )
 
 
-def tool_policies(config: Config) -> ToolPolicies:
+def reloadable_tool_settings(config: Config) -> ReloadableToolSettings:
     """Read the policies of a configuration; ValueError or ToolgateError if it cannot be used."""
     tools, limits, approvals = config.tools, config.tools.limits, config.tools.approvals
     budget = RunLimits(limits.rounds, limits.calls, limits.tokens, limits.seconds, limits.cost, limits.repeats)
     wish = parse_tool_query(list(tools.offer), "tools.offer") if tools.offer else NOTHING
     options = RequestToolOptions(tools.execution, wish) if wish or tools.execution == "auto" else None
     servers = {name: server.url for name, server in tools.mcp.items()}
-    policies = ToolPolicies(
+    policies = ReloadableToolSettings(
         config,
         ToolRunDefaults(
             options, budget, limits.parallel, approvals.hold_seconds, tools.context, tools.group_above, servers

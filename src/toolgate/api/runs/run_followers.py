@@ -16,7 +16,7 @@ MOST_FOLLOWED = 64
 """Runs that one key follows at the same time."""
 
 
-class RunEventCache:
+class RunDescriptionCache:
     """The last description of a run, for all its followers with the same rights."""
 
     def __init__(self) -> None:
@@ -38,15 +38,15 @@ class RunFollowers:
     """The runs that are followed on this node."""
 
     def __init__(self) -> None:
-        self._runs: dict[Hashable, RunEventCache] = {}
+        self._runs: dict[Hashable, RunDescriptionCache] = {}
         self._callers: Counter[str] = Counter()
 
     @contextmanager
-    def follow(self, caller: str, run: Hashable) -> Iterator[RunEventCache]:
+    def follow(self, caller: str, run: Hashable) -> Iterator[RunDescriptionCache]:
         """Return what is shared with the other followers of this run; RateLimited if the caller follows too many."""
         if self._callers[caller] >= MOST_FOLLOWED:
             raise RateLimited(f"This key follows {MOST_FOLLOWED} runs already; end one of the streams.", retry_after=5)
-        followed = self._runs.setdefault(run, RunEventCache())
+        followed = self._runs.setdefault(run, RunDescriptionCache())
         followed.followers += 1
         self._callers[caller] += 1
         try:
