@@ -30,6 +30,7 @@ from hypothesis.stateful import (
 )
 
 from toolgate.app.asgi_app import Toolgate
+from toolgate.auth import stored_key_cache
 from toolgate.config import ConfigError, load
 from toolgate.http.application import Endpoint
 from toolgate.http.listener import listening
@@ -237,9 +238,10 @@ class Served:
 
     async def crash(self) -> None:
         """Let it write nothing more about keys; it is closed when all is over."""
-        for task in asyncio.all_tasks():
-            if "Keyring" in repr(task.get_coro()):
-                task.cancel()
+        tasks = [task for task in asyncio.all_tasks() if "StoredKeyCache" in repr(task.get_coro())]
+        assert tasks
+        for task in tasks:
+            task.cancel()
 
     async def aclose(self) -> None:
         await self._listening.__aexit__(None, None, None)
@@ -277,6 +279,9 @@ class Served:
 
 def test_no_sequence_of_files_reloads_and_restarts_takes_a_check_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ENABLE_EMBEDDED_MODEL", "false")
+    monkeypatch.setattr(
+        stored_key_cache, "LOOK_SECONDS", 0.0
+    )  # each of a thousand requests has a key that is not known
     run_state_machine_as_test(
         Machine,
         settings=settings(
