@@ -34,16 +34,21 @@ class SseDecoder:
             chunk = chunk.removeprefix(b"\n")
         if not chunk:
             return []
-        self._after_cr = chunk.endswith(b"\r")
-        # Hardly any upstream sends CR, and splitting by a single byte is ten times faster.
-        *lines, rest = chunk.split(b"\n") if b"\r" not in chunk else _LINE_END.split(chunk)
         frames: list[StreamFrame] = []
+        # Hardly any upstream sends CR, and splitting by fixed bytes is ten times faster.
+        if b"\r" in chunk:
+            self._after_cr = chunk.endswith(b"\r")
+            *lines, rest = _LINE_END.split(chunk)
+        else:
+            if not self._pending and not self._lines and self._event is None:
+                frames, chunk = self._read_events(chunk)
+            *lines, rest = chunk.split(b"\n")
         if lines:
             if self._pending:
                 lines[0] = b"".join([*self._pending, lines[0]])
                 self._pending.clear()
                 self._pending_size = 0
-            frames = self._read(lines)
+            frames += self._read(lines)
         if rest:
             self._pending.append(rest)
             self._pending_size += len(rest)
@@ -65,6 +70,16 @@ class SseDecoder:
             return b""
         self._at_start = False
         return chunk.removeprefix(_BOM)
+
+    def _read_events(self, chunk: bytes) -> tuple[list[StreamFrame], bytes]:
+        """Return the events with which a chunk begins, as long as each is one line of data, and the rest of the chunk."""
+        *events, rest = chunk.split(b"\n\n")
+        frames: list[StreamFrame] = []
+        for number, event in enumerate(events):
+            if not event.startswith(b"data: ") or b"\n" in event or len(event) > self._limit:
+                return frames, b"\n\n".join([*events[number:], rest])
+            frames.append(StreamFrame(None, event[6:]))
+        return frames, rest
 
     def _read(self, lines: list[bytes]) -> list[StreamFrame]:
         """Return the events that these lines complete."""
