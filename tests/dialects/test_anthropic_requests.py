@@ -64,6 +64,12 @@ def test_a_plain_question() -> None:
     )
 
 
+@pytest.mark.parametrize("more", [{}, {"stream": True}, {"max_tokens": 0}])
+def test_a_plain_request_is_decoded_as_one_with_an_empty_setting(more: dict[str, Any]) -> None:
+    history = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "Hello"}]
+    assert decode_request(*history, **more) == decode_request(*history, temperature=None, **more)
+
+
 def test_system_blocks_keep_their_cache_marks() -> None:
     """field: B29"""
     request = decode_request(system=[text("One."), text("Two.", **EPHEMERAL)])

@@ -22,13 +22,35 @@ from toolgate.wire.fields import Fields
 MAX_STOPS = 64
 MAX_USER_ID = 64
 _TIERS = {"standard_only": "default"}  # the same tier in OpenAI's values; the other one is the default everywhere
+_PLAIN_FIELDS = frozenset({"model", "messages", "stream", "max_tokens"})
 _PLACEHOLDER_TOOL = "DeferredToolPlaceholder"
 _BILLING = "x-anthropic-billing-header"
 
 
 def decode_request(body: Any) -> ModelRequest:
     """Decode the body of a request."""
-    return _decode(Fields(body), needs_limit=True)
+    return _decode_plain_request(body) or _decode(Fields(body), needs_limit=True)
+
+
+def _decode_plain_request(body: Any) -> ModelRequest | None:
+    """Decode the most common kind of request, plain messages and little else; None for any other."""
+    if type(body) is not dict or not body.keys() <= _PLAIN_FIELDS:
+        return None
+    model, values, limit = body.get("model"), body.get("messages"), body.get("max_tokens")
+    stream = body.get("stream", False)
+    if type(model) is not str or not model or type(values) is not list or type(stream) is not bool:
+        return None
+    if not values or type(limit) is not int or limit < 0:
+        return None
+    messages: list[Message] = []
+    for value in values:
+        if type(value) is not dict or len(value) != 2:
+            return None
+        role, content = value.get("role"), value.get("content")
+        if type(content) is not str or not content or (role != "user" and role != "assistant"):
+            return None
+        messages.append(Message(role, (Text(content),)))
+    return ModelRequest(model, tuple(messages), settings=RequestSettings(limit), stream=stream, dialect=NAME)
 
 
 def decode_count_request(body: Any) -> ModelRequest:
