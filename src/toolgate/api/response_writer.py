@@ -23,6 +23,7 @@ from toolgate.engine.ports import Model, ModelStream, RelayableStream, RelayedSt
 from toolgate.engine.run_events import ArgumentDeltaMerger, run_events
 from toolgate.http.exchange import Header
 from toolgate.telemetry.request_log import RequestRecord, Telemetry
+from toolgate.upstreams.http_streams import WholeResponseStream
 from toolgate.upstreams.token_counting_offline import estimate
 
 EMPTY_ANSWER = "the model gave an empty answer"
@@ -304,6 +305,8 @@ async def _whole(prepared: PreparedRequest, answer: ModelStream) -> tuple[bytes,
         if response.usage is None:
             body, response = relayable.relay_whole(metadata, await estimate(request, response.parts))
         return body, response, []
+    if type(answer) is WholeResponseStream and (plain := answer.plain) is not None:
+        return prepared.codec.encode_response(plain, request, metadata), plain, []
     events: list[RunEvent] = []
     async for batch in run_events(answer):
         events += batch

@@ -260,6 +260,10 @@ def _cannot_repair(request: ModelRequest, fault: UpstreamRejected) -> None:
     return None
 
 
+def _decode_no_plain_answer(raw: bytes) -> None:
+    return None
+
+
 def _reads_all(request: ModelRequest) -> bool:
     return True
 
@@ -301,6 +305,11 @@ class Dialect(Struct, frozen=True):
     repair_rejected: RepairRejected = _cannot_repair
     """The request without what an upstream rejected in it, and a warning; None if nothing can be left out."""
     token_count: UpstreamTokenCountCodec | None = None
+    decode_plain_answer: Callable[[bytes], ModelResponse | None] = _decode_no_plain_answer
+    """A shorter way to decode a whole answer that is nothing but a text and its usage; None for any other.
+
+    Clients of the dialect may receive the bytes of such an answer unchanged.
+    """
 
     def frame_decoder(self) -> EventFrameDecoder:
         """Return a decoder that splits a streamed body of this dialect into frames."""

@@ -6,6 +6,7 @@ It knows frames, codecs and how much work the event loop may do at a time. It mu
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
+from operator import attrgetter
 from typing import Protocol, TypeVar
 
 from msgspec.structs import replace
@@ -28,6 +29,7 @@ from toolgate.wire.stream_framing import MAX_FRAME, EventFrameDecoder, StreamFra
 
 _SLICE_BYTES = 32 * 1024
 _MANY_FRAMES = 500
+_DATA = attrgetter("data")
 _BLANKS = b"\xef\xbb\xbf \t\r\n"  # with a byte order mark
 
 
@@ -43,6 +45,7 @@ class WholeResponseStream:
         "_rewriter",
         "dialect",
         "has_declared_names",
+        "plain",
         "reported",
         "upstream",
         "warnings",
@@ -65,6 +68,13 @@ class WholeResponseStream:
         self._codec = dialect.upstream
         self._request = request
         self._rewriter = rewriter
+        self._raw: bytes | None = raw
+        self.plain = dialect.decode_plain_answer(raw) if rewriter is None else None
+        """The response, if it is nothing but a text and its usage, in the very form of its dialect."""
+        if self.plain is not None:
+            self._body, self._response, self.has_declared_names = None, self.plain, True
+            self.reported = self.plain.usage
+            return
         try:
             self._body, self._raw = decode_response_body(raw)
         except MalformedResponse:
@@ -104,6 +114,8 @@ class WholeResponseStream:
     def relay_whole(self, metadata: AnswerMetadata, usage: Usage | None = None) -> tuple[bytes, ModelResponse]:
         """Return the body for a client of the same dialect, and the response; `usage` is used where none was reported."""
         response = self._response
+        if self.plain is not None and self._raw is not None:
+            return self._raw, response
         if response.usage is None and usage is not None:
             response = replace(response, usage=usage)
         try:
@@ -223,7 +235,8 @@ class HttpModelStream:
 
     async def _keep_bounded(self, frames: list[StreamFrame]) -> None:
         """Keep the frames, and decode large ones in a thread."""
-        if _has_large(frames):
+        # A frame that is larger than a slice began in an earlier one, so that it is the first of its piece.
+        if frames and len(frames[0].data) > LARGE_BODY:
             await run_in_thread(self._keep, frames)
         else:
             self._keep(frames)
@@ -416,10 +429,7 @@ def _slices(chunk: bytes) -> Sequence[bytes]:
 
 
 def _has_large(frames: list[StreamFrame]) -> bool:
-    for frame in frames:  # noqa: SIM110  # a generator would take twice the time, for every chunk
-        if len(frame.data) > LARGE_BODY:
-            return True
-    return False
+    return max(map(len, map(_DATA, frames)), default=0) > LARGE_BODY
 
 
 _WRONG_TYPE = (AttributeError, LookupError, RecursionError, TypeError, ValueError)

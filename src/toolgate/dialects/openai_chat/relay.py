@@ -20,6 +20,7 @@ from toolgate.conversation.surrogates import SurrogateJoiner
 from toolgate.conversation.tool_memoization import tool_names
 from toolgate.conversation.tool_name_matching import CallNameCorrector
 from toolgate.dialects.dialect import AnswerMetadata, RelayedAnswerCollector
+from toolgate.dialects.openai_chat.plain_text import decode_text_chunk
 from toolgate.dialects.openai_chat.requests import wants_usage
 from toolgate.dialects.openai_chat.server import encode_stream_error, end_before_error
 from toolgate.dialects.openai_chat.shared_codec import read_reason, read_usage, write_reason, write_usage
@@ -257,6 +258,7 @@ class ChatRelay:
         self._choices: dict[int, _Choice] = {}
         self._identity: dict[str, Any] = {}
         self._last: dict[str, Any] | None = None  # a chunk that ends a choice, until the next one
+        self._only_text: bool | None = None  # whether all chunks after the first are plain; None before the first
 
     @property
     def lacks_usage(self) -> bool:
@@ -284,6 +286,9 @@ class ChatRelay:
             return b""
         if data == b"[DONE]":
             return self._finish()
+        if self._only_text and frame.event is None and self._has_text(data):
+            return b"data: %b\n\n" % data  # most chunks
+        self._only_text = self._only_text is None
         chunk = decode_event(data)
         if type(chunk) is not dict:
             raise MalformedResponse("The upstream sent a chunk that is not an object.")
@@ -291,8 +296,21 @@ class ChatRelay:
             raise decode_error_object(chunk.get("error") or chunk)
         choices = chunk.get("choices")
         if self._last is None and type(choices) is list and len(choices) == 1 and not choices[0].get("finish_reason"):
-            return self._relay(chunk)  # most chunks
+            return self._relay(chunk)
         return self._relay_in_order(chunk, choices if type(choices) is list else [])
+
+    def _has_text(self, data: bytes) -> bool:
+        """Return whether a chunk has nothing but more text of the first choice, which is then added to what was relayed."""
+        first, identity = self._choices.get(0), self._identity
+        if first is None or first.surrogates or first.moved or self._last is not None or b"\n" in data:
+            return False
+        chunk = decode_text_chunk(data)
+        if chunk is None or chunk.id != identity["id"] or chunk.created != identity["created"]:
+            return False
+        if chunk.model != identity["model"]:
+            return False
+        first.relayed.text.append(chunk.choices[0].delta.content)
+        return True
 
     def end(self) -> bytes:
         """Return the last chunks; raise MalformedResponse if the stream was cut short."""

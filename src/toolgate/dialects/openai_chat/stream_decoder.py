@@ -14,6 +14,7 @@ from toolgate.conversation.errors import MalformedResponse
 from toolgate.conversation.events import FinishReason, StepEvent, Usage
 from toolgate.conversation.fragment_assembler import FragmentAssembler
 from toolgate.conversation.message import NO_EXTRA, Extra, Reasoning, ReasoningSignature
+from toolgate.dialects.openai_chat.plain_text import decode_text_chunk
 from toolgate.dialects.openai_chat.shared_codec import NAME, read_reason, read_usage
 from toolgate.dialects.upstream_errors import decode_error_object
 from toolgate.wire.jsontext import decode_event
@@ -106,6 +107,7 @@ class ChatStreamDecoder:
         self.usage: Usage | None = None
         self._citations: list[dict[str, Any]] = []
         self._rest: dict[str, Any] = {}  # what only Chat clients can be given
+        self._only_text: bool | None = None  # whether all chunks after the first are plain; None before the first
 
     def feed(self, frame: StreamFrame) -> list[StepEvent]:
         """Return the events that this frame makes certain."""
@@ -114,6 +116,10 @@ class ChatStreamDecoder:
             return []
         if data == b"[DONE]":
             return self._finish()
+        if self._only_text and frame.event is None and (plain := decode_text_chunk(data)) is not None:
+            self._parts.text(plain.choices[0].delta.content)
+            return self._parts.take()
+        self._only_text = self._only_text is None
         chunk = decode_event(data)
         if type(chunk) is not dict:
             raise MalformedResponse("The upstream sent a chunk that is not an object.")

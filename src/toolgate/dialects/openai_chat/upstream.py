@@ -11,9 +11,6 @@ from msgspec import Raw
 from toolgate.conversation.errors import MalformedResponse, UpstreamError
 from toolgate.conversation.events import ModelResponse, Usage
 from toolgate.conversation.fold import fold
-from toolgate.conversation.message import (
-    Text,
-)
 from toolgate.conversation.request import (
     HOSTED_SETTINGS,
     NO_SETTINGS,
@@ -30,7 +27,7 @@ from toolgate.dialects.dialect import CALL_NOT_DEMANDED, AnswerMetadata, Quirks,
 from toolgate.dialects.openai_chat.encode_messages import encode_messages
 from toolgate.dialects.openai_chat.relay import ChatRelay, repair_response
 from toolgate.dialects.openai_chat.shared_codec import NAME, read_usage
-from toolgate.dialects.openai_chat.stream_decoder import SOURCES, ChatStreamDecoder
+from toolgate.dialects.openai_chat.stream_decoder import ChatStreamDecoder
 from toolgate.dialects.upstream_errors import decode_error_response
 from toolgate.wire.jsontext import encode
 
@@ -46,8 +43,6 @@ __all__ = [
     "usage_of",
 ]
 
-_UNUSUAL = frozenset(("error", "x_groq", *SOURCES))
-"""Fields of answers that are more than a text."""
 _EMPTY_SCHEMA: Mapping[str, Any] = {"type": "object", "properties": {}}
 _RARE_SETTINGS = OptionalSettingsEncoder(
     top_k="top_k",
@@ -87,31 +82,9 @@ def usage_of(body: Any) -> Usage | None:
 
 
 def decode_response(body: Any, request: ModelRequest) -> ModelResponse:
-    """Decode a whole answer, as if its choices were streamed in one chunk, unless it is nothing but text."""
-    plain = _decode_plain_text(body)
-    if plain is not None:
-        return plain
+    """Decode a whole answer, as if its choices were streamed in one chunk."""
     decoder = ChatStreamDecoder(tool_names(request.tools), request.settings.choices == 1)
     return fold([*decoder.read(_as_chunk(body)), *decoder.end()])
-
-
-def _decode_plain_text(body: Any) -> ModelResponse | None:
-    """Decode the most common kind of answer, one choice with a text and a finish reason; None for any other."""
-    if type(body) is not dict or not _UNUSUAL.isdisjoint(body):
-        return None
-    choices = body.get("choices")
-    if type(choices) is not list or len(choices) != 1 or type(choice := choices[0]) is not dict:
-        return None
-    message, reason = choice.get("message"), choice.get("finish_reason")
-    if type(message) is not dict or (reason != "stop" and reason != "length") or choice.get("logprobs"):
-        return None
-    text = message.get("content")
-    if type(text) is not str or not text or not text.isascii():  # other text may have lone surrogates
-        return None
-    for name, value in message.items():
-        if value and name != "content" and name != "role":
-            return None
-    return ModelResponse((Text(text),), reason, read_usage(body.get("usage")), body.get("id"), body.get("model"))
 
 
 def relay_response(
