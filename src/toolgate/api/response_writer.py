@@ -355,17 +355,22 @@ async def _kept_alive(sink: ResponseSink, seconds: float, comment: bytes) -> Asy
         yield
         return
 
+    loop, sending = asyncio.get_running_loop(), list[asyncio.Task[None]]()
+
     async def send_comments() -> None:
         while True:
-            await asyncio.sleep(seconds)
             if sink.idle_for() >= seconds * 0.9:
                 await sink.write(comment)
+            await asyncio.sleep(seconds)
 
-    sending = asyncio.get_running_loop().create_task(send_comments())
+    # The task starts when there may be something to send: most streams end before, and a timer costs far less.
+    timer = loop.call_later(seconds, lambda: sending.append(loop.create_task(send_comments())))
     try:
         yield
     finally:
-        sending.cancel()
+        timer.cancel()
+        for task in sending:
+            task.cancel()
 
 
 def _headers(prepared: PreparedRequest, answer: ModelStream | None, *more: str) -> list[Header]:
