@@ -19,8 +19,8 @@ from rich.table import Table
 
 from toolgate.app.runs import system_database
 from toolgate.conversation.message import Text, ToolResult
+from toolgate.runs.dbos_executor import DbosExecutor
 from toolgate.runs.step_records import CallFinishedStep, RunStepLog, encode_step
-from toolgate.runs.workflows import DbosExecutor
 
 STEP = encode_step(
     CallFinishedStep(ToolResult("call_0123456789abcdefghijklmn", (Text("sunny, 21 °C. " * 40),), False, "weather"))

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import psutil
 from msgspec import Struct
 
-from toolgate.conversation.events import Delta, ModelResponse, StepEvent
+from toolgate.conversation.events import ModelResponse, PartDelta, StepEvent
 from toolgate.conversation.fold import fold
 from toolgate.conversation.message import Message, Text, ToolCall, ToolResult, plain_text
 from toolgate.conversation.request import ModelRequest, RequestSettings, ToolDef
@@ -168,7 +168,7 @@ async def _ask(
     events: list[StepEvent] = []
     async for batch in answer.events():
         events += batch
-    pieces = sum(isinstance(event, Delta) for event in events)
+    pieces = sum(isinstance(event, PartDelta) for event in events)
     return Timed(fold(events), first, time.perf_counter() - began, pieces)
 
 

@@ -14,7 +14,7 @@ from tests.readme import README, ROOT, Shown, blocks, commands, programs
 from tests.stage import MEMORY, QUIET, served
 from toolgate.app.asgi_app import Toolgate
 from toolgate.config import Config
-from toolgate.config.settings import ServerSettings, ToolSettings
+from toolgate.config.settings import ServerSettings, ServerToolSettings
 from toolgate.tools.sources.python import PythonSource
 
 DOCS = ROOT / "docs"
@@ -59,7 +59,7 @@ def test_the_first_tool_of_the_guide_answers_at_once(tmp_path: Path) -> None:
     guide = DOCS / "tools.md"
     (tmp_path / "shop.py").write_text(next(text for kind, text in blocks(guide) if kind == "python"))
     [command] = commands([guide])
-    tools = ToolSettings(python=(str(tmp_path),))
+    tools = ServerToolSettings(python=(str(tmp_path),))
     config = Config(server=ServerSettings(port=0), storage=MEMORY, log=QUIET, tools=tools)
     with served(Toolgate(config)) as url:
         answer = subprocess.run(command.words(url), capture_output=True, text=True, timeout=60, check=True)

@@ -5,8 +5,17 @@ import asyncio
 import pytest
 
 from tests.typed import of
-from toolgate.conversation.errors import MalformedResponse, UpstreamUnavailable
-from toolgate.conversation.events import Delta, ModelResponse, PartEnd, PartStart, StepEnd, StepEvent, StepStart, Usage
+from toolgate.conversation.errors import InvalidUpstreamAnswer, UpstreamUnavailable
+from toolgate.conversation.events import (
+    ModelResponse,
+    PartDelta,
+    PartEnd,
+    PartStart,
+    StepEnd,
+    StepEvent,
+    StepStart,
+    Usage,
+)
 from toolgate.conversation.fold import fold
 from toolgate.conversation.message import Message, Text, ToolCall
 from toolgate.conversation.request import ModelRequest
@@ -24,7 +33,7 @@ async def read(answer: ModelStream) -> list[StepEvent]:
 async def test_a_string_is_emitted_word_by_word() -> None:
     answer = await ScriptedModel(["Hello out there."]).ask(REQUEST)
     events = await read(answer)
-    assert [event.text for event in events if isinstance(event, Delta)] == ["Hello", " out", " there."]
+    assert [event.text for event in events if isinstance(event, PartDelta)] == ["Hello", " out", " there."]
     assert fold(events).parts == (Text("Hello out there."),)
     assert answer.complete
     assert not answer.closed
@@ -39,7 +48,7 @@ async def test_parts_are_reported_in_order_and_calls_give_the_reason() -> None:
 
 async def test_arguments_come_in_pieces() -> None:
     events = await read(await ScriptedModel([[CALL]]).ask(REQUEST))
-    pieces = [event.text for event in events if isinstance(event, Delta)]
+    pieces = [event.text for event in events if isinstance(event, PartDelta)]
     assert len(pieces) > 1
     assert "".join(pieces) == CALL.arguments
 
@@ -55,8 +64,8 @@ async def test_an_exception_is_raised_before_the_first_piece() -> None:
 
 
 async def test_an_exception_among_the_parts_breaks_the_answer_off() -> None:
-    answer = await ScriptedModel([[Text("half"), MalformedResponse("cut short"), Text("never told")]]).ask(REQUEST)
-    with pytest.raises(MalformedResponse):
+    answer = await ScriptedModel([[Text("half"), InvalidUpstreamAnswer("cut short"), Text("never told")]]).ask(REQUEST)
+    with pytest.raises(InvalidUpstreamAnswer):
         await read(answer)
     assert answer.read_events[-1] == PartEnd(Text("half"))
     assert not answer.complete
@@ -99,7 +108,7 @@ async def test_pace_holds_the_answer_after_its_first_event() -> None:
 
 
 async def test_an_answer_can_be_scripted_event_by_event() -> None:
-    events: list[StepEvent] = [StepStart(), PartStart(Text("")), Delta("hm"), PartEnd(Text("hm")), StepEnd("stop")]
+    events: list[StepEvent] = [StepStart(), PartStart(Text("")), PartDelta("hm"), PartEnd(Text("hm")), StepEnd("stop")]
     assert await read(scripted_answer(events)) == events
 
 

@@ -14,7 +14,7 @@ import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from toolgate.conversation.events import Delta, ModelResponse, StepEvent
+from toolgate.conversation.events import ModelResponse, PartDelta, StepEvent
 from toolgate.conversation.fold import unfold
 from toolgate.conversation.message import Part, Text, ToolCall
 from toolgate.conversation.request import ModelRequest
@@ -127,8 +127,8 @@ def _response(parts: Sequence[Part]) -> ModelResponse:
 
 def _word_by_word(response: ModelResponse) -> Iterator[StepEvent]:
     for event in unfold(response):
-        if isinstance(event, Delta):
-            yield from [Delta(word) for word in _WORDS.findall(event.text)]
+        if isinstance(event, PartDelta):
+            yield from [PartDelta(word) for word in _WORDS.findall(event.text)]
         else:
             yield event
 

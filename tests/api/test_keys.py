@@ -17,7 +17,7 @@ from tests.api.http_client import CLIENTS, PATHS, HttpConnection, body
 from tests.auth.tenants import Tenants, tenants
 from tests.tools.execution.toolwork import call, soon
 from toolgate.config import Secret
-from toolgate.config.settings import ApprovalSettings, ToolSettings
+from toolgate.config.settings import ApprovalSettings, ServerToolSettings
 
 
 @pytest.fixture
@@ -429,7 +429,7 @@ RUN: dict[str, Any] = {
     "tool_execution": "auto",
     "use_server_tools": True,
 }
-ALLOWED = ToolSettings(approvals=ApprovalSettings(default="allow", open_world="allow"))
+ALLOWED = ServerToolSettings(approvals=ApprovalSettings(default="allow", open_world="allow"))
 
 
 async def ended(served: Tenants, id: str, key: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 from tests.api.http_client import PATHS, body
 from tests.bridge.gateway import tool
 from tests.stage import UPSTREAMS, Stage
-from toolgate.conversation.errors import MalformedResponse, Overloaded
+from toolgate.conversation.errors import InvalidUpstreamAnswer, Overloaded
 from toolgate.conversation.message import Part, Text, ToolCall
 
 CHAT = {"user-agent": "GitHubCopilotChat/0.67.0"}
@@ -43,7 +43,7 @@ def test_a_failure_before_the_first_byte_is_a_400_with_its_message(
 
 @EACH
 def test_an_error_in_a_chat_stream_comes_after_the_end_of_the_choice(stage: Stage, upstream: str) -> None:
-    broken: list[Part | Exception] = [Text("Once upon"), MalformedResponse("boom")]
+    broken: list[Part | Exception] = [Text("Once upon"), InvalidUpstreamAnswer("boom")]
     stage.play(broken, broken)
     *_, last, error = events(ask(stage, "openai_chat", upstream, True, CHAT))
     assert last["choices"][0]["finish_reason"] == "stop"
@@ -55,7 +55,7 @@ def test_an_error_in_a_chat_stream_comes_after_the_end_of_the_choice(stage: Stag
 @EACH
 def test_a_call_that_breaks_off_is_not_released(stage: Stage, upstream: str) -> None:
     """The editor runs calls that end with `stop` or `tool_calls`, and drops those that end with `length`."""
-    stage.play([ToolCall("call_1", "weather", '{"city":"Oslo"}'), MalformedResponse("boom")])
+    stage.play([ToolCall("call_1", "weather", '{"city":"Oslo"}'), InvalidUpstreamAnswer("boom")])
     shown = events(ask(stage, "openai_chat", upstream, True, CHAT, tools=[tool("openai_chat", "weather")]))
     reasons = [one["choices"][0]["finish_reason"] for one in shown if one.get("choices")]
     assert reasons[-1] == "length"
@@ -63,7 +63,7 @@ def test_a_call_that_breaks_off_is_not_released(stage: Stage, upstream: str) -> 
 
 @EACH
 def test_an_error_in_a_messages_stream_is_text(stage: Stage, upstream: str) -> None:
-    stage.play([Text("Once upon"), MalformedResponse("boom")])
+    stage.play([Text("Once upon"), InvalidUpstreamAnswer("boom")])
     shown = events(ask(stage, "anthropic", upstream, True, CHAT))
     text = "".join(one["delta"].get("text", "") for one in shown if one["type"] == "content_block_delta")
     assert text.startswith("Once upon\n\nThe answer broke off: ")

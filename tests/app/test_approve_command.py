@@ -9,12 +9,12 @@ from tests.api.http_client import ask
 from toolgate.app.asgi_app import Toolgate
 from toolgate.app.tools import approve_command, open_tool_catalog
 from toolgate.config import Config, Secret
-from toolgate.config.settings import ApprovalSettings, ServerSettings, ToolSettings
+from toolgate.config.settings import ApprovalSettings, ServerSettings, ServerToolSettings
 from toolgate.http.listener import listening
 from toolgate.mcp.server.stdio import LOCAL
 from toolgate.tools.tool import ToolFailure, ignore_progress
 
-AT_ONCE = ToolSettings(approvals=ApprovalSettings(hold_seconds=0.01))
+AT_ONCE = ServerToolSettings(approvals=ApprovalSettings(hold_seconds=0.01))
 ASKING = {"url": "https://example.org"}
 
 

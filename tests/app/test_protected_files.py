@@ -9,7 +9,7 @@ import pytest
 
 from tests.tools.execution.toolwork import CANARY, Work, at_work, call, results, soon
 from toolgate.config import Secret
-from toolgate.config.settings import ApprovalSettings, BuiltinToolSettings, ToolSettings
+from toolgate.config.settings import ApprovalSettings, BuiltinToolSettings, ServerToolSettings
 
 OWN = ("toolgate.db", "toolgate.db-wal", "toolgate.db-shm", "toolgate-runs.db", "toolgate-runs.db-wal", "toolgate.key")
 
@@ -73,7 +73,7 @@ async def test_credentials_of_registered_tools_are_not_readable_in_the_database(
 @pytest.mark.parametrize("name", OWN)
 async def test_file_tools_do_not_reach_the_files_of_the_server(name: str, tmp_path: Path) -> None:
     builtin = BuiltinToolSettings(roots=(str(tmp_path),))
-    tools = ToolSettings(builtin=builtin, approvals=ApprovalSettings(default="allow", open_world="allow"))
+    tools = ServerToolSettings(builtin=builtin, approvals=ApprovalSettings(default="allow", open_world="allow"))
     other = tmp_path / "other"
     async with at_work(storage=Secret(f"sqlite:///{tmp_path}/toolgate.db"), tools=tools) as work:
         await register(work)

@@ -13,12 +13,12 @@ from tests.approvals.test_auto_approve import GOOD
 from tests.mcp.client.sources import mock, source_of
 from tests.mcp.client.test_accepted_definitions import offering
 from tests.tools.execution.toolwork import TRUSTING, Oracle, Work, at_work, call, output, results, soon
-from toolgate.config.settings import ApprovalSettings, BuiltinToolSettings, RunLimitSettings, ToolSettings
+from toolgate.config.settings import ApprovalSettings, BuiltinToolSettings, RunLimitSettings, ServerToolSettings
 from toolgate.testing import FakeTool
 from toolgate.tools.tool import Annotations
 
 DIALECTS = pytest.mark.parametrize("client", CLIENTS)
-ASKING = ToolSettings(approvals=ApprovalSettings(hold_seconds=5))
+ASKING = ServerToolSettings(approvals=ApprovalSettings(hold_seconds=5))
 
 
 @pytest.fixture
@@ -99,7 +99,9 @@ async def test_a_run_that_asks_five_hundred_times_gets_twenty_approvals_and_then
 ) -> None:
     """fault: A4"""
     oracle = Oracle(tmp_path / "runs")
-    setup = ToolSettings(approvals=ApprovalSettings(hold_seconds=10), limits=RunLimitSettings(calls=1000, parallel=64))
+    setup = ServerToolSettings(
+        approvals=ApprovalSettings(hold_seconds=10), limits=RunLimitSettings(calls=1000, parallel=64)
+    )
     async with at_work(oracle, tools=setup) as work:
         many = [call(arguments=json.dumps({"text": str(number)}), number=number) for number in range(500)]
         script = work.play(many, "Enough.")
@@ -125,7 +127,7 @@ async def test_no_tool_writes_what_the_server_is_ruled_by(
     (tmp_path / "tools").mkdir()
     (tmp_path / "tools" / "own.py").write_text("")
     (tmp_path / "link.txt").symlink_to("toolgate.yaml")
-    setup = ToolSettings(
+    setup = ServerToolSettings(
         approvals=TRUSTING.approvals,
         builtin=BuiltinToolSettings(roots=(str(tmp_path),)),
         python=(str(tmp_path / "tools"),),
@@ -180,7 +182,7 @@ def opener(reads: bool) -> FakeTool:
     return FakeTool("open", lambda arguments: "opened", input_schema=schema, annotations=Annotations(read_only=reads))
 
 
-async def _asks(setup: ToolSettings, arguments: Mapping[str, Any]) -> bool:
+async def _asks(setup: ServerToolSettings, arguments: Mapping[str, Any]) -> bool:
     """Whether a call with these arguments waits for a person; otherwise it ran."""
     tool = opener(reads="url" in arguments)
     async with at_work(tool, tools=setup) as work:
@@ -190,8 +192,8 @@ async def _asks(setup: ToolSettings, arguments: Mapping[str, Any]) -> bool:
         return tool.calls == []
 
 
-URLS = ToolSettings(approvals=ApprovalSettings(auto_approve_urls=(GOOD,), hold_seconds=0.01))
-COMMANDS = ToolSettings(approvals=ApprovalSettings(auto_approve_commands=(("git", "status"),), hold_seconds=0.01))
+URLS = ServerToolSettings(approvals=ApprovalSettings(auto_approve_urls=(GOOD,), hold_seconds=0.01))
+COMMANDS = ServerToolSettings(approvals=ApprovalSettings(auto_approve_commands=(("git", "status"),), hold_seconds=0.01))
 
 
 @pytest.mark.parametrize("url", MEANT)

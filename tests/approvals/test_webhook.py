@@ -17,7 +17,7 @@ from toolgate.app.tools import make_webhook
 from toolgate.approvals import Approval
 from toolgate.approvals.webhook import MAX_CONCURRENT, MAX_WAITING, PAUSES, ApprovalWebhook
 from toolgate.config import settings
-from toolgate.config.settings import ApprovalSettings, ToolSettings
+from toolgate.config.settings import ApprovalSettings, ServerToolSettings
 from toolgate.conversation.errors import UpstreamUnavailable
 from toolgate.telemetry.logs import Logger
 from toolgate.telemetry.metrics import Metrics
@@ -162,7 +162,7 @@ async def test_the_webhook_has_no_budget_of_requests() -> None:
         return ScriptedResponse(204)
 
     async with serving(receive) as web:
-        tools = ToolSettings(approvals=ApprovalSettings(webhook=settings.WebhookSettings(url=f"{web.url}/hook")))
+        tools = ServerToolSettings(approvals=ApprovalSettings(webhook=settings.WebhookSettings(url=f"{web.url}/hook")))
         webhook = make_webhook(tools, Telemetry(Logger("error"), Metrics()))
         assert webhook is not None
         approval = replace(await question(), expires=time.time() + 3600)

@@ -13,9 +13,9 @@ from tests.bridge.gateway import ask, gateway
 from tests.bridge.scripted_editor import Frame, editor
 from toolgate.approvals.service import ApprovalService
 from toolgate.config import KeySettings, Secret
-from toolgate.config.settings import ApprovalSettings, ToolSettings, VscodeSettings
+from toolgate.config.settings import ApprovalSettings, ServerToolSettings, VscodeSettings
 
-ASKS = ToolSettings(approvals=ApprovalSettings(read_only="ask", hold_seconds=60))
+ASKS = ServerToolSettings(approvals=ApprovalSettings(read_only="ask", hold_seconds=60))
 CALL = 'call calculator {"expression": "6*7"}'
 AUTO: dict[str, Any] = {"use_server_tools": ["calculator"], "tool_execution": "auto"}
 

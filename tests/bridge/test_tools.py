@@ -207,9 +207,9 @@ async def test_when_clauses_read_the_context_keys_of_the_window(tmp_path: Any) -
         '@tool(when="editorLangId == python")\n'
         "def lint() -> str:\n    'Lint it.'\n    return 'ok'\n"
     )
-    from toolgate.config.settings import ToolSettings
+    from toolgate.config.settings import ServerToolSettings
 
-    async with gateway(tools=ToolSettings(python=(str(tmp_path),))) as http, editor(url(http)) as window:
+    async with gateway(tools=ServerToolSettings(python=(str(tmp_path),))) as http, editor(url(http)) as window:
         await ask(http, "openai_chat", "gpt-4o", False, use_server_tools=["lint"])
         await window.focus(context={"editorLangId": "python"})
         await ask(http, "openai_chat", "gpt-4o", False, use_server_tools=["lint"])

@@ -16,9 +16,9 @@ from tests.chaos.disk import Image, count, image, log_of, ruins, unsynced
 from tests.runs.processes import WANTS, Server, calling, server, until
 from tests.storage.test_approvals import approved, question
 from toolgate.approvals.record import Approval, StandingApproval
+from toolgate.runs.dbos_executor import DbosExecutor
 from toolgate.runs.dbos_sqlite_database import DbosSqliteDatabase
 from toolgate.runs.step_records import RunStepLog
-from toolgate.runs.workflows import DbosExecutor
 from toolgate.storage.approvals import ApprovalStore
 from toolgate.storage.conversations import ConversationStore, StoredConversation
 from toolgate.storage.database import Database

@@ -13,7 +13,7 @@ from openai import APIStatusError
 
 from tests.clients.api_clients import API_CLIENTS, ApiClient, Messages, Responses
 from tests.stage import UPSTREAMS, Stage, on_stage
-from toolgate.config.settings import ApprovalSettings, ToolSettings
+from toolgate.config.settings import ApprovalSettings, ServerToolSettings
 from toolgate.conversation.message import Text, ToolCall, ToolResult, plain_text
 from toolgate.testing import FakeSource, FakeTool, ScriptedModel
 from toolgate.tools.tool import Annotations, ToolFailure
@@ -51,7 +51,7 @@ class Bench:
 @pytest.fixture(scope="module")
 def opened() -> Iterator[Bench]:
     bench = Bench()
-    with on_stage(bench.source, tools=ToolSettings(approvals=ApprovalSettings(hold_seconds=10))) as stage:
+    with on_stage(bench.source, tools=ServerToolSettings(approvals=ApprovalSettings(hold_seconds=10))) as stage:
         bench.stage = stage
         yield bench
 
@@ -273,7 +273,7 @@ def impatient() -> Iterator[Bench]:
     """A server that does not hold a stream for an answer, and whose questions stand for one second."""
     bench = Bench()
     terms = ApprovalSettings(hold_seconds=0.05, expiry_seconds=1.0)
-    with on_stage(bench.source, tools=ToolSettings(approvals=terms)) as stage:
+    with on_stage(bench.source, tools=ServerToolSettings(approvals=terms)) as stage:
         bench.stage = stage
         yield bench
 

@@ -10,7 +10,7 @@ from tests.clients.scenes import WEATHER_SCHEMA
 from tests.stage import UPSTREAMS, Player, Stage, gateway_config, in_a_thread, upstream_config
 from toolgate.app.asgi_app import Toolgate
 from toolgate.config import Config, ModelConfig, TargetConfig
-from toolgate.config.settings import ApprovalSettings, ToolSettings
+from toolgate.config.settings import ApprovalSettings, ServerToolSettings
 from toolgate.conversation.events import ModelResponse
 from toolgate.conversation.message import Text, ToolCall
 from toolgate.conversation.request import ModelRequest, ToolDef
@@ -54,7 +54,7 @@ async def _opened() -> AsyncIterator[Stage]:
         FakeTool("get_time", lambda arguments: "noon"),
         FakeTool("write", lambda arguments: "written", annotations=Annotations()),
     )
-    tools = ToolSettings(approvals=ApprovalSettings(hold_seconds=30))
+    tools = ServerToolSettings(approvals=ApprovalSettings(hold_seconds=30))
     async with listening(Toolgate(upstream_config(), {"played": player})) as upstream_url:
         config = text_model(gateway_config(upstream_url, tools=tools))
         async with listening(gate := Toolgate(config, sources=(source,))) as url:

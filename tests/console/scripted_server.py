@@ -12,7 +12,7 @@ from tests.stage import MEMORY, QUIET, Player, in_a_thread
 from toolgate.app.asgi_app import Toolgate
 from toolgate.config import BUILTIN, Config, ModelConfig, TargetConfig
 from toolgate.config.settings import ServerSettings
-from toolgate.conversation.events import Delta, PartEnd, PartStart, StepEnd, StepEvent, StepStart
+from toolgate.conversation.events import PartDelta, PartEnd, PartStart, StepEnd, StepEvent, StepStart
 from toolgate.conversation.message import Media, Text
 from toolgate.conversation.request import ModelRequest
 from toolgate.http.listener import listening
@@ -54,7 +54,7 @@ class ScriptedServer:
 
     def play_pieces(self, text: str, size: int) -> None:
         """Put on one answer that comes in pieces of a size: word by word, a long text takes longer to play than to show."""
-        pieces = [Delta(text[start : start + size]) for start in range(0, len(text), size)]
+        pieces = [PartDelta(text[start : start + size]) for start in range(0, len(text), size)]
         events: list[StepEvent] = [StepStart(), PartStart(Text("")), *pieces, PartEnd(Text(text)), StepEnd("stop")]
         self._player.scripted = _Pieces(events)
 

@@ -14,7 +14,7 @@ from tests.console.pages import LOOKS, WatchedPages, accessibility_violations, o
 from tests.stage import Stage, on_stage
 from tests.tools.execution.toolwork import AUTO, call
 from toolgate.config import KeySettings, Secret
-from toolgate.config.settings import ApprovalSettings, ToolSettings
+from toolgate.config.settings import ApprovalSettings, ServerToolSettings
 from toolgate.conversation.message import Text
 from toolgate.testing import FakeSource, FakeTool
 
@@ -44,7 +44,7 @@ class Weather:
 
 @pytest.fixture(scope="module")
 def of_the_module() -> Iterator[tuple[Stage, Weather]]:
-    weather, tools = Weather(), ToolSettings(approvals=ApprovalSettings(default="allow"))
+    weather, tools = Weather(), ServerToolSettings(approvals=ApprovalSettings(default="allow"))
     with on_stage(FakeSource(weather.tool()), keys=KEYS, tools=tools) as stage:
         yield stage, weather
         weather.gate.set()

@@ -11,7 +11,7 @@ from tests.console.pages import LOOKS, WatchedPages, accessibility_violations, o
 from tests.stage import Stage, on_stage
 from tests.tools.execution.toolserver import WaryMcp
 from toolgate.config import KeySettings, Secret
-from toolgate.config.settings import ApprovalSettings, ToolSettings
+from toolgate.config.settings import ApprovalSettings, ServerToolSettings
 from toolgate.conversation.message import Media, Text
 from toolgate.testing import FakeSource, FakeTool
 from toolgate.tools.tool import Annotations, ToolOutput
@@ -68,7 +68,7 @@ def server(sent: Sent) -> Iterator[Stage]:
     )
     broken = FakeSource(name="mcp/wiki")
     broken.trouble = "It does not answer."
-    tools = ToolSettings(approvals=ApprovalSettings(self_approval=True))
+    tools = ServerToolSettings(approvals=ApprovalSettings(self_approval=True))
     with on_stage(FakeSource(mail, weather, trick), broken, WaryMcp("shop"), keys=KEYS, tools=tools) as stage:
         yield stage
 

@@ -7,13 +7,13 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from toolgate.conversation.arguments import (
-    ArgumentNormalizer,
+    ArgumentTextNormalizer,
     arguments_object_text,
     arguments_text,
     is_object,
     normalize_arguments,
 )
-from toolgate.conversation.events import Delta, PartEnd
+from toolgate.conversation.events import PartDelta, PartEnd
 from toolgate.conversation.fragment_assembler import FragmentAssembler
 from toolgate.conversation.message import ToolCall
 from toolgate.conversation.surrogates import JsonSurrogateRepair, repair_json_surrogates
@@ -42,7 +42,7 @@ def test_halves_of_surrogate_pairs_in_streamed_arguments_become_replacement_char
         assert isinstance(call, ToolCall)
         assert json.loads(call.arguments) == {"a": read}
         assert is_object(call.arguments)
-        assert "".join([event.text for event in assembler.events if isinstance(event, Delta)]) == call.arguments
+        assert "".join([event.text for event in assembler.events if isinstance(event, PartDelta)]) == call.arguments
 
 
 @given(st.lists(st.sampled_from(PIECES)))
@@ -83,7 +83,7 @@ def test_arguments_in_pieces_come_to_what_they_are_whole(pieces: list[str]) -> N
     whole = "".join(pieces)
     begun = "".join(pieces[:1]).lstrip()
     assume(begun.startswith("{}") or not whole.lstrip().startswith("{}"))  # a prefix `{}` comes in one piece
-    stream = ArgumentNormalizer()
+    stream = ArgumentTextNormalizer()
     result = "".join([stream.feed(piece) for piece in pieces]) + stream.end()
     assert result.strip() == normalize_arguments(whole).strip() or not is_object(normalize_arguments(whole))
     assert stream.end() == ""

@@ -2,8 +2,8 @@
 
 import pytest
 
-from toolgate.conversation.errors import MalformedResponse
-from toolgate.conversation.events import Delta, PartEnd, PartStart
+from toolgate.conversation.errors import InvalidUpstreamAnswer
+from toolgate.conversation.events import PartDelta, PartEnd, PartStart
 from toolgate.conversation.fragment_assembler import FragmentAssembler
 from toolgate.conversation.message import Reasoning, ReasoningSignature, Text, ToolCall
 
@@ -30,7 +30,7 @@ def test_a_freeform_call_that_is_over_does_not_hold_up_what_follows() -> None:
     parts.call(0, id=FIRST, name="patch", arguments="*** Begin", freeform=True)
     parts.end_call(0)
     parts.text("done")
-    assert [event for event in parts.take() if isinstance(event, Delta)][-1] == Delta("done")
+    assert [event for event in parts.take() if isinstance(event, PartDelta)][-1] == PartDelta("done")
 
 
 def test_two_texts_that_wait_for_a_call_stay_two() -> None:
@@ -78,5 +78,5 @@ def test_an_answer_that_grows_without_end_is_refused(sent: str) -> None:
 
     for _ in range(256):
         add()
-    with pytest.raises(MalformedResponse, match="more than 16777216 characters"):
+    with pytest.raises(InvalidUpstreamAnswer, match="more than 16777216 characters"):
         add()

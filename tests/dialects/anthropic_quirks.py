@@ -18,7 +18,7 @@ from tests.dialects.anthropic_cases import (
     wire,
 )
 from tests.dialects.chat_quirks import ExpectedAnswer, ExpectedCall, Quirk
-from toolgate.conversation.errors import MalformedResponse, UpstreamUnavailable
+from toolgate.conversation.errors import InvalidUpstreamAnswer, UpstreamUnavailable
 from toolgate.conversation.events import Usage
 
 CITY = '{"city":"Paris"}'
@@ -57,12 +57,12 @@ def _endings() -> list[Quirk]:
         Quirk("a_no_message_start", wire(*HELLO, ending(), STOP), ExpectedAnswer("Hello", usage=Usage(0, 7))),
         Quirk("a_no_message_stop", wire(start(), *HELLO, ending()), SAID),
         Quirk("a_no_message_delta", wire(start(), *HELLO, STOP), SAID),
-        Quirk("a_eof", wire(start(), *HELLO), fails=MalformedResponse),
-        Quirk("a_eof_mid_tool", wire(start(), *CALL[:2]), fails=MalformedResponse),
+        Quirk("a_eof", wire(start(), *HELLO), fails=InvalidUpstreamAnswer),
+        Quirk("a_eof_mid_tool", wire(start(), *CALL[:2]), fails=InvalidUpstreamAnswer),
         Quirk("a_error", wire(start(), *HELLO, overloaded), fails=UpstreamUnavailable),
         Quirk("a_error_mid_tool", wire(start(), *CALL[:2], overloaded), fails=UpstreamUnavailable),
         Quirk("a_error_first", wire(overloaded), fails=UpstreamUnavailable),
-        Quirk("a_not_json", wire(start()) + b"event: ping\ndata: oops\n\n", fails=MalformedResponse),
+        Quirk("a_not_json", wire(start()) + b"event: ping\ndata: oops\n\n", fails=InvalidUpstreamAnswer),
         Quirk("a_end_turn_with_tool", wire(start(), *CALL, ending("end_turn"), STOP), CALLED),
         Quirk("a_tool_use_without_tool", wire(start(), *HELLO, ending("tool_use"), STOP), SAID),
         Quirk("a_vendor_words", wire(start(), *CALL, ending("tool_calls"), STOP), CALLED),
@@ -256,7 +256,7 @@ def _calls() -> list[Quirk]:
         Quirk(
             "a_nameless",
             wire(start(), call_block(0, ""), delta(0, partial_json=CITY), stop(0), ending("tool_use"), STOP),
-            fails=MalformedResponse,
+            fails=InvalidUpstreamAnswer,
         ),
         Quirk(
             "a_name_null",
@@ -268,12 +268,12 @@ def _calls() -> list[Quirk]:
                 ending("tool_use"),
                 STOP,
             ),
-            fails=MalformedResponse,
+            fails=InvalidUpstreamAnswer,
         ),
         Quirk(
             "a_args_without_call",
             wire(start(), delta(0, partial_json=CITY), stop(0), ending("tool_use"), STOP),
-            fails=MalformedResponse,
+            fails=InvalidUpstreamAnswer,
         ),
         Quirk(
             "a_ids_duplicate", wire(start(), *CALL, call_block(1, "get_time"), stop(1), ending("tool_use"), STOP), TWO

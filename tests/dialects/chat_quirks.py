@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from toolgate.conversation.errors import MalformedResponse, ToolgateError, UpstreamUnavailable
+from toolgate.conversation.errors import InvalidUpstreamAnswer, ToolgateError, UpstreamUnavailable
 from toolgate.conversation.events import FinishReason, Usage
 
 WEATHER = "get_weather"
@@ -143,9 +143,9 @@ def _framing() -> list[Quirk]:
 def _endings() -> list[Quirk]:
     error = {"message": "boom", "type": "server_error", "code": 500}
     return [
-        Quirk("eof_before_finish", sse(ROLE, HELLO, done=False), fails=MalformedResponse),
-        Quirk("done_without_finish", sse(ROLE, HELLO), fails=MalformedResponse),
-        Quirk("cut_mid_json", PLAIN[: PLAIN.index(b"Hello") + 3], fails=MalformedResponse),
+        Quirk("eof_before_finish", sse(ROLE, HELLO, done=False), fails=InvalidUpstreamAnswer),
+        Quirk("done_without_finish", sse(ROLE, HELLO), fails=InvalidUpstreamAnswer),
+        Quirk("cut_mid_json", PLAIN[: PLAIN.index(b"Hello") + 3], fails=InvalidUpstreamAnswer),
         Quirk("error_object", sse(ROLE, HELLO, {"error": error}, done=False), fails=UpstreamUnavailable),
         Quirk(
             "error_with_choices", sse(ROLE, HELLO, {**chunk({}, "error"), "error": error}), fails=UpstreamUnavailable
@@ -156,7 +156,7 @@ def _endings() -> list[Quirk]:
             sse(ROLE, HELLO, f"event: error\ndata: {json.dumps(error)}\n\n", done=False),
             fails=UpstreamUnavailable,
         ),
-        Quirk("not_json_data", sse(ROLE, "data: oops\n\n", HELLO, STOP), fails=MalformedResponse),
+        Quirk("not_json_data", sse(ROLE, "data: oops\n\n", HELLO, STOP), fails=InvalidUpstreamAnswer),
         Quirk("finish_empty_string", sse(chunk({"role": "assistant", "content": "Hello"}, ""), STOP), HELLO_TOLD),
         Quirk("finish_stop_with_calls", one_call(START1, entry(0, arguments=CITY), finish="stop"), ONE_CALL),
         Quirk("text_after_finish", sse(ROLE, chunk({"content": "Hel"}, "stop"), chunk({"content": "lo"})), HELLO_TOLD),
@@ -401,7 +401,7 @@ def _calls() -> list[Quirk]:
             one_call(entry(0, ID1, arguments=CITY[:5]), entry(0, name=WEATHER, arguments=CITY[5:])),
             ONE_CALL,
         ),
-        Quirk("args_without_name", one_call(entry(0, ID1, arguments=CITY)), fails=MalformedResponse),
+        Quirk("args_without_name", one_call(entry(0, ID1, arguments=CITY)), fails=InvalidUpstreamAnswer),
         Quirk("args_double_in_pieces", argued(json.dumps(CITY)[:4], json.dumps(CITY)[4:]), ONE_CALL),
         Quirk(
             "call_in_another_choice",

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 from decimal import Decimal
 from typing import Any
 
-from toolgate.conversation.events import Delta, ModelResponse, PartEnd, PartStart, StepEnd, StepEvent, StepStart
+from toolgate.conversation.events import ModelResponse, PartDelta, PartEnd, PartStart, StepEnd, StepEvent, StepStart
 from toolgate.conversation.message import (
     Media,
     ModelRefusal,
@@ -127,7 +127,7 @@ def well_formed(events: Iterable[StepEvent]) -> list[StepEvent]:
             case PartStart(part):
                 assert opened is None, "a part begins while another is open"
                 opened, deltas = part, []
-            case Delta(text):
+            case PartDelta(text):
                 assert opened is not None, "a delta of no part"
                 assert text, "a delta that says nothing"
                 deltas.append(text)

@@ -5,7 +5,7 @@ from typing import Any
 
 from tests.dialects.chat_quirks import ExpectedAnswer, ExpectedCall, Quirk
 from tests.dialects.ollama_cases import DONE, call, line, wire
-from toolgate.conversation.errors import MalformedResponse, UpstreamUnavailable
+from toolgate.conversation.errors import InvalidUpstreamAnswer, UpstreamUnavailable
 from toolgate.conversation.events import Usage
 
 CITY = '{"city":"Paris"}'
@@ -43,8 +43,8 @@ QUIRKS = [
     Quirk("o_no_final_newline", wire(*HELLO, DONE)[:-1], SAID),
     Quirk("o_glued", wire(*HELLO, DONE).replace(b"\n", b""), SAID),
     Quirk("o_blank_lines", b"\n" + wire(*HELLO, DONE).replace(b"\n", b"\n\n"), SAID),
-    Quirk("o_eof", wire(*HELLO), fails=MalformedResponse),
-    Quirk("o_cut_mid_line", wire(*HELLO, DONE)[:-20], fails=MalformedResponse),
+    Quirk("o_eof", wire(*HELLO), fails=InvalidUpstreamAnswer),
+    Quirk("o_cut_mid_line", wire(*HELLO, DONE)[:-20], fails=InvalidUpstreamAnswer),
     Quirk("o_error_line", wire(*HELLO, {"error": "boom"}), fails=UpstreamUnavailable),
     Quirk("o_error_first", wire({"error": "boom"}), fails=UpstreamUnavailable),
     Quirk(
@@ -52,7 +52,7 @@ QUIRKS = [
         wire(line(tool_calls=[call(arguments=PARIS)]), {"error": "boom"}),
         fails=UpstreamUnavailable,
     ),
-    Quirk("o_not_json", wire(*HELLO, "oops"), fails=MalformedResponse),
+    Quirk("o_not_json", wire(*HELLO, "oops"), fails=InvalidUpstreamAnswer),
     Quirk("o_thinking", wire(line(thinking="hm"), *HELLO, DONE), ExpectedAnswer("Hello", reasoning="hm")),
     Quirk("o_length", wire(*HELLO, ended(done_reason="length")), ExpectedAnswer("Hello", reason="length")),
     Quirk(
@@ -116,14 +116,14 @@ QUIRKS = [
         wire(line(thinking="\ud83c"), line(thinking="\udf0d"), *HELLO, DONE),
         ExpectedAnswer("Hello", reasoning="🌍"),
     ),
-    Quirk("o_nameless", called(call("", PARIS)), fails=MalformedResponse),
-    Quirk("o_no_function", called({"id": "call_1"}), fails=MalformedResponse),
-    Quirk("o_no_function_later", wire(*HELLO, line(tool_calls=[{"id": "call_1"}]), DONE), fails=MalformedResponse),
-    Quirk("o_nameless_later", wire(*HELLO, line(tool_calls=[call("", PARIS)]), DONE), fails=MalformedResponse),
+    Quirk("o_nameless", called(call("", PARIS)), fails=InvalidUpstreamAnswer),
+    Quirk("o_no_function", called({"id": "call_1"}), fails=InvalidUpstreamAnswer),
+    Quirk("o_no_function_later", wire(*HELLO, line(tool_calls=[{"id": "call_1"}]), DONE), fails=InvalidUpstreamAnswer),
+    Quirk("o_nameless_later", wire(*HELLO, line(tool_calls=[call("", PARIS)]), DONE), fails=InvalidUpstreamAnswer),
     Quirk(
         "o_unknown_tool",
         called(call("no_such_tool", PARIS)),
         ExpectedAnswer(calls=(ExpectedCall("no_such_tool", CITY),), reason="tool_calls"),
     ),
-    Quirk("o_call_no_object", called("get_weather"), fails=MalformedResponse),
+    Quirk("o_call_no_object", called("get_weather"), fails=InvalidUpstreamAnswer),
 ]

@@ -14,7 +14,7 @@ from openai._models import BaseModel
 from openai.types.responses import Response, ResponseStreamEvent
 from openai.types.responses.parsed_response import ParsedResponse
 
-from toolgate.conversation.errors import MalformedResponse, ToolgateError, UpstreamRejected, UpstreamUnavailable
+from toolgate.conversation.errors import InvalidUpstreamAnswer, ToolgateError, UpstreamRejected, UpstreamUnavailable
 from toolgate.conversation.events import FinishReason, Usage
 from toolgate.conversation.message import ModelRefusal, Opaque, Part, Reasoning, ReasoningSignature, Text, ToolCall
 from toolgate.dialects.openai_responses.shared_codec import NAME
@@ -261,9 +261,9 @@ QUIRKS = [
         (Text("Well"),),
         "content_filter",
     ),
-    Quirk("r_eof", created() + added(EMPTY_MESSAGE) + text_delta("Hel"), fails=MalformedResponse),
-    Quirk("eof_amid_a_call", created() + added(EMPTY_CALL) + argument_delta('{"ci'), fails=MalformedResponse),
-    Quirk("done_without_completed", created() + text_delta("Hel") + b"data: [DONE]\n\n", fails=MalformedResponse),
+    Quirk("r_eof", created() + added(EMPTY_MESSAGE) + text_delta("Hel"), fails=InvalidUpstreamAnswer),
+    Quirk("eof_amid_a_call", created() + added(EMPTY_CALL) + argument_delta('{"ci'), fails=InvalidUpstreamAnswer),
+    Quirk("done_without_completed", created() + text_delta("Hel") + b"data: [DONE]\n\n", fails=InvalidUpstreamAnswer),
     Quirk(
         "r_output_index_collide",
         created()
@@ -445,9 +445,9 @@ QUIRKS = [
     Quirk(
         "pieces that do not make the whole",
         created() + added(EMPTY_CALL) + argument_delta('{"ci') + argument_delta('aris"}') + done(call()),
-        fails=MalformedResponse,
+        fails=InvalidUpstreamAnswer,
     ),
-    Quirk("a call without a name", created() + done(call(name="")) + completed(), fails=MalformedResponse),
+    Quirk("a call without a name", created() + done(call(name="")) + completed(), fails=InvalidUpstreamAnswer),
     Quirk(
         "a lost delta is sent at the end",
         created() + added(EMPTY_CALL) + argument_delta('{"city":') + done(call()) + completed(),
@@ -494,7 +494,7 @@ QUIRKS = [
     ),
     Quirk("empty_answer", created() + completed(), ()),
     Quirk("keepalives", b": ping\n\ndata:\n\n" + created() + text_delta("a") + completed(), (Text("a"),)),
-    Quirk("not_json", created() + b"data: {nonsense\n\n", fails=MalformedResponse),
+    Quirk("not_json", created() + b"data: {nonsense\n\n", fails=InvalidUpstreamAnswer),
     Quirk("cancelled", created() + completed(status="cancelled"), fails=UpstreamUnavailable, mentions="cancelled"),
 ]
 

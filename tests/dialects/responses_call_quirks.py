@@ -21,7 +21,7 @@ from tests.dialects.openai_responses_cases import (
     message,
     text_delta,
 )
-from toolgate.conversation.errors import MalformedResponse, UpstreamUnavailable
+from toolgate.conversation.errors import InvalidUpstreamAnswer, UpstreamUnavailable
 
 CALLED = ExpectedAnswer(calls=(ExpectedCall("get_weather", CITY, ID1),), reason="tool_calls")
 ANY_CALL = ExpectedAnswer(calls=(ExpectedCall("get_weather", CITY),), reason="tool_calls")
@@ -139,12 +139,12 @@ QUIRKS = [
         + argument_delta(CITY)
         + done(call(name=""))
         + completed(),
-        fails=MalformedResponse,
+        fails=InvalidUpstreamAnswer,
     ),
     Quirk(
         "r_nameless_without_done",
         created() + argument_delta(CITY) + completed(),
-        fails=MalformedResponse,
+        fails=InvalidUpstreamAnswer,
     ),
     Quirk(
         "r_ids_duplicate",

@@ -12,7 +12,7 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from toolgate.conversation.events import Delta, Finish, ModelResponse, RunEvent, Usage
+from toolgate.conversation.events import Finish, ModelResponse, PartDelta, RunEvent, Usage
 from toolgate.conversation.fold import unfold
 from toolgate.conversation.message import Media, Message, Part, Reasoning, Text, ToolCall, ToolResult
 from toolgate.conversation.request import (
@@ -137,8 +137,8 @@ def run_events(response: ModelResponse, size: int) -> list[RunEvent]:
     """The events of a run that gives this answer, in deltas of at most `size` characters."""
     events: list[RunEvent] = []
     for event in unfold(response):
-        if isinstance(event, Delta):
-            events += [Delta(event.text[i : i + size]) for i in range(0, len(event.text), size)]
+        if isinstance(event, PartDelta):
+            events += [PartDelta(event.text[i : i + size]) for i in range(0, len(event.text), size)]
         else:
             events.append(event)
     assert response.usage is not None

@@ -30,7 +30,7 @@ from tests.dialects.anthropic_cases import (
     text_block,
     wire,
 )
-from toolgate.conversation.errors import MalformedResponse, UpstreamUnavailable
+from toolgate.conversation.errors import InvalidUpstreamAnswer, UpstreamUnavailable
 from toolgate.conversation.events import Usage
 from toolgate.conversation.message import Text, ToolCall
 from toolgate.wire.stream_framing import StreamFrame
@@ -201,7 +201,7 @@ def test_a_relay_keeps_the_books() -> None:
 )
 def test_a_relay_fails_exactly_where_the_decoder_does(data: bytes) -> None:
     """field: A27, A29"""
-    with pytest.raises((MalformedResponse, UpstreamUnavailable)) as read_fault:
+    with pytest.raises((InvalidUpstreamAnswer, UpstreamUnavailable)) as read_fault:
         read(data)
     with pytest.raises(type(read_fault.value)) as passed_fault:
         relayed(data)
@@ -249,6 +249,6 @@ def test_a_whole_answer_that_is_an_error_fails() -> None:
 @pytest.mark.parametrize("pieces", [('{"city": ,}',), ('["Par', 'is"]'), ('{"city":"Par',)])
 def test_arguments_that_are_no_object_end_the_stream_with_an_error(pieces: tuple[str, ...]) -> None:
     calling = [start(), call_block(0), *[delta(0, partial_json=piece) for piece in pieces], stop(0)]
-    with pytest.raises(MalformedResponse, match="not a JSON object"):
+    with pytest.raises(InvalidUpstreamAnswer, match="not a JSON object"):
         relayed(wire(*calling, ending("tool_use"), STOP))
     assert parsed(relayed(wire(*calling, ending("max_tokens"), STOP)))[-1]["type"] == "message_stop"

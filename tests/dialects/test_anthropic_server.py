@@ -34,7 +34,7 @@ from toolgate.conversation.errors import (
     Forbidden,
     GatewayError,
     InvalidRequest,
-    MalformedResponse,
+    InvalidUpstreamAnswer,
     NotFound,
     Overloaded,
     RateLimited,
@@ -44,10 +44,10 @@ from toolgate.conversation.errors import (
     UpstreamTimeout,
 )
 from toolgate.conversation.events import (
-    Delta,
     Finish,
     FinishReason,
     ModelResponse,
+    PartDelta,
     PartEnd,
     PartStart,
     RunEvent,
@@ -145,7 +145,7 @@ def test_arguments_come_in_deltas_and_never_with_the_start() -> None:
     call = ToolCall(ID1, "get_weather", CITY)
     opened = PartStart(ToolCall(ID1, "get_weather", ""))
     events = parsed(
-        encode_run(opened, Delta('{"city":'), Delta('"Paris"}'), PartEnd(call), Finish("tool_calls", Usage()))
+        encode_run(opened, PartDelta('{"city":'), PartDelta('"Paris"}'), PartEnd(call), Finish("tool_calls", Usage()))
     )
     starts = [event["content_block"] for event in events if event["type"] == "content_block_start"]
     deltas = [event["delta"] for event in events if event["type"] == "content_block_delta"]
@@ -165,9 +165,9 @@ def test_a_call_without_arguments_is_an_empty_object_to_every_reader() -> None:
 
 def test_an_empty_text_makes_no_block() -> None:
     """quirk: a_empty_text_block; field: A4"""
-    quiet: list[RunEvent] = [PartStart(Text("")), Delta(""), PartEnd(Text(""))]
+    quiet: list[RunEvent] = [PartStart(Text("")), PartDelta(""), PartEnd(Text(""))]
     clock = ToolCall(ID1, "clock", "{}")
-    call: list[RunEvent] = [PartStart(ToolCall(ID1, "clock", "")), Delta("{}"), PartEnd(clock)]
+    call: list[RunEvent] = [PartStart(ToolCall(ID1, "clock", "")), PartDelta("{}"), PartEnd(clock)]
     data = encode_run(StepStart(), *quiet, *call, Finish("tool_calls", Usage()))
     assert [block["type"] for block in blocks_of(data)] == ["tool_use"]
     assert [block["type"] for block in whole(ModelResponse((Text(""), clock), "tool_calls"))["content"]] == ["tool_use"]
@@ -265,7 +265,7 @@ def test_arguments_that_are_no_object_are_neither_lost_nor_empty() -> None:
     response = ModelResponse((ToolCall(ID1, "get_weather", "{'city': 1,}"),), "tool_calls", Usage())
     assert whole(response)["content"][0]["input"] == {"INVALID_JSON": "{'city': 1,}"}
     with pytest.raises(
-        MalformedResponse, match="not a JSON object"
+        InvalidUpstreamAnswer, match="not a JSON object"
     ):  # the client has received them, and cannot parse them
         streamed(response)
 
@@ -289,7 +289,7 @@ def test_numbers_and_letters_reach_the_client_as_the_model_wrote_them() -> None:
 def test_half_a_surrogate_pair_does_not_break_the_stream() -> None:
     """quirk: surrogate_halves"""
     assert blocks_of(
-        encode_run(PartStart(Text("")), Delta("a\ud83d"), PartEnd(Text("a\ud83d")), Finish("stop", Usage()))
+        encode_run(PartStart(Text("")), PartDelta("a\ud83d"), PartEnd(Text("a\ud83d")), Finish("stop", Usage()))
     ) == [{"type": "text", "text": "a\ufffd"}]
 
 
@@ -336,7 +336,9 @@ def test_tools_that_the_gateway_ran_are_shown_as_those_of_an_mcp_server() -> Non
 def test_a_freeform_call_has_its_text_in_an_object() -> None:
     call = ToolCall(ID1, "patch", 'say "hi"', freeform=True)
     opened = ToolCall(ID1, "patch", "", freeform=True)
-    data = encode_run(PartStart(opened), Delta("say "), Delta('"hi"'), PartEnd(call), Finish("tool_calls", Usage()))
+    data = encode_run(
+        PartStart(opened), PartDelta("say "), PartDelta('"hi"'), PartEnd(call), Finish("tool_calls", Usage())
+    )
     assert blocks_of(data)[0]["input"] == {"input": 'say "hi"'}
     assert whole(ModelResponse((call,), "tool_calls"))["content"][0]["input"] == {"input": 'say "hi"'}
 
@@ -361,7 +363,7 @@ def test_an_empty_answer_is_an_empty_message() -> None:
 
 def test_a_run_of_several_steps_is_one_message() -> None:
     """field: E2; spec: X4"""
-    step: list[RunEvent] = [StepStart(), PartStart(Text("")), Delta("a"), PartEnd(Text("a"))]
+    step: list[RunEvent] = [StepStart(), PartStart(Text("")), PartDelta("a"), PartEnd(Text("a"))]
     data = encode_run(*step, *step, Finish("stop", Usage(2, 2)))
     kinds = [event["type"] for event in parsed(data)]
     assert kinds.count("message_start") == kinds.count("message_stop") == 1
@@ -400,7 +402,7 @@ def test_reply_ids_look_like_anthropics() -> None:
         (TooLarge("No."), "request_too_large", anthropic.ContentTooLargeError),
         (RateLimited("No."), "rate_limit_error", anthropic.RateLimitError),
         (GatewayError("No."), "api_error", anthropic.InternalServerError),
-        (MalformedResponse("No."), "api_error", anthropic.InternalServerError),
+        (InvalidUpstreamAnswer("No."), "api_error", anthropic.InternalServerError),
         (Overloaded("No."), "overloaded_error", anthropic.ServiceUnavailableError),
         (UpstreamTimeout("No."), "timeout_error", anthropic.GatewayTimeoutError),
     ],
@@ -427,7 +429,7 @@ def test_an_error_names_the_parameter_for_programs() -> None:
 def test_an_error_in_the_middle_of_a_stream_is_the_last_word() -> None:
     """field: D5"""
     encoder = server.encoder(REQUEST, replace(REPLY, request_id="req_1"))
-    data = b"".join([encoder.encode(event) for event in (StepStart(), PartStart(Text("")), Delta("Hi"))])
+    data = b"".join([encoder.encode(event) for event in (StepStart(), PartStart(Text("")), PartDelta("Hi"))])
     data += encoder.error(Overloaded("Full."))
     sdk = client(lambda request: httpx2.Response(200, content=data, headers={"content-type": "text/event-stream"}))
     with (

@@ -27,8 +27,8 @@ from tests.dialects.anthropic_cases import (
     wire,
 )
 from tests.typed import all_of, of
-from toolgate.conversation.errors import MalformedResponse, ToolgateError, UpstreamRejected, UpstreamUnavailable
-from toolgate.conversation.events import Delta, PartEnd, PartStart, StepEnd, StepStart, Usage
+from toolgate.conversation.errors import InvalidUpstreamAnswer, ToolgateError, UpstreamRejected, UpstreamUnavailable
+from toolgate.conversation.events import PartDelta, PartEnd, PartStart, StepEnd, StepStart, Usage
 from toolgate.conversation.message import Opaque, Reasoning, ReasoningSignature, Text, ToolCall
 
 CITY = '{"city":"Paris"}'
@@ -43,12 +43,12 @@ def test_text_and_a_call_are_emitted_as_they_arrive() -> None:
     assert emitted == [
         StepStart("msg_up", "up", Usage(5, 1)),
         PartStart(Text("")),
-        Delta("Hel"),
-        Delta("lo"),
+        PartDelta("Hel"),
+        PartDelta("lo"),
         PartEnd(Text("Hello")),
         PartStart(ToolCall(ID1, "get_weather", "")),
-        Delta('{"city":'),
-        Delta('"Paris"}'),
+        PartDelta('{"city":'),
+        PartDelta('"Paris"}'),
         PartEnd(call),
         StepEnd("tool_calls", Usage(5, 7)),
     ]
@@ -82,13 +82,13 @@ def test_a_stream_may_end_after_the_stop_reason() -> None:
 @pytest.mark.parametrize("kept", range(1, 9))
 def test_a_stream_cut_before_its_stop_reason_fails(kept: int) -> None:
     """quirk: a_eof_mid_tool; field: A27"""
-    with pytest.raises(MalformedResponse, match="before the answer was complete"):
+    with pytest.raises(InvalidUpstreamAnswer, match="before the answer was complete"):
         read(wire(*[start(), *TALK, *CALL][:kept]))
 
 
 def test_a_stream_cut_within_an_event_fails() -> None:
     data = wire(start(), *TALK, *CALL)
-    with pytest.raises(MalformedResponse):
+    with pytest.raises(InvalidUpstreamAnswer):
         read(data[:-20])
 
 
@@ -102,7 +102,7 @@ def test_an_error_body_with_status_200_fails() -> None:
     body = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
     with pytest.raises(UpstreamUnavailable, match="Overloaded"):
         DIALECT.upstream.decode_response(body, REQUEST)
-    with pytest.raises(MalformedResponse):
+    with pytest.raises(InvalidUpstreamAnswer):
         read(json.dumps(body).encode())
 
 
@@ -238,7 +238,7 @@ def test_thinking_sent_into_a_block_of_text_is_still_thinking() -> None:
 def test_deltas_of_blocks_that_never_began() -> None:
     """field: A7"""
     assert read(wire(start(), delta(3, text="Hi"), stop(3), ending(), STOP)).parts == (Text("Hi"),)
-    with pytest.raises(MalformedResponse, match="never began"):
+    with pytest.raises(InvalidUpstreamAnswer, match="never began"):
         read(wire(start(), delta(3, partial_json="{"), stop(3), ending(), STOP))
 
 
@@ -362,12 +362,12 @@ def test_ids_that_clients_refuse_are_carried_in_ones_they_take() -> None:
     ],
 )
 def test_what_makes_no_sense_fails(event: bytes) -> None:
-    with pytest.raises(MalformedResponse):
+    with pytest.raises(InvalidUpstreamAnswer):
         read(wire(start()) + event)
 
 
 def test_a_call_without_a_name_fails() -> None:
-    with pytest.raises(MalformedResponse, match="without a name"):
+    with pytest.raises(InvalidUpstreamAnswer, match="without a name"):
         read(wire(start(), block(0, type="tool_use", id=ID1, input={}), stop(0), *ENDED))
 
 
@@ -419,7 +419,7 @@ def test_streamed_and_whole_answers_have_the_same_content() -> None:
 
 @pytest.mark.parametrize("body", [[], {}, {"content": "text"}, "text", None, {"type": "message"}])
 def test_a_whole_answer_without_content_fails(body: dict[str, Any] | str | list[Any] | None) -> None:
-    with pytest.raises(MalformedResponse, match="holds no content"):
+    with pytest.raises(InvalidUpstreamAnswer, match="holds no content"):
         DIALECT.upstream.decode_response(body, REQUEST)
 
 

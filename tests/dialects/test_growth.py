@@ -9,7 +9,7 @@ import pytest
 
 from tests.dialects.test_laws import DIALECTS, REPLY, question
 from tests.growth import is_linear
-from toolgate.conversation.errors import MalformedResponse
+from toolgate.conversation.errors import InvalidUpstreamAnswer
 from toolgate.conversation.fragment_assembler import MAX_NAME, MAX_PARTS
 from toolgate.wire.stream_framing import StreamFrame
 
@@ -68,18 +68,18 @@ def test_the_work_of_a_stream_grows_with_its_length(order: str, kind: str) -> No
 def test_an_answer_with_more_calls_than_any_model_makes_is_refused(kind: str) -> None:
     one = listener(kind)
     calls = [{**OPEN[0], "index": number, "id": f"call_{number}"} for number in range(MAX_PARTS + 1)]
-    with pytest.raises(MalformedResponse, match=str(MAX_PARTS)):
+    with pytest.raises(InvalidUpstreamAnswer, match=str(MAX_PARTS)):
         feed(one, frames(*calls))
 
 
 @pytest.mark.parametrize("kind", ["translated", "relayed"])
 def test_a_name_that_grows_without_end_is_refused(kind: str) -> None:
     names = [{"index": 0, "id": "a", "function": {"name": f"n{number}"}} for number in range(MAX_NAME)]
-    with pytest.raises(MalformedResponse, match=str(MAX_NAME)):
+    with pytest.raises(InvalidUpstreamAnswer, match=str(MAX_NAME)):
         feed(listener(kind), frames(*names))
 
 
 def test_an_answer_with_more_choices_than_can_be_asked_for_is_refused() -> None:
     chunks = [{"choices": [{"index": number, "delta": {"content": "x"}}]} for number in range(129)]
-    with pytest.raises(MalformedResponse, match="128 choices"):
+    with pytest.raises(InvalidUpstreamAnswer, match="128 choices"):
         feed(listener("relayed"), [StreamFrame(None, json.dumps(chunk).encode()) for chunk in chunks])

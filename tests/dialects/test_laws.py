@@ -20,7 +20,7 @@ from tests.dialects.relays import end_of
 from tests.dialects.strategies import law, requests, responses, run_events, texts
 from toolgate.conversation.errors import (
     InvalidRequest,
-    MalformedResponse,
+    InvalidUpstreamAnswer,
     NotFound,
     RateLimited,
     ToolgateError,
@@ -167,10 +167,10 @@ def test_5_a_stream_that_is_cut_off_fails_or_was_complete(
     for cut in [*cuts, frames_of(dialect, data[: int(len(data) * where)])]:
         try:
             decoded = fold(decode_frames(dialect, cut, request))
-        except MalformedResponse:
+        except InvalidUpstreamAnswer:
             continue
         assert answer_meaning(replace(decoded, usage=None)) == whole
-    with pytest.raises(MalformedResponse):
+    with pytest.raises(InvalidUpstreamAnswer):
         decode_frames(dialect, [], request)
 
 
@@ -191,7 +191,7 @@ def test_5_an_error_in_a_stream_reaches_the_client(dialect: Dialect, response: M
 
 @every_door
 @pytest.mark.parametrize(
-    "error", [InvalidRequest("Not so."), NotFound("Nowhere."), RateLimited("Too much."), MalformedResponse("?")]
+    "error", [InvalidRequest("Not so."), NotFound("Nowhere."), RateLimited("Too much."), InvalidUpstreamAnswer("?")]
 )
 def test_5_a_refusal_keeps_its_words_and_what_the_client_can_mend_its_status(
     dialect: Dialect, error: ToolgateError

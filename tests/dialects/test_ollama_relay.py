@@ -6,7 +6,7 @@ import pytest
 from ollama import ChatResponse, GenerateResponse
 
 from tests.dialects.ollama_cases import DATE, DIALECT, DONE, GENERATE, REPLY, REQUEST, call, line, read, relayed, wire
-from toolgate.conversation.errors import MalformedResponse, UpstreamUnavailable
+from toolgate.conversation.errors import InvalidUpstreamAnswer, UpstreamUnavailable
 from toolgate.conversation.events import Usage
 from toolgate.wire.stream_framing import StreamFrame
 
@@ -68,11 +68,11 @@ def test_the_relay_records_reason_usage_and_calls() -> None:
     ("data", "fault"),
     [
         (wire(line("Hi"), {"error": "boom"}), UpstreamUnavailable),
-        (wire(line("Hi")), MalformedResponse),
-        (wire(line(tool_calls=[{"function": {"arguments": {}}}]), DONE), MalformedResponse),
+        (wire(line("Hi")), InvalidUpstreamAnswer),
+        (wire(line(tool_calls=[{"function": {"arguments": {}}}]), DONE), InvalidUpstreamAnswer),
         (wire(line(done=True, done_reason="load")), UpstreamUnavailable),
-        (b"<html>\n", MalformedResponse),
-        (b"", MalformedResponse),
+        (b"<html>\n", InvalidUpstreamAnswer),
+        (b"", InvalidUpstreamAnswer),
     ],
 )
 def test_a_relay_fails_where_a_decoder_fails(data: bytes, fault: type[Exception]) -> None:

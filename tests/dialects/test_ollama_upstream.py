@@ -20,8 +20,8 @@ from tests.dialects.ollama_cases import (
     written,
 )
 from tests.typed import all_of, of
-from toolgate.conversation.errors import InvalidRequest, MalformedResponse, UpstreamRejected, UpstreamUnavailable
-from toolgate.conversation.events import Delta, ModelResponse, PartEnd, PartStart, Usage
+from toolgate.conversation.errors import InvalidRequest, InvalidUpstreamAnswer, UpstreamRejected, UpstreamUnavailable
+from toolgate.conversation.events import ModelResponse, PartDelta, PartEnd, PartStart, Usage
 from toolgate.conversation.message import (
     Media,
     Message,
@@ -135,23 +135,23 @@ def test_blank_lines_are_nothing() -> None:
 @pytest.mark.parametrize("lines", [(), (line("Hel"),), (line(tool_calls=[call()]),), (line(thinking="Hm"),)])
 def test_a_stream_that_stops_before_done_is_garbled(lines: tuple[dict[str, Any], ...]) -> None:
     """field: A27"""
-    with pytest.raises(MalformedResponse):
+    with pytest.raises(InvalidUpstreamAnswer):
         read(wire(*lines))
 
 
 def test_a_stream_cut_in_the_middle_of_a_line_is_malformed() -> None:
-    with pytest.raises(MalformedResponse):
+    with pytest.raises(InvalidUpstreamAnswer):
         read(wire(line("Hello"), DONE)[:-20])
 
 
 @pytest.mark.parametrize("data", [b"<html>busy</html>\n", b'"text"\n', wire(line(tool_calls=["x"]), DONE)])
 def test_a_line_that_is_not_ollamas_is_malformed(data: bytes) -> None:
-    with pytest.raises(MalformedResponse):
+    with pytest.raises(InvalidUpstreamAnswer):
         read(data)
 
 
 def test_a_call_without_a_name_is_garbled() -> None:
-    with pytest.raises(MalformedResponse, match="without a name"):
+    with pytest.raises(InvalidUpstreamAnswer, match="without a name"):
         read(wire(line(tool_calls=[{"function": {"arguments": {}}}]), DONE))
 
 
@@ -217,14 +217,15 @@ def test_a_whole_answer_means_the_same_as_a_streamed_one() -> None:
 
 def test_a_whole_answer_without_done_is_whole_but_one_that_denies_it_is_not() -> None:
     body = line("Hi")
-    with pytest.raises(MalformedResponse):
+    with pytest.raises(InvalidUpstreamAnswer):
         DIALECT.upstream.decode_response(body, REQUEST)
     del body["done"]
     assert DIALECT.upstream.decode_response(body, REQUEST).parts == (Text("Hi"),)
 
 
 @pytest.mark.parametrize(
-    ("body", "fault"), [({"error": "no memory"}, UpstreamUnavailable), ({}, MalformedResponse), ([], MalformedResponse)]
+    ("body", "fault"),
+    [({"error": "no memory"}, UpstreamUnavailable), ({}, InvalidUpstreamAnswer), ([], InvalidUpstreamAnswer)],
 )
 def test_a_whole_answer_that_is_none(body: dict[str, Any] | list[Any], fault: type[Exception]) -> None:
     with pytest.raises(fault):
@@ -239,7 +240,7 @@ def test_a_refusal_keeps_its_status_and_text() -> None:
 
 def test_text_is_emitted_as_it_arrives() -> None:
     seen = events(wire(line("Hel"), line("lo"), DONE))
-    assert [event.text for event in seen if isinstance(event, Delta)] == ["Hel", "lo"]
+    assert [event.text for event in seen if isinstance(event, PartDelta)] == ["Hel", "lo"]
     assert sum(isinstance(event, PartStart) for event in seen) == 1
 
 

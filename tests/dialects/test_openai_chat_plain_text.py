@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from toolgate.conversation.errors import UpstreamError
-from toolgate.conversation.events import Delta, ModelResponse, Usage
+from toolgate.conversation.events import ModelResponse, PartDelta, Usage
 from toolgate.conversation.message import Message, Text
 from toolgate.conversation.request import ModelRequest
 from toolgate.dialects.dialect import AnswerMetadata
@@ -153,7 +153,7 @@ def test_chunks_of_text_are_decoded_until_another_kind_comes() -> None:
     sent = [chunk(role="assistant", content=""), chunk(content="a"), chunk(content="b"), chunk(reasoning="Hm")]
     sent += [chunk(content="c"), chunk(content="d")]
     events = [event for body in sent for event in decoder.feed(StreamFrame(None, encode(body)))]
-    assert [event.text for event in events if isinstance(event, Delta)] == ["a", "b", "Hm", "c", "d"]
+    assert [event.text for event in events if isinstance(event, PartDelta)] == ["a", "b", "Hm", "c", "d"]
 
 
 def test_an_event_called_error_is_an_error_whatever_it_holds() -> None:

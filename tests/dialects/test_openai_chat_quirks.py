@@ -9,7 +9,7 @@ from openai.types.chat import ChatCompletionChunk
 
 from tests.dialects.chat_quirks import CLOCK, QUIRKS, WEATHER, ExpectedAnswer, Quirk, chunk, sse
 from tests.dialects.relays import end_of
-from toolgate.conversation.errors import MalformedResponse
+from toolgate.conversation.errors import InvalidUpstreamAnswer
 from toolgate.conversation.events import ModelResponse, StepEvent
 from toolgate.conversation.fold import fold
 from toolgate.conversation.message import ModelRefusal, Reasoning, Text, ToolCall, plain_text
@@ -70,7 +70,7 @@ def check(response: ModelResponse, expected: ExpectedAnswer) -> None:
 def test_a_text_that_ends_its_choice_is_relayed_if_the_stream_fails_behind_it() -> None:
     relay = DIALECT.upstream.relay(REQUEST, AnswerMetadata("chatcmpl-ours", 1, "m"))
     [first, *_] = SseDecoder().feed(sse(chunk({"content": "Hello"}, "stop")))
-    passed = relay.feed(first) + relay.error(MalformedResponse("The connection broke."))
+    passed = relay.feed(first) + relay.error(InvalidUpstreamAnswer("The connection broke."))
     assert b'"content":"Hello"' in passed
     assert b'"finish_reason":"stop"' not in passed
 

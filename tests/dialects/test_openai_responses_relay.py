@@ -28,7 +28,7 @@ from tests.dialects.openai_responses_cases import (
 )
 from tests.dialects.relays import end_of
 from tests.dialects.test_openai_responses_stream import REQUEST, decode_stream
-from toolgate.conversation.errors import MalformedResponse, UpstreamUnavailable
+from toolgate.conversation.errors import InvalidUpstreamAnswer, UpstreamUnavailable
 from toolgate.conversation.message import Opaque, ToolCall
 from toolgate.dialects.dialect import AnswerMetadata
 from toolgate.dialects.openai_responses import DIALECT
@@ -190,7 +190,7 @@ def test_one_of_two_calls_with_the_same_id_gets_another() -> None:
 def test_a_stream_that_breaks_off_can_be_ended_in_its_own_numbering() -> None:
     relay = ResponsesRelay(REQUEST, REPLY)
     passed = b"".join([relay.feed(frame) for frame in SseDecoder().feed(created() + done(message("a")))])
-    with pytest.raises(MalformedResponse):
+    with pytest.raises(InvalidUpstreamAnswer):
         relay.end()
     events = decode_events(passed + relay.error(UpstreamUnavailable("gone")))
     assert [one["type"] for one in events[-2:]] == ["error", "response.failed"]
@@ -198,7 +198,7 @@ def test_a_stream_that_breaks_off_can_be_ended_in_its_own_numbering() -> None:
 
 
 def test_a_name_that_would_break_the_framing_is_refused() -> None:
-    with pytest.raises(MalformedResponse):
+    with pytest.raises(InvalidUpstreamAnswer):
         relayed(created() + b'data: {"type":"response.x\\ndata: y"}\n\n')
 
 

@@ -18,10 +18,10 @@ from tests.dialects.openai_responses_cases import (
 )
 from toolgate.conversation.errors import InvalidRequest, RateLimited, UpstreamRejected, UpstreamUnavailable
 from toolgate.conversation.events import (
-    Delta,
     Finish,
     FinishReason,
     ModelResponse,
+    PartDelta,
     PartEnd,
     PartStart,
     RunEvent,
@@ -233,7 +233,7 @@ def test_every_event_leaves_in_one_piece_when_it_is_known() -> None:
     encoder = ResponsesStreamEncoder(REQUEST, REPLY)
     assert encoder.encode(StepStart()).count(b"\n\n") == 2
     encoder.encode(PartStart(Text("")))
-    delta = encoder.encode(Delta("Hel"))
+    delta = encoder.encode(PartDelta("Hel"))
     assert delta.startswith(b"event: response.output_text.delta\ndata: {")
     assert delta.endswith(b"}\n\n")
 
@@ -414,7 +414,7 @@ def test_a_delta_costs_the_same_however_much_was_sent() -> None:
     encoder = ResponsesStreamEncoder(REQUEST, REPLY)
     encoder.encode(StepStart())
     encoder.encode(PartStart(Text("")))
-    first = encoder.encode(Delta("x"))
+    first = encoder.encode(PartDelta("x"))
     for _ in range(2000):
-        last = encoder.encode(Delta("x"))
+        last = encoder.encode(PartDelta("x"))
     assert len(last) - len(first) <= 4  # the number grows, nothing else

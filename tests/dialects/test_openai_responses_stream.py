@@ -20,8 +20,8 @@ from tests.dialects.openai_responses_cases import (
     message,
     text_delta,
 )
-from toolgate.conversation.errors import MalformedResponse, UpstreamUnavailable
-from toolgate.conversation.events import Delta, ModelResponse, StepEvent
+from toolgate.conversation.errors import InvalidUpstreamAnswer, UpstreamUnavailable
+from toolgate.conversation.events import ModelResponse, PartDelta, StepEvent
 from toolgate.conversation.fold import fold
 from toolgate.conversation.message import Media, Text, ToolCall
 from toolgate.dialects.openai_responses import DIALECT
@@ -72,7 +72,7 @@ def test_a_quirk_is_understood(quirk: Quirk, size: int | None) -> None:
 
 @pytest.mark.parametrize("quirk", [case for case, quirk in zip(CASES, QUIRKS, strict=True) if not quirk.fails])
 def test_the_deltas_make_up_the_parts(quirk: Quirk) -> None:
-    spoken = "".join([one.text for one in events_of(quirk.stream) if isinstance(one, Delta)])
+    spoken = "".join([one.text for one in events_of(quirk.stream) if isinstance(one, PartDelta)])
     whole = [part.arguments if isinstance(part, ToolCall) else getattr(part, "text", "") for part in quirk.parts]
     assert spoken == "".join(whole)
 
@@ -80,7 +80,7 @@ def test_the_deltas_make_up_the_parts(quirk: Quirk) -> None:
 def test_text_is_emitted_as_it_arrives() -> None:
     decoder = DIALECT.upstream.decoder(REQUEST)
     frames = SseDecoder().feed(created() + text_delta("Hel"))
-    assert Delta("Hel") in [one for frame in frames for one in decoder.feed(frame)]
+    assert PartDelta("Hel") in [one for frame in frames for one in decoder.feed(frame)]
 
 
 def test_the_answer_is_over_with_its_last_event_whatever_the_socket_does() -> None:
@@ -159,10 +159,10 @@ def test_a_whole_answer_means_what_the_streamed_one_means() -> None:
     [
         ({"error": {"message": "boom", "type": "server_error"}}, UpstreamUnavailable),
         ({"status": "failed", "output": [], "error": {"code": "server_error", "message": "boom"}}, UpstreamUnavailable),
-        ({"status": "in_progress", "output": []}, MalformedResponse),
-        ({"status": "completed"}, MalformedResponse),
-        ({"status": "completed", "output": [{"no": "type"}]}, MalformedResponse),
-        ([], MalformedResponse),
+        ({"status": "in_progress", "output": []}, InvalidUpstreamAnswer),
+        ({"status": "completed"}, InvalidUpstreamAnswer),
+        ({"status": "completed", "output": [{"no": "type"}]}, InvalidUpstreamAnswer),
+        ([], InvalidUpstreamAnswer),
     ],
 )
 def test_a_whole_answer_that_is_none_fails(body: object, fails: type[Exception]) -> None:

@@ -21,7 +21,7 @@ from tests.editor.window import DEADLINE, Window, wait_until
 from tests.node import npm_ci, run_node
 from tests.stage import in_a_thread, on_stage
 from toolgate.config import ModelConfig, Secret, TargetConfig, UpstreamConfig
-from toolgate.config.settings import ApprovalSettings, ToolSettings
+from toolgate.config.settings import ApprovalSettings, ServerToolSettings
 from toolgate.testing import FakeSource, FakeTool
 from toolgate.tools.tool import Annotations
 
@@ -81,7 +81,7 @@ def gateway() -> Iterator[Gateway]:
         over_peer = replace(text_only, name="peer", targets=(TargetConfig(upstream="peer", model="bot"),))
         with on_stage(
             FakeSource(erase, add),
-            tools=ToolSettings(approvals=ApprovalSettings(hold_seconds=60)),
+            tools=ServerToolSettings(approvals=ApprovalSettings(hold_seconds=60)),
             upstreams={"peer": row},
             models=(text_only, over_peer),
         ) as stage:

@@ -5,11 +5,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import pytest
 
-from toolgate.conversation.errors import EmptyModelAnswer, MalformedResponse
-from toolgate.conversation.events import Delta, ModelResponse, PartEnd, PartStart, StepStart, ToolProgress, Usage
+from toolgate.conversation.errors import EmptyModelAnswer, InvalidUpstreamAnswer
+from toolgate.conversation.events import ModelResponse, PartDelta, PartEnd, PartStart, StepStart, ToolProgress, Usage
 from toolgate.conversation.fold import fold
 from toolgate.conversation.message import (
-    ApprovalRequest,
+    ApprovalRequestPart,
     Message,
     Part,
     Reasoning,
@@ -64,9 +64,9 @@ class Box:
 
     async def run(
         self, call: ToolCall, report: Callable[[ToolProgress], None], starting: Callable[[], Awaitable[None]]
-    ) -> ToolResult | ApprovalRequest:
+    ) -> ToolResult | ApprovalRequestPart:
         if call.name in self.asks and not self.granted:
-            return ApprovalRequest("mcpr_1", call)
+            return ApprovalRequestPart("mcpr_1", call)
         if call.name not in self.tools:
             return ToolResult(call.id, (Text("no such tool"),), True, call.name)
         await starting()
@@ -131,7 +131,7 @@ async def test_streamed_and_whole_runs_have_the_same_content(native: bool) -> No
         match event:
             case PartStart(part):
                 in_text = isinstance(part, Text)
-            case Delta(text) if in_text:
+            case PartDelta(text) if in_text:
                 texts.append(text)
     whole = plain_text(fold(events).parts)  # type: ignore[arg-type]
     assert "".join(texts) == whole == ("ABC" if native else "A\n\nB\n\nC")
@@ -285,8 +285,8 @@ async def test_a_call_that_was_cut_off_is_shown_and_never_run() -> None:
 async def test_a_broken_answer_runs_nothing() -> None:
     """fault: U5"""
     box = Box()
-    with pytest.raises(MalformedResponse):
-        await answer_of(ToolLoop(ScriptedModel([[OURS, MalformedResponse("cut")]]), box, Notes()))
+    with pytest.raises(InvalidUpstreamAnswer):
+        await answer_of(ToolLoop(ScriptedModel([[OURS, InvalidUpstreamAnswer("cut")]]), box, Notes()))
     assert box.ran == []
 
 
@@ -300,7 +300,7 @@ async def test_a_call_that_waits_for_approval_is_not_emitted_and_ends_the_run_as
     )
     assert (pausing.reason, [type(part) for part in pausing.parts]) == ("pause", [ToolCall])
     asking = await answer_of(ToolLoop(ScriptedModel([[OURS]]), Box(asks=["clock"]), Notes(), Presentation(True, True)))
-    assert (asking.reason, [type(part) for part in asking.parts]) == ("stop", [ApprovalRequest])
+    assert (asking.reason, [type(part) for part in asking.parts]) == ("stop", [ApprovalRequestPart])
 
 
 async def test_a_call_that_needed_approval_is_emitted_when_it_starts() -> None:

@@ -10,7 +10,7 @@ import atheris  # type: ignore[import-untyped]  # it brings no types
 
 with atheris.instrument_imports():
     from toolgate.conversation.arguments import is_object
-    from toolgate.conversation.events import Delta, PartEnd, PartStart, StepEvent
+    from toolgate.conversation.events import PartDelta, PartEnd, PartStart, StepEvent
     from toolgate.conversation.message import Part, ToolCall
     from toolgate.conversation.request import ToolDef
     from toolgate.text_tools.parsing.argument_repair import repair
@@ -49,7 +49,7 @@ def check(data: bytes) -> None:
     is_open = False
     for event in split:
         assert is_open is not isinstance(event, PartStart), "parts overlap"
-        is_open = isinstance(event, (PartStart, Delta))
+        is_open = isinstance(event, (PartStart, PartDelta))
     assert not is_open, "a part never ends"
     for part in parts(whole):
         if isinstance(part, ToolCall):

@@ -14,7 +14,7 @@ from tests.api.http_client import CLIENTS, ask
 from tests.mcp.client.scripted_server import ReceivedRequest, ScriptedResponse, serving
 from tests.tools.execution.toolwork import CANARY, TRUSTING, Work, at_work, call, output, quiet, results, soon
 from toolgate.config import KeySettings, Secret
-from toolgate.config.settings import OpenApiSettings, RunLimitSettings, ToolSettings
+from toolgate.config.settings import OpenApiSettings, RunLimitSettings, ServerToolSettings
 from toolgate.tools.egress.name_lookup import SHARE
 
 DIALECTS = pytest.mark.parametrize("client", CLIENTS)
@@ -36,8 +36,8 @@ SHOP: Mapping[str, Any] = {
 }
 
 
-def tools(**changes: Any) -> ToolSettings:
-    return ToolSettings(approvals=TRUSTING.approvals, **changes)
+def tools(**changes: Any) -> ServerToolSettings:
+    return ServerToolSettings(approvals=TRUSTING.approvals, **changes)
 
 
 def shop(place: Path, url: str, document: Any = SHOP) -> Mapping[str, OpenApiSettings]:

@@ -11,7 +11,7 @@ from tests.http.websocket_server import websocket_server
 from toolgate.auth.authenticator import Authenticator
 from toolgate.config import Config
 from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
-from toolgate.http.application import Application, Endpoint, Request
+from toolgate.http.application import AdmittedHttpRequest, Application, Endpoint
 from toolgate.http.listener import listening
 from toolgate.http.origins import OriginPolicy
 from toolgate.telemetry.logs import Logger
@@ -109,7 +109,7 @@ async def test_a_response_that_is_cut_off_closes_its_connection_and_is_no_failur
     """Without a last chunk: a client must not take it for whole. The log would name a fault that there is not."""
     tasks: list[asyncio.Task[Any]] = []
 
-    async def begin(call: Request) -> None:
+    async def begin(call: AdmittedHttpRequest) -> None:
         await call.exchange.start(b"text/plain")
         await call.exchange.write(b"half")
         task = asyncio.current_task()

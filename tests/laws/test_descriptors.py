@@ -35,9 +35,9 @@ from toolgate.tools.tool import ToolCallInput, ToolFailure
 from toolgate.tools.workers import frames
 from toolgate.tools.workers.pool import ToolWorkerPool
 from toolgate.tools.workers.process import WorkerLimits
+from toolgate.upstreams.local import engine_process
 from toolgate.upstreams.local import frames as engine_frames
-from toolgate.upstreams.local import process as engine_process
-from toolgate.upstreams.local.process import EngineFault, EngineProcess
+from toolgate.upstreams.local.engine_process import EngineFault, EngineProcess
 from toolgate.upstreams.transport.address import UpstreamOrigin
 from toolgate.upstreams.transport.dial import dial
 from toolgate.workers.process import ServerWorkerProcess, WorkerStart

@@ -17,7 +17,7 @@ from toolgate.conversation.events import ModelResponse, Usage
 from toolgate.conversation.message import Text
 from toolgate.conversation.request import ModelRequest
 from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
-from toolgate.http.application import Endpoint, Request
+from toolgate.http.application import AdmittedHttpRequest, Endpoint
 from toolgate.http.asgi_types import Message
 from toolgate.http.exchange import HttpExchange
 from toolgate.http.request_cycle import RESPONSE
@@ -245,7 +245,7 @@ async def test_tokens_of_a_run_of_many_steps_count_while_it_runs() -> None:
         counters.settle(seen.reservation, 0)
         return seen.tokens.remaining
 
-    async def handle(call: Request) -> None:
+    async def handle(call: AdmittedHttpRequest) -> None:
         for _ in range(3):
             call.record.tally.add(Usage(800, 200))
             left.append(await remaining())
@@ -256,7 +256,7 @@ async def test_tokens_of_a_run_of_many_steps_count_while_it_runs() -> None:
     exchange = HttpExchange({**SCOPE, "headers": [(b"content-length", b"0")]}, _nothing_sent, _nothing_taken)
     exchange._peeked = b""
     caller = authenticator.Caller("ann", frozenset({"chat"}))
-    await limited.handler(Request(exchange, caller, RequestRecord("r1")))
+    await limited.handler(AdmittedHttpRequest(exchange, caller, RequestRecord("r1")))
     assert left == [9_000, 8_000, 7_000]
     assert await remaining() == 7_000
 

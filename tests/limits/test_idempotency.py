@@ -16,7 +16,7 @@ from toolgate.conversation.events import ModelResponse
 from toolgate.conversation.message import Text
 from toolgate.conversation.request import ModelRequest
 from toolgate.dialects.openai_chat import DIALECT
-from toolgate.http.application import Endpoint, Request
+from toolgate.http.application import AdmittedHttpRequest, Endpoint
 from toolgate.limits import KeyLimits
 from toolgate.limits.idempotency import IdempotencyLimits
 from toolgate.storage.database import Database
@@ -285,7 +285,7 @@ async def test_an_answer_too_large_to_keep_is_sent_once_and_not_made_again(strea
 async def test_any_endpoint_that_takes_posts_can_be_made_idempotent() -> None:
     seen: list[Any] = []
 
-    async def register(call: Request) -> None:
+    async def register(call: AdmittedHttpRequest) -> None:
         """Take note."""
         seen.append(await call.exchange.json())
         await call.exchange.respond(201, b"{}", [(b"x-more", b"yes")])

@@ -13,7 +13,13 @@ from tests.api.responses.stateful import until
 from tests.stage import MEMORY, QUIET
 from toolgate.app.asgi_app import Toolgate
 from toolgate.config import BUILTIN, Config, KeySettings, ModelConfig, Secret, TargetConfig
-from toolgate.config.settings import KeyBudgetSettings, PriceSettings, RunLimitSettings, ServerSettings, ToolSettings
+from toolgate.config.settings import (
+    KeyBudgetSettings,
+    PriceSettings,
+    RunLimitSettings,
+    ServerSettings,
+    ServerToolSettings,
+)
 from toolgate.conversation.errors import UpstreamUnavailable
 from toolgate.conversation.events import ModelResponse, Usage
 from toolgate.conversation.message import Text, ToolCall
@@ -66,7 +72,7 @@ async def test_the_cost_of_a_run_is_measured_at_the_price_of_the_model_that_answ
     """A limit of 15 lets two steps of a fallback at 10 each run, and not fifteen at the price of the model that failed."""
     asked = ModelResponse((ToolCall("call_1", "clock", "{}"),), "tool_calls", Usage(1_000_000))
     dear = ScriptedModel([asked, asked, ANSWER])
-    tools = ToolSettings(limits=RunLimitSettings(cost=15.0, repeats=0))
+    tools = ServerToolSettings(limits=RunLimitSettings(cost=15.0, repeats=0))
     config = Config(server=ServerSettings(port=0), models=MODELS, storage=MEMORY, log=QUIET, tools=tools)
     scripted = {"cheap": ScriptedModel([UpstreamUnavailable("No.")] * 20), "dear": dear, "free": ScriptedModel([])}
     async with listening(Toolgate(config, scripted)) as url:

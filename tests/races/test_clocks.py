@@ -34,7 +34,7 @@ from toolgate.storage.idempotency import (
     IdempotencyStore,
     StoredIdempotentAnswer,
 )
-from toolgate.storage.runs import AbandonedRun, LeaseLost, RunStore
+from toolgate.storage.runs import AbandonedRun, RunLeaseLost, RunStore
 
 HOUR = 3600.0
 JUMPS = [HOUR, -HOUR, 1.0, -1.0]
@@ -112,7 +112,7 @@ async def test_a_run_stays_with_its_living_node_and_is_resumed_when_that_is_dead
     two.wait(0.2)
     assert await there.take_abandoned() == [AbandonedRun("run", True)]
     assert await there.claim("run") is not None
-    with pytest.raises(LeaseLost):
+    with pytest.raises(RunLeaseLost):
         await here.check("run", claim.token)
 
 

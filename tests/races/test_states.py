@@ -21,7 +21,7 @@ from toolgate.approvals.record import NEXT, State
 from toolgate.conversation.errors import ToolgateError
 from toolgate.storage.approvals import ApprovalStore
 from toolgate.storage.database import Database
-from toolgate.storage.runs import ENDS, LeaseLost, RunStore, StoredRun
+from toolgate.storage.runs import ENDS, RunLeaseLost, RunStore, StoredRun
 
 STEPS, WALK = int(os.environ.get("TOOLGATE_STEPS", "600")), 20
 LEASE, STANDS = 6.0, 100.0
@@ -173,7 +173,7 @@ async def _unless_lost(work: Awaitable[object]) -> bool:
     """Whether the claim was good for it."""
     try:
         await work
-    except LeaseLost:
+    except RunLeaseLost:
         return False
     return True
 

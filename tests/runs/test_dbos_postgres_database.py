@@ -10,9 +10,9 @@ import pytest
 from tests.chaos.proxy import spoilt
 from tests.chaos.test_lines import socket_of
 from tests.databases import Postgres
+from toolgate.runs.dbos_executor import DbosExecutor
 from toolgate.runs.dbos_postgres_database import RETRY_SECONDS
 from toolgate.runs.step_records import RunStepLog
-from toolgate.runs.workflows import DbosExecutor
 
 OUTAGE_SECONDS = 20
 RECOVERY_SECONDS = 10

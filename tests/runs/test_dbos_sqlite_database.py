@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, event
 
+from toolgate.runs.dbos_executor import DbosExecutor
 from toolgate.runs.step_records import RunStepLog
-from toolgate.runs.workflows import DbosExecutor
 
 
 async def open_and_close(file: Path) -> list[str]:

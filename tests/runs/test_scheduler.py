@@ -10,7 +10,7 @@ from toolgate.conversation.errors import Overloaded
 from toolgate.runs.executor import InProcessExecutor, RunExecutor
 from toolgate.runs.scheduler import EarlyEnd, RunAttempt, RunScheduler, SchedulerOptions
 from toolgate.storage.database import Database
-from toolgate.storage.runs import End, LeaseLost, RunStore, StoredRun
+from toolgate.storage.runs import End, RunLeaseLost, RunStore, StoredRun
 
 
 class WaitingHandler:
@@ -172,7 +172,7 @@ async def test_a_node_that_lost_its_lease_stops_without_writing() -> None:
             await asyncio.sleep(0.01)
         assert (run := await node.store.load("run")) is not None
         assert run.state == "running"
-        with pytest.raises(LeaseLost):
+        with pytest.raises(RunLeaseLost):
             await node.store.check("run", 1)
 
 

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from toolgate.storage.database import Database
 from toolgate.storage.migrations import migrations
-from toolgate.storage.runs import ENDS, End, LeaseLost, RunStore, StoredRun
+from toolgate.storage.runs import ENDS, End, RunLeaseLost, RunStore, StoredRun
 
 T = TypeVar("T")
 
@@ -94,7 +94,7 @@ class Cluster:
         if (claim := self.believed[node]) is not None:
             try:
                 now(self.stores[node].set_waiting("run", claim.token, waits))
-            except LeaseLost:
+            except RunLeaseLost:
                 assert claim.token != self.seen.token or self.seen.state in ("queued", *ENDS)
                 return
             self.is_held_by(node, claim)
@@ -107,7 +107,7 @@ class Cluster:
         if (claim := self.believed[node]) is not None:
             try:
                 now(self.instant.change(self.stores[node].ending("run", claim.token, how)))
-            except LeaseLost:
+            except RunLeaseLost:
                 return
             self.is_held_by(node, claim)
             self.ends.append(how)

@@ -3,11 +3,11 @@
 import asyncio
 
 from toolgate.app.runs import system_database
+from toolgate.runs.dbos_executor import DbosExecutor
 from toolgate.runs.dbos_stored_workflows import stored_workflows
 from toolgate.runs.executor import LazyRunExecutor
 from toolgate.runs.scheduler import EarlyEnd, RunAttempt, RunScheduler, SchedulerOptions
 from toolgate.runs.step_records import RunStepLog
-from toolgate.runs.workflows import DbosExecutor
 from toolgate.storage.database import Database
 from toolgate.storage.runs import RunStore
 

@@ -16,11 +16,11 @@ from toolgate.conversation.message import Message, Text, ToolCall, ToolResult
 from toolgate.pubsub.pubsub import LocalPubSub
 from toolgate.runs import timeline_recorder as timelines
 from toolgate.runs.timeline_recorder import (
-    CallEntry,
     RunTimeline,
     RunTimelines,
-    StepEntry,
+    TimelineCallEntry,
     TimelineEntry,
+    TimelineStepEntry,
     decode_entries,
 )
 from toolgate.storage.database import Database
@@ -32,8 +32,8 @@ def call(number: int = 1) -> ToolCall:
     return ToolCall(f"call_{number}", "look_up", "{}", executor="gateway")
 
 
-RAN = CallEntry(1, "call_1", "look_up", 2.0, tool_started=2.1)
-WAITED = CallEntry(1, "call_1", "look_up", 2.0, outcome="waiting", approval="mcpr_1")
+RAN = TimelineCallEntry(1, "call_1", "look_up", 2.0, tool_started=2.1)
+WAITED = TimelineCallEntry(1, "call_1", "look_up", 2.0, outcome="waiting", approval="mcpr_1")
 """What the timeline of a server has that is killed: a call whose tool runs, and one that waits for a person."""
 
 HISTORY = (
@@ -52,7 +52,7 @@ def timeline(*entries: TimelineEntry, **fields: Any) -> RunTimeline:
 
 
 def outcomes(run: RunTimeline) -> list[tuple[Any, ...]]:
-    return [(one.step, one.call if isinstance(one, CallEntry) else None, one.outcome) for one in run.entries]
+    return [(one.step, one.call if isinstance(one, TimelineCallEntry) else None, one.outcome) for one in run.entries]
 
 
 def test_steps_and_calls_are_recorded_in_their_order() -> None:
@@ -69,22 +69,22 @@ def test_steps_and_calls_are_recorded_in_their_order() -> None:
     run.step_ended(Usage(20, 6), calls=False)
     ended = [(1, "call_1", "denied"), (1, "call_2", "completed")]
     assert outcomes(run) == [(1, None, "tool_calls"), *ended, (2, None, "answer")]
-    assert [one.offered for one in run.entries if isinstance(one, StepEntry)] == [("look_up",), None]
+    assert [one.offered for one in run.entries if isinstance(one, TimelineStepEntry)] == [("look_up",), None]
     now = run.record()
     assert (now.steps, now.calls, now.tools, now.input_tokens, now.output_tokens) == (2, 1, '["look_up"]', 30, 11)
 
 
 def test_what_a_dead_process_had_open_is_cut_off_and_its_step_is_made_again() -> None:
-    run = timeline(StepEntry(1, 1.0, 2.0, "tool_calls"), replace(RAN), StepEntry(2, 3.0))
+    run = timeline(TimelineStepEntry(1, 1.0, 2.0, "tool_calls"), replace(RAN), TimelineStepEntry(2, 3.0))
     assert outcomes(run) == [(1, None, "tool_calls"), (1, "call_1", "unknown"), (2, None, "failed")]
     assert run.entries[2].ended is None
     run.step_started([])
     assert outcomes(run)[-1] == (2, None, "running")
 
 
-@pytest.mark.parametrize("entry", [WAITED, CallEntry(1, "call_1", "look_up", 2.0)])
-def test_a_call_whose_tool_was_not_started_goes_on_in_its_entry(entry: CallEntry) -> None:
-    run = timeline(StepEntry(1, 1.0, 2.0, "tool_calls"), replace(entry))
+@pytest.mark.parametrize("entry", [WAITED, TimelineCallEntry(1, "call_1", "look_up", 2.0)])
+def test_a_call_whose_tool_was_not_started_goes_on_in_its_entry(entry: TimelineCallEntry) -> None:
+    run = timeline(TimelineStepEntry(1, 1.0, 2.0, "tool_calls"), replace(entry))
     run.call_started(call())
     run.tool_started("call_1")
     assert (outcomes(run)[1:], run.state) == ([(1, "call_1", "running")], "running")
@@ -94,7 +94,7 @@ def test_a_call_whose_tool_was_not_started_goes_on_in_its_entry(entry: CallEntry
 
 @pytest.mark.parametrize("entry", [WAITED, RAN])
 @pytest.mark.parametrize("resumed", [True, False])
-def test_a_call_that_waits_when_the_run_ends_was_cancelled(entry: CallEntry, resumed: bool) -> None:
+def test_a_call_that_waits_when_the_run_ends_was_cancelled(entry: TimelineCallEntry, resumed: bool) -> None:
     """Whether or not a server has written the end of the run."""
     run = timeline(replace(entry))
     if resumed:
@@ -104,7 +104,7 @@ def test_a_call_that_waits_when_the_run_ends_was_cancelled(entry: CallEntry, res
 
 
 def test_a_call_that_is_run_again_has_an_entry_of_its_own() -> None:
-    run = timeline(StepEntry(1, 1.0, 2.0, "tool_calls"), replace(RAN), calls=1)
+    run = timeline(TimelineStepEntry(1, 1.0, 2.0, "tool_calls"), replace(RAN), calls=1)
     run.call_started(call())
     run.tool_started("call_1")
     run.call_ended("call_1", "completed")
@@ -113,7 +113,7 @@ def test_a_call_that_is_run_again_has_an_entry_of_its_own() -> None:
 
 
 def test_the_question_whether_to_run_a_call_again_has_an_entry_of_its_own() -> None:
-    run = timeline(StepEntry(1, 1.0, 2.0, "tool_calls"), replace(RAN), calls=1)
+    run = timeline(TimelineStepEntry(1, 1.0, 2.0, "tool_calls"), replace(RAN), calls=1)
     run.call_waiting("call_1", "mcpr_1")
     unknown = (1, "call_1", "unknown")
     assert (outcomes(run)[1:], run.state) == ([unknown, (1, "call_1", "waiting")], "waiting")
@@ -125,24 +125,24 @@ def test_the_question_whether_to_run_a_call_again_has_an_entry_of_its_own() -> N
 
 
 @pytest.mark.parametrize("stored", [(), (WAITED,), (RAN,)])
-def test_a_call_that_is_not_run_again_has_no_second_entry_and_no_end(stored: tuple[CallEntry, ...]) -> None:
+def test_a_call_that_is_not_run_again_has_no_second_entry_and_no_end(stored: tuple[TimelineCallEntry, ...]) -> None:
     """Also where its start was stored for the run, and not yet in the timeline."""
     run = timeline(*[replace(entry) for entry in stored], calls=sum(entry is RAN for entry in stored))
     run.reconcile(HISTORY[:1], {"call_1"})
     run.call_refused(call(), "unknown")
-    entry = next(one for one in run.entries if isinstance(one, CallEntry))
+    entry = next(one for one in run.entries if isinstance(one, TimelineCallEntry))
     assert (entry.call, entry.outcome, entry.ended) == ("call_1", "unknown", None)
-    assert (len([one for one in run.entries if isinstance(one, CallEntry)]), run.record().calls) == (1, 1)
+    assert (len([one for one in run.entries if isinstance(one, TimelineCallEntry)]), run.record().calls) == (1, 1)
 
 
 @pytest.mark.parametrize(
     "stored",
     [
         (),
-        (StepEntry(1, 1.0),),
-        (StepEntry(1, 1.0, 2.0, "tool_calls"), CallEntry(1, "call_1", "look_up", 2.0)),
-        (StepEntry(1, 1.0, 2.0, "tool_calls"), RAN),
-        (StepEntry(1, 1.0, 2.0, "tool_calls"), WAITED),
+        (TimelineStepEntry(1, 1.0),),
+        (TimelineStepEntry(1, 1.0, 2.0, "tool_calls"), TimelineCallEntry(1, "call_1", "look_up", 2.0)),
+        (TimelineStepEntry(1, 1.0, 2.0, "tool_calls"), RAN),
+        (TimelineStepEntry(1, 1.0, 2.0, "tool_calls"), WAITED),
     ],
 )
 def test_what_was_finished_but_not_written_in_time_is_added(stored: tuple[TimelineEntry, ...]) -> None:
@@ -166,8 +166,11 @@ def test_what_was_finished_is_added_in_time_that_grows_with_the_number_of_calls(
 
 
 def test_the_steps_of_a_fork_are_counted_after_the_copied_ones() -> None:
-    copied = (StepEntry(1, 1.0, 2.0, "tool_calls", copied=True), StepEntry(2, 1.0, 2.0, "tool_calls", copied=True))
-    run = timeline(*copied, StepEntry(3, 4.0), forked_run="other", forked_step=2)
+    copied = (
+        TimelineStepEntry(1, 1.0, 2.0, "tool_calls", copied=True),
+        TimelineStepEntry(2, 1.0, 2.0, "tool_calls", copied=True),
+    )
+    run = timeline(*copied, TimelineStepEntry(3, 4.0), forked_run="other", forked_step=2)
     run.reconcile(HISTORY)
     assert outcomes(run)[2:] == [(3, None, "tool_calls"), (3, "call_1", "completed")]
     run.step_started([])

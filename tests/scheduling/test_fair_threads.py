@@ -12,7 +12,7 @@ from tests.stage import MEMORY, QUIET
 from tests.tools.execution.toolwork import soon
 from toolgate.app.asgi_app import Toolgate
 from toolgate.config import Config, KeySettings, Secret
-from toolgate.config.settings import ApprovalSettings, ServerSettings, ToolSettings
+from toolgate.config.settings import ApprovalSettings, ServerSettings, ServerToolSettings
 from toolgate.http.listener import serve
 from toolgate.scheduling import CALLER, FairThreads
 from toolgate.tools.builtin import calculator
@@ -72,7 +72,7 @@ async def test_slow_tools_of_one_caller_leave_threads_to_another(monkeypatch: py
 
     monkeypatch.setattr(calculator, "evaluate", slowly)
     keys = tuple(KeySettings(name=name, key=Secret(f"{name}-key"), scopes=("tools",)) for name in ("flood", "other"))
-    tools = ToolSettings(approvals=ApprovalSettings(default="allow"))
+    tools = ServerToolSettings(approvals=ApprovalSettings(default="allow"))
     ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     gate = Toolgate(Config(server=ServerSettings(port=0), keys=keys, tools=tools, storage=MEMORY, log=QUIET))
     serving = asyncio.ensure_future(serve(gate, port=0, drain_seconds=0.0, on_ready=ready.set_result))

@@ -12,7 +12,7 @@ import pytest
 
 from toolgate.conversation.errors import Overloaded
 from toolgate.storage import job_threads
-from toolgate.storage.database import CommitUncertain, Database, DuplicateRow, SlowStorage, SqlConnection
+from toolgate.storage.database import CommitUncertain, Database, DuplicateRow, SlowJobReport, SqlConnection
 
 ADD = "INSERT INTO spending (key, period, amount) VALUES (?, '', 1.0)"
 PATIENCE = 60
@@ -243,7 +243,7 @@ async def test_a_cancelled_change_that_waits_is_not_made(database: Database) -> 
 async def test_jobs_that_take_long_are_reported_with_those_that_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[SlowStorage] = []
+    seen: list[SlowJobReport] = []
     database = Database(tmp_path / "a.db", observe=seen.append)
     await database.open()
     async with held(database):

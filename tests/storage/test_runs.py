@@ -6,7 +6,7 @@ import pytest
 
 from toolgate.conversation.errors import ToolgateError
 from toolgate.storage.database import Database
-from toolgate.storage.runs import AbandonedRun, LeaseLost, RunStore, TooManyRuns
+from toolgate.storage.runs import AbandonedRun, RunLeaseLost, RunStore, TooManyRuns
 
 
 class Nodes:
@@ -73,7 +73,7 @@ async def test_a_silent_node_loses_its_runs_and_can_write_nothing(storage_url: s
     assert new.token > old.token
     assert await paused.renew(["run"]) == []
     for write in (paused.checking("run", old.token), paused.ending("run", old.token, "completed")):
-        with pytest.raises(LeaseLost):
+        with pytest.raises(RunLeaseLost):
             await database.change(write)
     assert not await paused.release("run", old.token)
     await database.change(other.ending("run", new.token, "completed"))
@@ -137,7 +137,7 @@ async def test_a_run_ends_once_and_stays_as_it_ended(storage_url: str) -> None:
     claim = await store.claim("run")
     assert claim is not None
     await database.change(store.ending("run", claim.token, "cancelled"))
-    with pytest.raises(LeaseLost):
+    with pytest.raises(RunLeaseLost):
         await database.change(store.ending("run", claim.token, "completed"))
     assert await store.claim("run") is None
     assert await store.cancel("run") is None
@@ -157,7 +157,7 @@ async def test_a_lost_claim_undoes_what_was_written_with_it(storage_url: str) ->
         nodes.stores[0].opening("other", "ann", b"{}")(db)
         nodes.stores[0].checking("run", 7)(db)
 
-    with pytest.raises((LeaseLost, ToolgateError)):
+    with pytest.raises((RunLeaseLost, ToolgateError)):
         await database.change(write)
     assert await nodes.stores[0].load("other") is None
     await database.aclose()

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from toolgate.conversation.events import Delta, PartEnd, PartStart, StepEvent
+from toolgate.conversation.events import PartDelta, PartEnd, PartStart, StepEvent
 from toolgate.conversation.ids import original_id
 from toolgate.conversation.message import Part, Reasoning, Text, ToolCall
 from toolgate.conversation.request import ToolDef
@@ -84,7 +84,7 @@ def assert_well_formed(found: Sequence[StepEvent]) -> None:
             case PartStart(part):
                 assert open_part is None, "two parts are open"
                 open_part, deltas = part, []
-            case Delta(text):
+            case PartDelta(text):
                 assert open_part is not None, "a delta belongs to no part"
                 assert text, "a delta is empty"
                 deltas.append(text)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.text_tools.parsed import NOW, TOOLS, WEATHER, assert_well_formed, events, parts, summary, tool
-from toolgate.conversation.events import Delta, PartStart
+from toolgate.conversation.events import PartDelta, PartStart
 from toolgate.conversation.ids import original_id
 from toolgate.conversation.message import Text, ToolCall
 from toolgate.text_tools.parsing.parser import TextParser
@@ -297,7 +297,7 @@ def test_arguments_stream_while_they_are_written(name: str) -> None:
     text = syntax(name).render([call], {"get_weather": WEATHER})
     parser, told_so_far = TextParser(syntax(name), TOOLS), 0
     for read, char in enumerate(text[: text.index(story) + len(story)]):
-        told_so_far += sum([len(event.text) for event in parser.feed(char) if isinstance(event, Delta)])
+        told_so_far += sum([len(event.text) for event in parser.feed(char) if isinstance(event, PartDelta)])
         assert read - told_so_far < 140, "more is held back than the marks before and a mark that may begin"
 
 

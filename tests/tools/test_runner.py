@@ -11,7 +11,7 @@ from toolgate.tools.runner import (
     ApprovalPendingOutcome,
     CallApprovalOptions,
     CallObserver,
-    FinishedToolCall,
+    ToolExecutionOutcome,
     ToolRunner,
     new_invocation,
 )
@@ -36,17 +36,17 @@ class FixedApprovals:
         return False
 
 
-def observer(ends: list[FinishedToolCall]) -> CallObserver:
+def observer(ends: list[ToolExecutionOutcome]) -> CallObserver:
     """Make an observer that appends to the list."""
 
-    def append(ended: FinishedToolCall) -> None:
+    def append(ended: ToolExecutionOutcome) -> None:
         ends.append(ended)
 
     return append
 
 
 async def outcome(tool: FakeTool, text: str = "{}", stance: str = "allow") -> list[str]:
-    ended: list[FinishedToolCall] = []
+    ended: list[ToolExecutionOutcome] = []
     runner = ToolRunner(FixedApprovals(stance), on_end=observer(ended))
     await runner.run(tool, new_invocation("call_1", text, "ann"), CallApprovalOptions("run_1"))
     assert all((one.run, one.invocation.caller, one.spec) == ("run_1", "ann", tool.spec) for one in ended)
@@ -73,7 +73,7 @@ async def test_each_outcome_is_reported_by_its_own_name() -> None:
 
 
 async def test_a_call_that_waits_for_a_person_has_not_ended() -> None:
-    ended: list[FinishedToolCall] = []
+    ended: list[ToolExecutionOutcome] = []
     runner = ToolRunner(FixedApprovals("pending"), on_end=observer(ended))
     tool = FakeTool("good", lambda arguments: "yes")
     assert await runner.run(
@@ -84,7 +84,7 @@ async def test_a_call_that_waits_for_a_person_has_not_ended() -> None:
 
 @pytest.mark.parametrize(("annotations", "word"), [(HARMLESS, "cancelled"), (HARMFUL, "outcome_unknown")])
 async def test_of_a_harmful_call_that_was_cut_off_the_outcome_is_unknown(annotations: Annotations, word: str) -> None:
-    ended: list[FinishedToolCall] = []
+    ended: list[ToolExecutionOutcome] = []
     begun = asyncio.Event()
 
     async def give(arguments: Mapping[str, Any]) -> str:

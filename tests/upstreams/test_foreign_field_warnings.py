@@ -3,7 +3,7 @@
 import pytest
 
 from toolgate.conversation.message import (
-    ApprovalRequest,
+    ApprovalRequestPart,
     Media,
     Message,
     ModelRefusal,
@@ -34,7 +34,7 @@ UNUSUAL: list[Part] = [
     ToolResult("1", (Media("image", file_id="f"),)),
     Media("image", file_id="f"),
     Opaque("anthropic", {}),
-    ApprovalRequest("1", ToolCall("1", "f", "{}")),
+    ApprovalRequestPart("1", ToolCall("1", "f", "{}")),
 ]
 
 

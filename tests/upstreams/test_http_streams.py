@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from toolgate.conversation.errors import MalformedResponse
+from toolgate.conversation.errors import InvalidUpstreamAnswer
 from toolgate.conversation.request import ModelRequest
 from toolgate.dialects.openai_chat import DIALECT
 from toolgate.upstreams.http_streams import open_stream
@@ -21,7 +21,7 @@ async def seconds(count: int) -> float:
     times = []
     for _ in range(3):
         before = time.thread_time()
-        with pytest.raises(MalformedResponse, match="ended before it began"):
+        with pytest.raises(InvalidUpstreamAnswer, match="ended before it began"):
             await open_stream("u", DIALECT, ModelRequest("m", ()), cast(Any, blanks(count)), (), None)
         times.append(time.thread_time() - before)
     return min(times)

@@ -12,7 +12,7 @@ from openai import OpenAI
 from tests.stage import Stage
 from tests.typed import given, of
 from toolgate.conversation.errors import UpstreamRejected
-from toolgate.conversation.events import Delta, ModelResponse, PartEnd, PartStart, StepEnd, StepStart, Usage
+from toolgate.conversation.events import ModelResponse, PartDelta, PartEnd, PartStart, StepEnd, StepStart, Usage
 from toolgate.conversation.fold import fold, unfold_part
 from toolgate.conversation.message import Media, Reasoning, Text, ToolCall
 from toolgate.conversation.request import ModelRequest, RequestSettings, StructuredOutputFormat
@@ -89,9 +89,11 @@ def test_a_stop_text_of_blanks_cuts_an_answer_of_an_anthropic_upstream(stage: St
 
 def test_the_beginning_of_a_stop_text_is_held_back_and_nothing_else() -> None:
     cutter = StopCutter(("<end>", "<stop>"))
-    sent = [cutter.restore([event]) for event in (PartStart(Text("")), Delta("a<"), Delta("e"), Delta("x<sto"))]
-    assert sent == [[PartStart(Text(""))], [Delta("a")], [], [Delta("<ex")]]
-    assert cutter.restore([Delta("p>b"), Delta("c")]) == [
+    sent = [
+        cutter.restore([event]) for event in (PartStart(Text("")), PartDelta("a<"), PartDelta("e"), PartDelta("x<sto"))
+    ]
+    assert sent == [[PartStart(Text(""))], [PartDelta("a")], [], [PartDelta("<ex")]]
+    assert cutter.restore([PartDelta("p>b"), PartDelta("c")]) == [
         PartEnd(Text("a<ex")),
         StepEnd("stop", stop_sequence="<stop>"),
     ]
@@ -108,7 +110,7 @@ def test_a_held_beginning_is_sent_when_the_text_ends() -> None:
     cutter = StopCutter(("END",))
     events = [StepStart(), *unfold_part(Text("the E")), StepEnd("stop", Usage(1, 2))]
     restored = cutter.restore(events)
-    assert [event.text for event in restored if isinstance(event, Delta)] == ["the ", "E"]
+    assert [event.text for event in restored if isinstance(event, PartDelta)] == ["the ", "E"]
     assert fold(restored) == fold(events)
 
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from toolgate.conversation.errors import InvalidRequest
-from toolgate.conversation.events import Delta, PartEnd, PartStart, StepEvent
+from toolgate.conversation.events import PartDelta, PartEnd, PartStart, StepEvent
 from toolgate.conversation.message import Message, Text, ToolCall, ToolResult
 from toolgate.conversation.request import ModelRequest, RequestSettings, ToolChoice, ToolDef
 from toolgate.dialects.dialect import Quirks
@@ -20,7 +20,7 @@ def adapted(request: ModelRequest, dialect: str = "anthropic", quirks: Quirks | 
 
 
 def answer(call: ToolCall) -> list[StepEvent]:
-    return [PartStart(ToolCall(call.id, call.name, "")), Delta(call.arguments), PartEnd(call)]
+    return [PartStart(ToolCall(call.id, call.name, "")), PartDelta(call.arguments), PartEnd(call)]
 
 
 def test_a_name_too_long_for_the_upstream_is_shortened_and_restored() -> None:
@@ -70,7 +70,11 @@ def test_a_freeform_tool_becomes_a_function_and_its_calls_plain_text_again() -> 
         answer(ToolCall("id", "apply_patch", '{"input":"*** \\"End\\""}'))
     )
     whole = ToolCall("id", "apply_patch", '*** "End"', freeform=True)
-    assert emitted == [PartStart(ToolCall("id", "apply_patch", "", freeform=True)), Delta('*** "End"'), PartEnd(whole)]
+    assert emitted == [
+        PartStart(ToolCall("id", "apply_patch", "", freeform=True)),
+        PartDelta('*** "End"'),
+        PartEnd(whole),
+    ]
 
 
 def test_an_upstream_that_knows_freeform_tools_gets_them() -> None:

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from tests.upstreams.wrapping import REQUEST, RelayableAnswer, leave, read, relayable
-from toolgate.conversation.errors import MalformedResponse, UpstreamUnavailable
+from toolgate.conversation.errors import InvalidUpstreamAnswer, UpstreamUnavailable
 from toolgate.conversation.events import StepEnd, StepEvent, StepStart, Usage
 from toolgate.conversation.message import Text
 from toolgate.engine.ports import ModelStream
@@ -54,9 +54,9 @@ async def test_closing_the_iterator_alone_is_noticed_as_leaving_and_closes_what_
 
 
 async def test_an_answer_that_breaks_off_is_noticed_with_its_fault() -> None:
-    fault = MalformedResponse("cut short")
+    fault = InvalidUpstreamAnswer("cut short")
     answer, endings = response(await ScriptedModel([[Text("half"), fault]]).ask(REQUEST))
-    with pytest.raises(MalformedResponse):
+    with pytest.raises(InvalidUpstreamAnswer):
         await read(answer)
     await answer.aclose()
     assert endings == [fault]
@@ -68,7 +68,7 @@ async def test_a_fault_that_closing_causes_in_the_reader_counts_as_leaving() -> 
     class Torn(RelayableAnswer):
         async def events(self) -> AsyncGenerator[list[StepEvent], None]:
             await gate.wait()
-            raise MalformedResponse("given up")
+            raise InvalidUpstreamAnswer("given up")
             yield
 
         async def aclose(self) -> None:
@@ -80,7 +80,7 @@ async def test_a_fault_that_closing_causes_in_the_reader_counts_as_leaving() -> 
     reading = asyncio.create_task(read(answer))
     await asyncio.sleep(0)
     await answer.aclose()
-    with pytest.raises(MalformedResponse):
+    with pytest.raises(InvalidUpstreamAnswer):
         await reading
     assert endings == ["left"]
 
@@ -124,10 +124,10 @@ def test_a_whole_answer_is_read_by_being_relayed() -> None:
     answer, endings = response(RelayableAnswer())
     assert relayable(answer).relay_whole("reply")[0] == b"for reply"
     assert endings == ["read"]
-    broken, endings = response(RelayableAnswer(body=MalformedResponse("no choices")))
-    with pytest.raises(MalformedResponse):
+    broken, endings = response(RelayableAnswer(body=InvalidUpstreamAnswer("no choices")))
+    with pytest.raises(InvalidUpstreamAnswer):
         relayable(broken).relay_whole("reply")
-    assert [type(ending) for ending in endings] == [MalformedResponse]
+    assert [type(ending) for ending in endings] == [InvalidUpstreamAnswer]
 
 
 async def test_a_note_is_added_behind_the_warnings_and_changes_nothing_else() -> None:

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from toolgate.conversation.arguments import arguments_object, arguments_text, is_object
-from toolgate.conversation.errors import InvalidRequest, MalformedResponse
+from toolgate.conversation.errors import InvalidRequest, InvalidUpstreamAnswer
 from toolgate.wire.jsontext import decode_body, decode_event, encode
 
 
@@ -28,7 +28,7 @@ def test_a_body_with_such_a_number_is_still_checked(body: bytes) -> None:
 
 
 def test_an_event_with_a_number_out_of_any_range_is_garbled() -> None:
-    with pytest.raises(MalformedResponse):
+    with pytest.raises(InvalidUpstreamAnswer):
         decode_event(b"[1e99999999999999999999]")
 
 

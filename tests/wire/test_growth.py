@@ -5,7 +5,7 @@ import time
 import pytest
 
 from tests.growth import is_linear
-from toolgate.conversation.errors import MalformedResponse
+from toolgate.conversation.errors import InvalidUpstreamAnswer
 from toolgate.wire.ndjson import MAX_GLUED, NdjsonDecoder
 from toolgate.wire.sse import SseDecoder
 
@@ -21,11 +21,11 @@ def test_objects_glued_together_in_one_line_are_cut_in_one_pass() -> None:
 
 
 def test_objects_glued_together_in_one_line_are_counted() -> None:
-    with pytest.raises(MalformedResponse, match="objects"):
+    with pytest.raises(InvalidUpstreamAnswer, match="objects"):
         NdjsonDecoder().feed(b"{} " * (MAX_GLUED + 1) + b"\n")
 
 
 def test_empty_lines_of_one_event_are_counted() -> None:
     decoder = SseDecoder(limit=1000)
-    with pytest.raises(MalformedResponse, match="single event"):
+    with pytest.raises(InvalidUpstreamAnswer, match="single event"):
         decoder.feed(b"data:\n" * 2000)

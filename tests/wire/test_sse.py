@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolgate.conversation.errors import MalformedResponse
+from toolgate.conversation.errors import InvalidUpstreamAnswer
 from toolgate.wire.sse import SseDecoder
 from toolgate.wire.stream_framing import StreamFrame
 
@@ -52,7 +52,7 @@ def test_an_event_without_end_is_cut_off_at_the_limit() -> None:
     decoder = SseDecoder(limit=1000)
     for _ in range(10):
         decoder.feed(b"x" * 100)
-    with pytest.raises(MalformedResponse):
+    with pytest.raises(InvalidUpstreamAnswer):
         decoder.feed(b"x")
 
 
@@ -61,5 +61,5 @@ def test_many_short_data_lines_cannot_pass_the_limit_either() -> None:
     decoder = SseDecoder(limit=1000)
     for _ in range(10):
         decoder.feed(b"data: " + b"x" * 100 + b"\n")
-    with pytest.raises(MalformedResponse):
+    with pytest.raises(InvalidUpstreamAnswer):
         decoder.feed(b"data: x\n")

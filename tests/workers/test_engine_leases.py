@@ -16,7 +16,7 @@ from tests.workers.server_process import RunningServer, is_alive, running_server
 from toolgate.conversation.errors import Overloaded, UpstreamUnavailable
 from toolgate.upstreams.local import frames
 from toolgate.upstreams.local.engine_lease import EngineLease
-from toolgate.upstreams.local.process import EngineFault
+from toolgate.upstreams.local.engine_process import EngineFault
 from toolgate.upstreams.local.queue import RequestQueue
 from toolgate.upstreams.local.state import LocalModelState
 from toolgate.workers import messages

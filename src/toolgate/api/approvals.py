@@ -20,7 +20,7 @@ from toolgate.approvals.service import ApprovalService
 from toolgate.conversation.errors import ClientError, InvalidRequest
 from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
 from toolgate.engine.json_thread import run_in_thread
-from toolgate.http.application import Endpoint, Request
+from toolgate.http.application import AdmittedHttpRequest, Endpoint
 from toolgate.pubsub.pubsub import wait_for
 from toolgate.tools.argument_check import MAX_ARGUMENTS
 from toolgate.wire.fields import Fields
@@ -56,7 +56,7 @@ class ApprovalEndpoints:
             Endpoint("POST", "/v1/approvals/{}", self.answer, errors, scope="tools"),
         ]
 
-    async def list(self, call: Request) -> None:
+    async def list(self, call: AdmittedHttpRequest) -> None:
         """List approvals, newest first; `?state=pending` lists those that wait, `order=fair` lets callers take turns.
 
         With `wait` the answer comes when the list is another one than that of `version`, or after so many seconds.
@@ -78,7 +78,7 @@ class ApprovalEndpoints:
         await _respond(call, [await _encoded(one) for one in shown], page, version=_version(found))
 
     async def _changed(
-        self, call: Request, filters: Mapping[str, str], page: "_Page", version: str, seconds: float
+        self, call: AdmittedHttpRequest, filters: Mapping[str, str], page: "_Page", version: str, seconds: float
     ) -> Sequence[Approval] | None:
         """Load the page; wait for so many seconds, or until the server ends, while it is still that of the version."""
         clock = asyncio.get_running_loop().time
@@ -97,12 +97,12 @@ class ApprovalEndpoints:
                         raise
                     return found
 
-    async def show(self, call: Request) -> None:
+    async def show(self, call: AdmittedHttpRequest) -> None:
         """Return one approval."""
         found = await self._approvals.find(call.arguments[0], by=call.caller.name, any_caller=_is_admin(call))
         await call.exchange.respond(200, encode(await _encoded(found)))
 
-    async def answer(self, call: Request) -> None:
+    async def answer(self, call: AdmittedHttpRequest) -> None:
         """Approve or deny, once; a second answer gets the first one back."""
         id, by, any_caller = call.arguments[0], call.caller.name, _is_admin(call)
         decision = _decode_decision(await call.exchange.json())
@@ -118,7 +118,7 @@ class ApprovalEndpoints:
             return
         await call.exchange.respond(200, encode(await _encoded(answered)))
 
-    async def deny_all(self, call: Request) -> None:
+    async def deny_all(self, call: AdmittedHttpRequest) -> None:
         """Deny everything that waits, or all of one run."""
         fields = Fields(await call.exchange.optional_json())
         run, reason = fields.text("run"), _reason(fields)
@@ -126,7 +126,7 @@ class ApprovalEndpoints:
         denied = await self._approvals.deny_all(by=call.caller.name, caller=_owner(call), run=run, reason=reason)
         await call.exchange.respond(200, encode({"object": "approval.denials", "denied": denied}))
 
-    async def grants(self, call: Request) -> None:
+    async def grants(self, call: AdmittedHttpRequest) -> None:
         """List the grants for more than one call, newest first."""
         query = read_query(call.exchange.query)
         filters, page = _filters(call, query, "tool"), _read_page(query)
@@ -135,7 +135,7 @@ class ApprovalEndpoints:
             raise unknown_cursor(page.after or page.before or "")
         await _respond(call, [grant_json(one) for one in found], page)
 
-    async def reset(self, call: Request) -> None:
+    async def reset(self, call: AdmittedHttpRequest) -> None:
         """Delete grants, so that calls need an approval again."""
         Fields(await call.exchange.optional_json()).refuse_unknown()
         forgotten = await self._approvals.reset(_owner(call))
@@ -151,16 +151,16 @@ def _size(approval: Approval) -> int:
     return len(approval.arguments) + len(approval.edited or "")
 
 
-def _is_admin(call: Request) -> bool:
+def _is_admin(call: AdmittedHttpRequest) -> bool:
     return "admin" in call.caller.scopes
 
 
-def _owner(call: Request) -> str | None:
+def _owner(call: AdmittedHttpRequest) -> str | None:
     """Return whose approvals a request concerns; None for those of all callers."""
     return None if _is_admin(call) else call.caller.name
 
 
-def _filters(call: Request, query: dict[str, str], *names: str) -> dict[str, str]:
+def _filters(call: AdmittedHttpRequest, query: dict[str, str], *names: str) -> dict[str, str]:
     """Return the filters of a list: the caller's own approvals, or for an admin those of the `caller` in the query."""
     owner = query.get("caller") if _is_admin(call) else call.caller.name
     filters = {"caller": owner, **{name: query.get(name) for name in names}}
@@ -201,7 +201,7 @@ def _version(found: Sequence[Approval]) -> str:
     return sha256("\n".join(f"{one.id} {one.state}" for one in found).encode()).hexdigest()[:16]
 
 
-async def _respond(call: Request, found: "list[dict[str, Any]]", page: _Page, **more: str) -> None:
+async def _respond(call: AdmittedHttpRequest, found: "list[dict[str, Any]]", page: _Page, **more: str) -> None:
     """Send a page; before a cursor, the item beyond the limit comes first."""
     body = await run_in_thread(
         lambda: encode({**list_page(found, page.limit, backwards=page.before is not None), **more})

@@ -17,7 +17,7 @@ from toolgate.bridge.windows import EditorWindow, EditorWindows
 from toolgate.config import is_loopback
 from toolgate.conversation.errors import Forbidden, NotFound, Overloaded, Unauthenticated
 from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
-from toolgate.http.application import Endpoint, Request
+from toolgate.http.application import AdmittedHttpRequest, Endpoint
 from toolgate.http.websocket import GOING_AWAY, WebSocketLimits, WebSocketTimeouts, accept
 from toolgate.wire.jsontext import encode
 
@@ -59,7 +59,7 @@ class BridgeEndpoints:
         """Return the endpoints; without `options` no editor may join, without `approvals` none is shown there."""
         errors = OPENAI_CHAT.server
 
-        async def connect(call: Request) -> None:
+        async def connect(call: AdmittedHttpRequest) -> None:
             """Open the bridge to an editor: a WebSocket with the protocol toolgate-bridge.v1."""
             if options is None:
                 raise NotFound("The bridge to editors is turned off here (`vscode.enabled`).", code="bridge_disabled")
@@ -70,12 +70,14 @@ class BridgeEndpoints:
             Endpoint("GET", "/v1/bridge", self.list, errors, scope="tools"),
         ]
 
-    async def list(self, call: Request) -> None:
+    async def list(self, call: AdmittedHttpRequest) -> None:
         """List the windows of editors that have joined, the one that was focused last first."""
         windows = [_window_json(one) for one in self._windows.ordered] if call.caller.editor else []
         await call.exchange.respond(200, encode({"object": "list", "data": windows}))
 
-    async def _connect(self, call: Request, options: BridgeSessionOptions, approvals: EditorApprovals | None) -> None:
+    async def _connect(
+        self, call: AdmittedHttpRequest, options: BridgeSessionOptions, approvals: EditorApprovals | None
+    ) -> None:
         admission = self._admit(call)
         of_key = sum([one.owner == admission.owner for one in self._sessions])
         if len(self._sessions) >= _MAX_SOCKETS or of_key >= _MAX_SOCKETS_OF_KEY:
@@ -114,7 +116,7 @@ class BridgeEndpoints:
         finally:
             self._sessions.discard(session)
 
-    def _admit(self, call: Request) -> BridgeCredentials:
+    def _admit(self, call: AdmittedHttpRequest) -> BridgeCredentials:
         """Decide how the editor may join; what a request may not do is refused before the upgrade."""
         exchange = call.exchange
         if exchange.header(b"origin") is not None:

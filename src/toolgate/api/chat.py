@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from toolgate.api.request_validation import ToolsAndHistoryValidator
 from toolgate.api.response_writer import (
     AnswerRecorder,
-    PreparedRequest,
     ResponseSink,
     ResponseWriter,
+    RoutedRequest,
     StreamKeepaliveTimings,
 )
 from toolgate.auth.authenticator import Caller
@@ -26,7 +26,7 @@ from toolgate.dialects.dialect import AnswerMetadata, Dialect, ServerCodec
 from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
 from toolgate.engine.json_thread import LARGE_BODY, run_in_thread
 from toolgate.engine.ports import Model
-from toolgate.http.application import Endpoint, Handler, Request, loses_errors
+from toolgate.http.application import AdmittedHttpRequest, Endpoint, Handler, loses_errors
 from toolgate.telemetry.request_log import RequestRecord, Telemetry
 from toolgate.tools.execution.durable import DurableRunContext
 from toolgate.tools.execution.options import RequestToolOptions, read_tool_options
@@ -79,8 +79,8 @@ class ChatRecorderFactory(Protocol):
     """Decides which plain chats are stored."""
 
     def recorder_for(
-        self, call: Request, prepared: PreparedRequest
-    ) -> tuple[PreparedRequest, ChatAnswerRecorder | None]:
+        self, call: AdmittedHttpRequest, prepared: RoutedRequest
+    ) -> tuple[RoutedRequest, ChatAnswerRecorder | None]:
         """Return the request, and the recorder of its answer if that is to be stored."""
 
 
@@ -117,7 +117,7 @@ class ChatHandler:
     def handler(self, dialect: Dialect) -> Handler:
         """Return the handler of one dialect's requests."""
 
-        async def handle(call: Request) -> None:
+        async def handle(call: AdmittedHttpRequest) -> None:
             body = await call.exchange.json()
             await self.respond_and_record(call, await self.prepare(call, dialect, dialect.server, body))
 
@@ -128,7 +128,7 @@ class ChatHandler:
         """Fill in the default model where a request body names none."""
         return self._router.with_model(body, call.caller.may_use)
 
-    def respond_and_record(self, call: Request, prepared: PreparedRequest) -> Awaitable[None]:
+    def respond_and_record(self, call: AdmittedHttpRequest, prepared: RoutedRequest) -> Awaitable[None]:
         """Ask the model, write its response, and store the chat if it is to be stored."""
         if self._recording is None:
             return self.respond(prepared)
@@ -155,7 +155,7 @@ class ChatHandler:
         body: Any,
         durable: DurableRunContext | None = None,
         decoded: ModelRequest | None = None,
-    ) -> PreparedRequest:
+    ) -> RoutedRequest:
         """Decode (unless `decoded` is given), route and check a body; with `durable`, for a run that survives crashes."""
         headers, body_size, caller, record = call.headers, call.body_size, call.caller, call.record
         defaults = self._tool_runs.defaults.options if self._tool_runs else None
@@ -200,7 +200,7 @@ class ChatHandler:
         if request.decisions and model is route.model:
             request = replace(request, warnings=(*request.warnings, _UNUSED_DECISION))
         metadata = _answer_metadata(call, dialect, codec, request.model, options)
-        return PreparedRequest(
+        return RoutedRequest(
             call.exchange,
             dialect,
             codec,
@@ -271,7 +271,7 @@ def _is_large(body_size: int, body: Any) -> bool:
     return body_size > LARGE_BODY or (type(items) is list and len(items) > _MANY_ITEMS)
 
 
-def window_of(call: ChatRequestContext | Request, route: ModelRoute) -> str | None:
+def window_of(call: ChatRequestContext | AdmittedHttpRequest, route: ModelRoute) -> str | None:
     """Return the window of an editor that the client names, empty for any; None if it may use none.
 
     A model that an editor may answer for is refused to web pages without a key: every answer may cost a person something.

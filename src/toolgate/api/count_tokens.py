@@ -10,7 +10,7 @@ from toolgate.dialects.anthropic import DIALECT as ANTHROPIC
 from toolgate.dialects.anthropic.requests import decode_count_request
 from toolgate.dialects.anthropic.server import encode_count
 from toolgate.engine.json_thread import LARGE_BODY, run_in_thread
-from toolgate.http.application import Endpoint, Request
+from toolgate.http.application import AdmittedHttpRequest, Endpoint
 from toolgate.upstreams.router import ModelRoute, Router
 from toolgate.upstreams.token_counting_offline import count_request_aside
 
@@ -25,7 +25,7 @@ class TokenCountHandler:
         """Return the endpoint."""
         return [Endpoint("POST", "/v1/messages/count_tokens", self.count, ANTHROPIC.server)]
 
-    async def count(self, call: Request) -> None:
+    async def count(self, call: AdmittedHttpRequest) -> None:
         """Count the input tokens of a Messages request."""
         body = self._router.with_model(await call.exchange.json(), call.caller.may_use)
         if call.exchange.received > LARGE_BODY:

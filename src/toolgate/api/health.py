@@ -6,7 +6,7 @@ from toolgate import __version__
 from toolgate.api.openapi import openapi_document
 from toolgate.conversation.errors import Overloaded
 from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
-from toolgate.http.application import Endpoint, Request
+from toolgate.http.application import AdmittedHttpRequest, Endpoint
 from toolgate.wire.jsontext import encode
 
 _PROMETHEUS = b"text/plain; version=0.0.4; charset=utf-8"
@@ -42,7 +42,7 @@ class SystemEndpoints:
             Endpoint("GET", "/openapi.json", self.openapi, errors, scope=None),
         ]
 
-    async def root(self, call: Request) -> None:
+    async def root(self, call: AdmittedHttpRequest) -> None:
         """Return the name and version of the server; a browser is sent to the console."""
         vary = (b"vary", b"accept")
         if b"text/html" in call.headers.get(b"accept", b""):
@@ -51,23 +51,23 @@ class SystemEndpoints:
         body = {"name": "toolgate", "version": __version__, "openapi": "/openapi.json", "console": "/console/"}
         await call.exchange.respond(200, encode(body), [vary])
 
-    async def healthz(self, call: Request) -> None:
+    async def healthz(self, call: AdmittedHttpRequest) -> None:
         """Report that the process is alive."""
         await call.exchange.respond(200, b'{"status":"ok"}')
 
-    async def readyz(self, call: Request) -> None:
+    async def readyz(self, call: AdmittedHttpRequest) -> None:
         """Report whether new requests are accepted; 503 while the server shuts down."""
         if self._is_draining():
             raise Overloaded("The server is shutting down.", retry_after=1)
         await call.exchange.respond(200, b'{"status":"ready"}')
 
-    async def metrics(self, call: Request) -> None:
+    async def metrics(self, call: AdmittedHttpRequest) -> None:
         """Return the metrics in Prometheus' text format."""
         metrics = self._metrics()
         if self._sum_metrics is not None:
             metrics = await self._sum_metrics(metrics)
         await call.exchange.respond(200, metrics, content_type=_PROMETHEUS)
 
-    async def openapi(self, call: Request) -> None:
+    async def openapi(self, call: AdmittedHttpRequest) -> None:
         """Return the OpenAPI document."""
         await call.exchange.respond(200, encode(openapi_document([*self._others, *self.endpoints()])))

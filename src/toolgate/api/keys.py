@@ -24,7 +24,7 @@ from toolgate.config import Config, KeySettings, Secret
 from toolgate.conversation.errors import Conflict, InvalidRequest, NotFound
 from toolgate.conversation.ids import random_suffix
 from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
-from toolgate.http.application import Endpoint, Request
+from toolgate.http.application import AdmittedHttpRequest, Endpoint
 from toolgate.http.exchange import Header
 from toolgate.limits import Budgets
 from toolgate.storage.keys import StoredKey
@@ -71,7 +71,7 @@ class KeyEndpoints:
             Endpoint("DELETE", "/v1/keys/{}", self.revoke, errors, scope="admin"),
         ]
 
-    async def list(self, call: Request) -> None:
+    async def list(self, call: AdmittedHttpRequest) -> None:
         """List the keys: what they may do, their limits and, of limited ones, what they have spent."""
         await self._stored_keys.refresh(call.record.request_id)
         await self._budgets.refresh()
@@ -79,7 +79,7 @@ class KeyEndpoints:
         data += [self._stored_key_object(key) for key in self._stored_keys.all.values()]
         await call.exchange.respond(200, encode({"object": "list", "data": data}))
 
-    async def show(self, call: Request) -> None:
+    async def show(self, call: AdmittedHttpRequest) -> None:
         """Return one key, by id or name."""
         await self._stored_keys.refresh(call.record.request_id)
         name = call.arguments[0]
@@ -88,7 +88,7 @@ class KeyEndpoints:
         body = self._key_object(configured) if configured else self._stored_key_object(self._find(name))
         await call.exchange.respond(200, encode(body))
 
-    async def create(self, call: Request) -> None:
+    async def create(self, call: AdmittedHttpRequest) -> None:
         """Create a key, which is returned in this response and never again."""
         fields, now = Fields(await call.exchange.json()), time.time()
         name = self._new_name(fields)
@@ -99,7 +99,7 @@ class KeyEndpoints:
             raise _taken(name)
         await self._apply(call, stored.id, "key created", secret)
 
-    async def change(self, call: Request) -> None:
+    async def change(self, call: AdmittedHttpRequest) -> None:
         """Change what a key may do; fields that the body does not name stay."""
         stored, now = await self._stored(call), time.time()
         body = await call.exchange.json()
@@ -110,7 +110,7 @@ class KeyEndpoints:
         edit(stored)  # refuses a wrong body before a transaction is opened
         await self._edit(call, stored, edit, "key changed")
 
-    async def rotate(self, call: Request) -> None:
+    async def rotate(self, call: AdmittedHttpRequest) -> None:
         """Give a key a new secret, returned in this response; the old one is invalid at once or after `grace_seconds`."""
         fields = Fields(await call.exchange.optional_json())
         grace = fields.integer("grace_seconds", least=0, most=LONGEST_GRACE)
@@ -124,7 +124,7 @@ class KeyEndpoints:
 
         await self._edit(call, stored, edit, "key rotated", secret)
 
-    async def revoke(self, call: Request) -> None:
+    async def revoke(self, call: AdmittedHttpRequest) -> None:
         """Revoke a key for ever, and end its requests and runs."""
         stored, now = await self._stored(call), int(time.time())
 
@@ -135,7 +135,7 @@ class KeyEndpoints:
 
     async def _edit(
         self,
-        call: Request,
+        call: AdmittedHttpRequest,
         stored: StoredKey,
         edit: Callable[[StoredKey], StoredKey],
         event: str,
@@ -145,7 +145,7 @@ class KeyEndpoints:
             raise _unknown(stored.name)
         await self._apply(call, stored.id, event, secret)
 
-    async def _apply(self, call: Request, id: str, event: str, secret: str | None = None) -> None:
+    async def _apply(self, call: AdmittedHttpRequest, id: str, event: str, secret: str | None = None) -> None:
         """Put a stored change into force in this process, log it, and respond with the key."""
         await self._stored_keys.refresh(sparing=call.record.request_id)
         key = self._stored_keys.all[id]
@@ -154,7 +154,7 @@ class KeyEndpoints:
         body = self._stored_key_object(key) | ({"key": secret} if secret else {})
         await call.exchange.respond(200, encode(body), _NO_STORE)
 
-    async def _stored(self, call: Request) -> StoredKey:
+    async def _stored(self, call: AdmittedHttpRequest) -> StoredKey:
         """Return the key in the path, which must be in the database; another process may have created it a moment ago."""
         name = call.arguments[0]
         if any(key.name == name for key in self._configured):

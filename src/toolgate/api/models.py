@@ -4,7 +4,7 @@ from typing import Any
 
 from toolgate.dialects.anthropic.server import write_model, write_models
 from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
-from toolgate.http.application import Endpoint, Request
+from toolgate.http.application import AdmittedHttpRequest, Endpoint
 from toolgate.upstreams.router import ModelRoute, Router
 from toolgate.wire.jsontext import encode
 
@@ -25,7 +25,7 @@ class ModelEndpoints:
             Endpoint("GET", "/v1/models/{}", self.show, errors),
         ]
 
-    async def list(self, call: Request) -> None:
+    async def list(self, call: AdmittedHttpRequest) -> None:
         """List the models."""
         routes = [route for route in self._router.routes.values() if call.caller.may_use(route.name)]
         if _wants_anthropic(call):
@@ -34,14 +34,14 @@ class ModelEndpoints:
             body = {"object": "list", "data": [_openai(route) for route in routes]}
         await call.exchange.respond(200, encode(body))
 
-    async def show(self, call: Request) -> None:
+    async def show(self, call: AdmittedHttpRequest) -> None:
         """Return one model."""
         route = self._router.find(call.arguments[0])
         call.caller.require_model(route.name, call.arguments[0])
         await call.exchange.respond(200, encode(_anthropic(route) if _wants_anthropic(call) else _openai(route)))
 
 
-def _wants_anthropic(call: Request) -> bool:
+def _wants_anthropic(call: AdmittedHttpRequest) -> bool:
     return call.exchange.header(b"anthropic-version") is not None
 
 

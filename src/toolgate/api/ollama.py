@@ -6,7 +6,7 @@ from types import ModuleType
 from toolgate.api.chat import ChatHandler
 from toolgate.dialects.dialect import AnswerMetadata
 from toolgate.dialects.ollama import DIALECT, generate, model_listings, server
-from toolgate.http.application import Endpoint, Request
+from toolgate.http.application import AdmittedHttpRequest, Endpoint
 from toolgate.upstreams.router import ModelRoute, Router
 from toolgate.wire.fields import Fields
 from toolgate.wire.jsontext import encode
@@ -34,34 +34,34 @@ class OllamaEndpoints:
             Endpoint("GET", "/api/version", self.version, errors, scope=None),
         ]
 
-    async def chat(self, call: Request) -> None:
+    async def chat(self, call: AdmittedHttpRequest) -> None:
         """Answer an Ollama chat request, whole or streamed."""
         await self._respond(call, server)
 
-    async def generate(self, call: Request) -> None:
+    async def generate(self, call: AdmittedHttpRequest) -> None:
         """Answer an Ollama generate request, whole or streamed."""
         await self._respond(call, generate)
 
-    async def tags(self, call: Request) -> None:
+    async def tags(self, call: AdmittedHttpRequest) -> None:
         """List the models, as Ollama does."""
         await call.exchange.respond(200, encode(model_listings.tags(self._cards(call))))
 
-    async def show(self, call: Request) -> None:
+    async def show(self, call: AdmittedHttpRequest) -> None:
         """Return what a model can do, as Ollama does."""
         fields = Fields(await call.exchange.json())
         route = self._route(call, fields.text("model") or fields.required_text("name"))
         await call.exchange.respond(200, encode(model_listings.show(_card(route))))
 
-    async def ps(self, call: Request) -> None:
+    async def ps(self, call: AdmittedHttpRequest) -> None:
         """List the models that are ready, as Ollama does: here, all of them."""
         until = int(time.time()) + _LOADED_SECONDS
         await call.exchange.respond(200, encode(model_listings.ps(self._cards(call), until)))
 
-    async def version(self, call: Request) -> None:
+    async def version(self, call: AdmittedHttpRequest) -> None:
         """Return the version of Ollama's API that is served."""
         await call.exchange.respond(200, encode(model_listings.version()))
 
-    async def _respond(self, call: Request, codec: ModuleType) -> None:
+    async def _respond(self, call: AdmittedHttpRequest, codec: ModuleType) -> None:
         body = await call.exchange.json()
         if not codec.is_load_request(body):
             await self._chat.respond_and_record(call, await self._chat.prepare(call, DIALECT, codec, body))
@@ -72,12 +72,12 @@ class OllamaEndpoints:
         metadata = AnswerMetadata(codec.reply_id(), int(time.time()), route.name)
         await call.exchange.respond(200, codec.encode_load(body, metadata))
 
-    def _route(self, call: Request, name: str) -> ModelRoute:
+    def _route(self, call: AdmittedHttpRequest, name: str) -> ModelRoute:
         route = self._router.find(name)
         call.caller.require_model(route.name, name)
         return route
 
-    def _cards(self, call: Request) -> list[model_listings.ModelCard]:
+    def _cards(self, call: AdmittedHttpRequest) -> list[model_listings.ModelCard]:
         return [_card(route) for route in self._router.routes.values() if call.caller.may_use(route.name)]
 
 

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from toolgate.api.dropped_answer_content import UntranslatedContentWarnings
 from toolgate.conversation.errors import GatewayError, ToolgateError
-from toolgate.conversation.events import Delta, Finish, ModelResponse, PartEnd, PartStart, RunEvent
+from toolgate.conversation.events import Finish, ModelResponse, PartDelta, PartEnd, PartStart, RunEvent
 from toolgate.conversation.fold import fold, is_empty
 from toolgate.conversation.message import ToolCall, is_blank
 from toolgate.conversation.request import ModelRequest
@@ -67,7 +67,7 @@ class ResponseSink(Protocol):
         """End a streamed response."""
 
 
-class PreparedRequest(Struct, frozen=True):
+class RoutedRequest(Struct, frozen=True):
     """A request that is checked and routed, with everything that is needed to write its response.
 
     `request` is the client's. `model_request` is sent to the model: the same, unless the server's tools take part.
@@ -107,19 +107,19 @@ class ResponseWriter:
         self._timings = timings
         self._telemetry = telemetry
 
-    def respond(self, prepared: PreparedRequest, recorder: AnswerRecorder | None = None) -> Awaitable[None]:
+    def respond(self, prepared: RoutedRequest, recorder: AnswerRecorder | None = None) -> Awaitable[None]:
         """Ask the model and write its response, whole or streamed as requested."""
         prepared.sink.cancel_when_client_leaves()
         writing = (self._stream if prepared.request.stream else self._write_whole)(prepared, recorder)
         return writing if prepared.on_delivered is None else _report_delivery(prepared, writing, prepared.on_delivered)
 
-    async def _write_whole(self, prepared: PreparedRequest, recorder: AnswerRecorder | None) -> None:
+    async def _write_whole(self, prepared: RoutedRequest, recorder: AnswerRecorder | None) -> None:
         body, headers = await self.complete(prepared)
         if recorder is not None:
             await recorder.before_whole(body)
         await prepared.sink.respond(200, body, headers)
 
-    async def complete(self, prepared: PreparedRequest) -> tuple[bytes, list[Header]]:
+    async def complete(self, prepared: RoutedRequest) -> tuple[bytes, list[Header]]:
         """Ask the model and return its whole response with the headers, without writing it."""
         record = prepared.record
         try:
@@ -145,7 +145,7 @@ class ResponseWriter:
             headers.append(ESTIMATED)
         return body, headers
 
-    async def _stream(self, prepared: PreparedRequest, recorder: AnswerRecorder | None) -> None:
+    async def _stream(self, prepared: RoutedRequest, recorder: AnswerRecorder | None) -> None:
         """Start a stream and write it to its end.
 
         The model's first event decides the status; when it takes too long, the stream starts without it.
@@ -176,7 +176,7 @@ class ResponseWriter:
 
     async def _write_stream(
         self,
-        prepared: PreparedRequest,
+        prepared: RoutedRequest,
         asking: asyncio.Future[ModelStream],
         recorder: AnswerRecorder | None,
         warned: int,
@@ -221,7 +221,7 @@ class ResponseWriter:
 
 
 async def _report_delivery(
-    prepared: PreparedRequest, writing: Awaitable[None], on_delivered: Callable[[], Awaitable[None]]
+    prepared: RoutedRequest, writing: Awaitable[None], on_delivered: Callable[[], Awaitable[None]]
 ) -> None:
     await writing
     if not prepared.sink.client_left:
@@ -229,7 +229,7 @@ async def _report_delivery(
 
 
 async def _encoded(
-    prepared: PreparedRequest, answer: ModelStream, encoder: StreamEncoder, late: list[str]
+    prepared: RoutedRequest, answer: ModelStream, encoder: StreamEncoder, late: list[str]
 ) -> AsyncGenerator[bytes, None]:
     """Encode the events of a run, one chunk for each batch."""
     gather = ArgumentDeltaMerger().gather if prepared.whole_arguments else None
@@ -244,7 +244,11 @@ async def _encoded(
                 late.append(EMPTY_ANSWER)
             events = gather(batch) if gather else batch
             # The end of a part and of the run repeat all that was sent before, which may be large.
-            if len(events) > _MANY_EVENTS or added > LARGE_BODY or (size > LARGE_BODY and type(batch[-1]) is not Delta):
+            if (
+                len(events) > _MANY_EVENTS
+                or added > LARGE_BODY
+                or (size > LARGE_BODY and type(batch[-1]) is not PartDelta)
+            ):
                 yield await run_in_thread(_joined, encoder, events)
             else:
                 yield _joined(encoder, events)
@@ -266,8 +270,8 @@ def _record_batch(record: RequestRecord, batch: list[RunEvent], lost: Untranslat
     size, blank = 0, True
     for event in batch:
         kind = type(event)
-        if kind is Delta:
-            size += len(event.text)  # type: ignore[union-attr]  # a Delta
+        if kind is PartDelta:
+            size += len(event.text)  # type: ignore[union-attr]  # a PartDelta
         elif kind is PartStart:
             if isinstance(part := event.part, ToolCall):  # type: ignore[union-attr]  # a PartStart
                 record.note_call(part.name)
@@ -280,7 +284,7 @@ def _record_batch(record: RequestRecord, batch: list[RunEvent], lost: Untranslat
     return size, blank
 
 
-async def _relayed(prepared: PreparedRequest, relayed: RelayedStream, late: list[str]) -> AsyncGenerator[bytes, None]:
+async def _relayed(prepared: RoutedRequest, relayed: RelayedStream, late: list[str]) -> AsyncGenerator[bytes, None]:
     """Pass on the chunks of an upstream that uses the client's own dialect."""
     relay, checked = relayed.relay, False
     try:
@@ -296,7 +300,7 @@ async def _relayed(prepared: PreparedRequest, relayed: RelayedStream, late: list
         prepared.record.note_end(relay.reason, relay.usage)
 
 
-async def _whole(prepared: PreparedRequest, answer: ModelStream) -> tuple[bytes, ModelResponse, list[str]]:
+async def _whole(prepared: RoutedRequest, answer: ModelStream) -> tuple[bytes, ModelResponse, list[str]]:
     """Read the answer to its end and encode it; the last value warns of what the dialect cannot express."""
     request, metadata = prepared.request, prepared.metadata
     if request.relay and answer.dialect == request.dialect:
@@ -322,7 +326,7 @@ async def _whole(prepared: PreparedRequest, answer: ModelStream) -> tuple[bytes,
     return encode(response, request, metadata), response, lost
 
 
-async def _write(prepared: PreparedRequest, chunk: bytes) -> None:
+async def _write(prepared: RoutedRequest, chunk: bytes) -> None:
     if not prepared.dialect.one_event_per_write:
         await prepared.sink.write(chunk)
         return
@@ -335,14 +339,14 @@ async def _write(prepared: PreparedRequest, chunk: bytes) -> None:
         sent = end
 
 
-async def _warn(prepared: PreparedRequest, warnings: Sequence[str]) -> None:
+async def _warn(prepared: RoutedRequest, warnings: Sequence[str]) -> None:
     """Send warnings that came after the headers were sent."""
     prepared.record.warnings += tuple(warnings)
     text = warning_header(warnings).decode()
     await prepared.sink.write(prepared.codec.encode_warning(text, prepared.metadata))
 
 
-async def _fail(prepared: PreparedRequest, encoder: StreamEncoder | RelayStats | None, error: ToolgateError) -> None:
+async def _fail(prepared: RoutedRequest, encoder: StreamEncoder | RelayStats | None, error: ToolgateError) -> None:
     prepared.record.note_error(error)
     encoder = encoder or prepared.encoder or prepared.codec.encoder(prepared.request, prepared.metadata)
     await _write(prepared, encoder.error(error))
@@ -373,7 +377,7 @@ async def _kept_alive(sink: ResponseSink, seconds: float, comment: bytes) -> Asy
             task.cancel()
 
 
-def _headers(prepared: PreparedRequest, answer: ModelStream | None, *more: str) -> list[Header]:
+def _headers(prepared: RoutedRequest, answer: ModelStream | None, *more: str) -> list[Header]:
     """Return the header with all warnings: what could not be sent to the upstream must not be dropped in silence."""
     warnings = [*prepared.request.warnings, *(answer.warnings if answer else ()), *more]
     if not warnings:

@@ -8,7 +8,7 @@ from toolgate.auth.authenticator import Authenticator
 from toolgate.config import Config
 from toolgate.conversation.errors import ToolgateError
 from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
-from toolgate.http.application import Endpoint, Request
+from toolgate.http.application import AdmittedHttpRequest, Endpoint
 from toolgate.upstreams.router import Router
 from toolgate.wire.jsontext import encode
 
@@ -52,7 +52,7 @@ class StatusEndpoint:
         """Return the endpoint."""
         return [Endpoint("GET", "/v1/status", self.show, OPENAI_CHAT.server)]
 
-    async def show(self, call: Request) -> None:
+    async def show(self, call: AdmittedHttpRequest) -> None:
         """Describe the server: version, models, the state of the local model, the caller and the base URLs."""
         caller, config = call.caller, self._config
         scheme = "https" if call.exchange.header(b"x-forwarded-proto") == "https" else "http"
@@ -72,7 +72,7 @@ class StatusEndpoint:
         }
         await call.exchange.respond(200, encode(body))
 
-    def _default_model(self, call: Request) -> str | None:
+    def _default_model(self, call: AdmittedHttpRequest) -> str | None:
         try:
             return str(self._router.with_model({}, call.caller.may_use)["model"])
         except ToolgateError:

@@ -14,7 +14,7 @@ from toolgate.api.registration_request import ANNOTATIONS, decode_registration
 from toolgate.auth.authenticator import Caller
 from toolgate.conversation.errors import Conflict, InvalidRequest, NotFound
 from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
-from toolgate.http.application import Endpoint, Request
+from toolgate.http.application import AdmittedHttpRequest, Endpoint
 from toolgate.tools.registry import ToolRegistry
 from toolgate.tools.schema_check import ToolSchemaLinter
 from toolgate.tools.selection import ToolRights, permitted
@@ -55,7 +55,7 @@ class ToolEndpoints:
             Endpoint("DELETE", "/v1/tools/{}", self.remove, errors, scope="admin"),
         ]
 
-    async def list(self, call: Request) -> None:
+    async def list(self, call: AdmittedHttpRequest) -> None:
         """List the tools that the caller may use; `?tags=a,b` selects any of the tags, `&name=get_*` matching names."""
         query, rights = parse_qs(call.exchange.query, max_num_fields=20), _rights(call.caller)
         tags = [tag for value in query.get("tags", ()) for tag in value.split(",") if tag]
@@ -76,7 +76,7 @@ class ToolEndpoints:
             }
         await call.exchange.respond(200, encode(body))
 
-    async def show(self, call: Request) -> None:
+    async def show(self, call: AdmittedHttpRequest) -> None:
         """Return one tool."""
         name = call.arguments[0]
         tool = self._registry.get(name)
@@ -87,7 +87,7 @@ class ToolEndpoints:
             )
         await call.exchange.respond(200, encode({"object": "tool", **_tool_object(tool.spec)}))
 
-    async def register(self, call: Request) -> None:
+    async def register(self, call: AdmittedHttpRequest) -> None:
         """Register an HTTP callback as a tool, or an MCP server by its URL; it stays after a restart."""
         registration = decode_registration(await call.exchange.json())
         self._check_name(registration)
@@ -105,7 +105,7 @@ class ToolEndpoints:
             }
         await call.exchange.respond(201, encode(body))
 
-    async def remove(self, call: Request) -> None:
+    async def remove(self, call: AdmittedHttpRequest) -> None:
         """Delete a registration and its tools."""
         name = call.arguments[0]
         if name not in self._registered.names and self._registry.get(name) is not None:
@@ -113,7 +113,7 @@ class ToolEndpoints:
         await self._registered.remove(name)
         await call.exchange.respond(200, encode({"object": "tool", "name": name, "deleted": True}))
 
-    async def accept(self, call: Request) -> None:
+    async def accept(self, call: AdmittedHttpRequest) -> None:
         """Accept the changed definition of a tool; `digest` in the body names the definition that was reviewed."""
         fields = Fields(await call.exchange.optional_json())
         digest = fields.text("digest")

@@ -8,7 +8,7 @@ import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
-from toolgate.app.configured_site import Site
+from toolgate.app.configured_site import ConfiguredSite
 from toolgate.app.services import Services
 from toolgate.config import Config, ConfigError, diff, load
 from toolgate.config.stable_read import wait_until_settled
@@ -36,7 +36,7 @@ class Toolgate:
         ValueError, OSError or ToolgateError if the configuration cannot be used.
         """
         self.services = Services(config, self, lambda: self._site.background, builtin, sources, supervisor)
-        self._site = Site(config, self.services)
+        self._site = ConfiguredSite(config, self.services)
         self.services.start(self._site)
         self._pending_reload: tuple[Path, bytes | None, Callable[[], None]] | None = None
         self._reloading: asyncio.Task[None] | None = None
@@ -115,7 +115,7 @@ class Toolgate:
             if isinstance(new, ConfigError):
                 raise new
             changes = diff(self.config, new)
-            site = Site(changes.config, self.services)
+            site = ConfiguredSite(changes.config, self.services)
         except ConfigError as error:
             log.error("reload refused", problems=[str(problem) for problem in error.problems])
             return False

@@ -35,7 +35,7 @@ _ERROR_ENCODERS: dict[str, ErrorEncoder] = {
 """How errors are encoded, by the beginning of the path."""
 
 
-class Site:
+class ConfiguredSite:
     """Everything that serves one configuration."""
 
     def __init__(self, config: Config, services: Services) -> None:

@@ -87,6 +87,6 @@ def system_database(place: str) -> str | None:
 
 
 def _dbos_executor(url: str, node: str, warn: Callable[[str], None]) -> DurableExecutor:
-    from toolgate.runs.workflows import DbosExecutor  # imports DBOS
+    from toolgate.runs.dbos_executor import DbosExecutor  # imports DBOS
 
     return DbosExecutor(url, node, warn)

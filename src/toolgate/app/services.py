@@ -34,7 +34,7 @@ from toolgate.upstreams.transport import UpstreamHttpClient
 from toolgate.workers.client import SupervisorClient
 
 if TYPE_CHECKING:
-    from toolgate.app.configured_site import Site
+    from toolgate.app.configured_site import ConfiguredSite
     from toolgate.upstreams.local.state import LocalModelState
 
 
@@ -113,14 +113,14 @@ class Services:
         self.state.open()
         return None
 
-    def start(self, site: "Site") -> None:
+    def start(self, site: "ConfiguredSite") -> None:
         """Use the first site, whose configuration these services were built from."""
         names = [name for model in site.config.models for name in model.names]
         self.telemetry.metrics.set_label_names(names, [*site.config.upstreams, BUILTIN, VSCODE])
         self.quotas.use(site.limits, site.config)
         self.peers.keep(site.peers)
 
-    def apply(self, site: "Site") -> None:
+    def apply(self, site: "ConfiguredSite") -> None:
         """Use a new site; its configuration was checked by building it, so that nothing here can fail."""
         config = site.config
         self.start(site)

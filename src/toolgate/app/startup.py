@@ -9,7 +9,7 @@ from importlib.util import find_spec
 
 from toolgate.config import Config
 from toolgate.conversation.errors import Overloaded
-from toolgate.storage.database import Database, SlowStorage
+from toolgate.storage.database import Database, SlowJobReport
 from toolgate.storage.migrations import NewerSchema
 from toolgate.telemetry.logs import Logger
 from toolgate.telemetry.metrics import Metrics
@@ -27,7 +27,7 @@ def make_logger(config: Config) -> Logger:
 def make_database(config: Config, log: Logger, metrics: Metrics) -> Database:
     """Return the database of a configuration, which connects when it is first used; slow jobs are logged and counted."""
 
-    def observe(slow: SlowStorage) -> None:
+    def observe(slow: SlowJobReport) -> None:
         metrics.count_slow_storage(slow.seconds)
         seconds, commit = round(slow.seconds, 2), round(slow.commit_seconds, 2)
         fields = {"jobs": list(slow.jobs), "seconds": seconds, "commit_seconds": commit, "waiting": slow.waiting}

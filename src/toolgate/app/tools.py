@@ -17,7 +17,7 @@ from toolgate.approvals.webhook import ApprovalWebhook
 from toolgate.auth.authenticator import Authenticator
 from toolgate.bridge.windows import EditorWindows
 from toolgate.config import Config, KeySettings
-from toolgate.config.settings import ServerSettings, ToolSettings
+from toolgate.config.settings import ServerSettings, ServerToolSettings
 from toolgate.conversation.errors import Overloaded
 from toolgate.http.application import Endpoint
 from toolgate.http.sockets import base_url
@@ -39,7 +39,7 @@ from toolgate.tools.execution.mcp_catalog import RegistryToolCatalog
 from toolgate.tools.execution.prepare_run import ToolRunPreparer
 from toolgate.tools.execution.stored_turns import StoredTurns
 from toolgate.tools.registry import ToolRegistry
-from toolgate.tools.runner import CallObserver, FinishedToolCall, ToolRunner
+from toolgate.tools.runner import CallObserver, ToolExecutionOutcome, ToolRunner
 from toolgate.tools.schema_check import ToolSchemaLinter
 from toolgate.tools.selection import ToolRights
 from toolgate.tools.sources.registered import RegisteredToolSource
@@ -184,7 +184,7 @@ class ToolService:
         caller = self._authenticator.named(name)
         return caller is not None and ToolRights(caller.allow_tools, caller.block_tools).permits(spec)
 
-    def _record_call(self, ended: FinishedToolCall) -> None:
+    def _record_call(self, ended: ToolExecutionOutcome) -> None:
         self._telemetry.tool_ran(ended.spec.name, ended.seconds, ended.outcome, ended.invocation.text, ended.run)
         if self._on_call_end is not None:
             self._on_call_end(ended)
@@ -265,7 +265,7 @@ def make_mcp_endpoint(config: Config, catalog: ToolCatalog, telemetry: Telemetry
     return McpEndpoint(catalog, telemetry, timings, McpSessions(most, config.tools.mcp_session_seconds))
 
 
-def make_webhook(tools: ToolSettings, telemetry: Telemetry) -> ApprovalWebhook | None:
+def make_webhook(tools: ServerToolSettings, telemetry: Telemetry) -> ApprovalWebhook | None:
     """Return the webhook that announces approvals, if one is configured."""
     hook = tools.approvals.webhook
     if hook is None:

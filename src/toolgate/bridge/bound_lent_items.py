@@ -4,7 +4,7 @@ import re
 
 from msgspec.structs import replace
 
-from toolgate.bridge.frames import EditorIdentity, LentModel, LentTool, WindowDescription
+from toolgate.bridge.frames import EditorNameAndVersion, LentModel, LentTool, WindowDescription
 from toolgate.wire.fields import MAX_TOKENS
 from toolgate.wire.jsontext import encode
 
@@ -66,9 +66,9 @@ def usable_tools(items: tuple[LentTool, ...]) -> tuple[LentTool, ...]:
     return tuple(kept)
 
 
-def bounded_identity(editor: EditorIdentity) -> EditorIdentity:
+def bounded_identity(editor: EditorNameAndVersion) -> EditorNameAndVersion:
     """Return the editor's name and version, as long as they may be in messages to people."""
-    return EditorIdentity(editor.name[:_MAX_NAME], editor.version[:_MAX_NAME])
+    return EditorNameAndVersion(editor.name[:_MAX_NAME], editor.version[:_MAX_NAME])
 
 
 def bounded_window(window: WindowDescription) -> WindowDescription:

@@ -26,7 +26,7 @@ class WindowAnnouncedMessage(Struct, frozen=True, tag="window"):
     state: WindowState
 
 
-class WindowDescriptionChangedMessage(Struct, frozen=True, tag="focus"):
+class WindowStateChangedMessage(Struct, frozen=True, tag="focus"):
     """A window has changed in something other than what it lends."""
 
     session: str
@@ -78,7 +78,7 @@ BusMessage: TypeAlias = (
     MemberJoinedMessage
     | MemberAliveMessage
     | WindowAnnouncedMessage
-    | WindowDescriptionChangedMessage
+    | WindowStateChangedMessage
     | WindowLeftMessage
     | ExchangeOpenedMessage
     | ExchangeSignalMessage

@@ -26,7 +26,7 @@ from toolgate.bridge.frames import (
     ExchangeFrame,
 )
 from toolgate.conversation.errors import (
-    MalformedResponse,
+    InvalidUpstreamAnswer,
     ToolgateError,
     UpstreamError,
     UpstreamTimeout,
@@ -140,7 +140,7 @@ class EditorExchange:
             return
         text = f"{self._editor} {how}"
         if self.begun:
-            self._fault = MalformedResponse(f"{text} in mid-answer")
+            self._fault = InvalidUpstreamAnswer(f"{text} in mid-answer")
         else:  # it may have answered, at its person's cost, so it should not simply be asked again
             self._fault = UpstreamUnavailable(f"{text} without an answer", code="upstream_closed")
         self._wake()
@@ -154,7 +154,7 @@ class EditorExchange:
     def cancel(self) -> None:
         """Stop reading, and cancel at the editor."""
         if not self.over:
-            self._end(MalformedResponse(f"the answer of {self._editor} was given up before its end"))
+            self._end(InvalidUpstreamAnswer(f"the answer of {self._editor} was given up before its end"))
 
     def _keep(self, parts: tuple[AnswerPiece, ...]) -> None:
         if not parts or self.over:
@@ -166,10 +166,10 @@ class EditorExchange:
             self._size += size
         self._pieces += parts
         if self._size > MAX_ANSWER:
-            self._end(MalformedResponse(f"{self._editor} sent more than {MAX_ANSWER >> 20} MiB in one answer"))
+            self._end(InvalidUpstreamAnswer(f"{self._editor} sent more than {MAX_ANSWER >> 20} MiB in one answer"))
         elif self._unread > MAX_UNREAD:
             self._end(
-                MalformedResponse(
+                InvalidUpstreamAnswer(
                     f"the answer of {self._editor} was cancelled: the client did not read {MAX_UNREAD >> 20} MiB of it"
                 )
             )

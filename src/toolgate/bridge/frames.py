@@ -209,7 +209,7 @@ class BridgeHelloFrame(_Frame, frozen=True, tag="hello"):
     proof: Annotated[str, Meta(max_length=128)] | None = None
 
 
-class EditorIdentity(Struct, frozen=True):
+class EditorNameAndVersion(Struct, frozen=True):
     """Which editor it is."""
 
     name: str = ""
@@ -244,7 +244,7 @@ class BridgeRegisterWindowFrame(_Frame, frozen=True, tag="register"):
     """Who joins, after both sides have proven themselves."""
 
     window: WindowDescription
-    editor: EditorIdentity = EditorIdentity()
+    editor: EditorNameAndVersion = EditorNameAndVersion()
     extension: ExtensionIdentity = ExtensionIdentity()
     lends: LendingSwitches = LendingSwitches()
     max_frame: Annotated[int, Meta(ge=1024)] = MAX_FRAME

@@ -22,8 +22,8 @@ from toolgate.bridge.bus_messages import (
     MemberAliveMessage,
     MemberJoinedMessage,
     WindowAnnouncedMessage,
-    WindowDescriptionChangedMessage,
     WindowLeftMessage,
+    WindowStateChangedMessage,
     decode_bus_message,
     encode_bus_message,
 )
@@ -124,7 +124,7 @@ class BridgeBusMember:
         before = self._announced.get(state.session)
         self._announced[state.session] = state
         if before is not None and before.models is state.models and before.tools is state.tools:
-            message = WindowDescriptionChangedMessage(state.session, state.window, state.lends, state.focused_at)
+            message = WindowStateChangedMessage(state.session, state.window, state.lends, state.focused_at)
             self._send(None, message)
         else:
             self._send(None, WindowAnnouncedMessage(state))
@@ -204,7 +204,7 @@ class BridgeBusMember:
                     self._send(sender, MemberJoinedMessage())
             case WindowAnnouncedMessage(state):
                 self._add(sender, state)
-            case WindowDescriptionChangedMessage(session_id, window, lends, focused_at):
+            case WindowStateChangedMessage(session_id, window, lends, focused_at):
                 if remote := self._remote.get(sender, {}).get(session_id):
                     remote.state = replace(remote.state, window=window, lends=lends, focused_at=focused_at)
                     self._windows.changed(lending=False)

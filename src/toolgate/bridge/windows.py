@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 from msgspec import Struct
 
 from toolgate.bridge.exchange import EditorExchange, ExchangeTimeouts
-from toolgate.bridge.frames import EditorIdentity, LendingSwitches, LentModel, LentTool, WindowDescription
+from toolgate.bridge.frames import EditorNameAndVersion, LendingSwitches, LentModel, LentTool, WindowDescription
 from toolgate.scheduling import FairSlots
 
 ExchangeKind: TypeAlias = Literal["ask", "invoke", "count"]
@@ -24,7 +24,7 @@ class WindowState(Struct, frozen=True):
 
     session: str
     window: WindowDescription
-    editor: EditorIdentity = EditorIdentity()
+    editor: EditorNameAndVersion = EditorNameAndVersion()
     lends: LendingSwitches = LendingSwitches()
     models: tuple[LentModel, ...] = ()
     tools: tuple[LentTool, ...] = ()

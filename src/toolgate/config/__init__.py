@@ -14,8 +14,8 @@ from toolgate.config.settings import (
     LogSettings,
     RequestLimitSettings,
     ServerSettings,
+    ServerToolSettings,
     TimeoutSettings,
-    ToolSettings,
 )
 from toolgate.config.settings.secret import Secret
 
@@ -33,9 +33,9 @@ __all__ = [
     "RequestLimitSettings",
     "Secret",
     "ServerSettings",
+    "ServerToolSettings",
     "TargetConfig",
     "TimeoutSettings",
-    "ToolSettings",
     "UpstreamConfig",
     "diff",
     "is_loopback",

@@ -13,7 +13,7 @@ from toolgate.config.settings import (
     McpServerSettings,
     RootSettings,
     ServerSettings,
-    ToolSettings,
+    ServerToolSettings,
 )
 from toolgate.config.settings.secret import Secret
 from toolgate.config.upstreams import check_headers, resolve_upstream, row_of
@@ -117,7 +117,7 @@ def _check_keys(keys: tuple[KeySettings, ...], models: Collection[str], problems
                 )
 
 
-def _check_tools(tools: ToolSettings, problems: ProblemCollector) -> None:
+def _check_tools(tools: ServerToolSettings, problems: ProblemCollector) -> None:
     for name, server in tools.mcp.items():
         _check_mcp(f"tools.mcp.{name}", name, server, problems)
     for name, service in tools.http.items():

@@ -15,12 +15,12 @@ from toolgate.config.settings import (
     RecordSettings,
     ResponseSettings,
     ServerSettings,
+    ServerToolSettings,
     SystemMode,
     TextPromptSettings,
     ThinkingMode,
     TimeoutSettings,
     ToolMode,
-    ToolSettings,
     VscodeSettings,
 )
 from toolgate.config.settings.secret import Secret
@@ -114,7 +114,7 @@ class Config(Struct, frozen=True, kw_only=True):
     upstreams: Mapping[str, UpstreamConfig] = {}
     models: tuple[ModelConfig, ...] = (ECHO,)
     default_model: str | None = None
-    tools: ToolSettings = ToolSettings()
+    tools: ServerToolSettings = ServerToolSettings()
     vscode: VscodeSettings = VscodeSettings()
     embedded: EmbeddedModelSettings = EmbeddedModelSettings()
     text: TextPromptSettings = TextPromptSettings()

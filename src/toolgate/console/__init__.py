@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from toolgate.conversation.errors import NotFound
 from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
-from toolgate.http.application import Endpoint, Request
+from toolgate.http.application import AdmittedHttpRequest, Endpoint
 
 INDEX = "index.html"
 CONTENT_TYPES = {
@@ -76,22 +76,22 @@ class ConsoleEndpoints:
             Endpoint("GET", "/console/{}", self.file, errors, scope=None),
         ]
 
-    async def redirect(self, call: Request) -> None:
+    async def redirect(self, call: AdmittedHttpRequest) -> None:
         """Send a browser to the console; the address is relative, so that it holds behind a proxy with a prefix, too."""
         await call.exchange.respond(302, b"", [(b"location", b"console/")], b"text/plain")
 
-    async def index(self, call: Request) -> None:
+    async def index(self, call: AdmittedHttpRequest) -> None:
         """Return the page of the console."""
         await self._send(call, self._files[INDEX])
 
-    async def file(self, call: Request) -> None:
+    async def file(self, call: AdmittedHttpRequest) -> None:
         """Return a file of the console."""
         found = self._files.get(call.arguments[0])
         if found is None:
             raise NotFound(f"There is no {call.exchange.path[:200]!r} here.", code="unknown_url")
         await self._send(call, found)
 
-    async def _send(self, call: Request, found: StaticFile) -> None:
+    async def _send(self, call: AdmittedHttpRequest, found: StaticFile) -> None:
         # What a URL with the version of its content returns never changes; the page itself is small.
         versioned = call.exchange.query == f"v={found.version}"
         caching = b"public, max-age=31536000, immutable" if versioned else b"no-cache"

@@ -44,7 +44,7 @@ def normalize_arguments(text: str) -> str:
     return text
 
 
-class ArgumentNormalizer:
+class ArgumentTextNormalizer:
     """Normalize arguments that arrive in fragments: all that `feed` and `end` return is `normalize_arguments` of the whole.
 
     Held back are blanks that may be trailing, a `{}` that may be a prefix, a lone surrogate, and everything that begins

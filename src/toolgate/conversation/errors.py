@@ -16,7 +16,7 @@
     │   ├── UpstreamUnavailable 502/503, it could not be reached or reported that it is broken or busy
     │   │   └── UpstreamUnreachable  no connection could be opened, so no request was sent
     │   ├── UpstreamTimeout     504
-    │   ├── MalformedResponse   502, it broke its own protocol or stopped in the middle
+    │   ├── InvalidUpstreamAnswer   502, it broke its own protocol or stopped in the middle
     │   └── EmptyModelAnswer    502, its answer holds neither text nor a call
     └── GatewayError            500, our own fault
         └── Overloaded          503, we are full or shutting down
@@ -166,7 +166,7 @@ class UpstreamTimeout(UpstreamError):
     code = "upstream_timeout"
 
 
-class MalformedResponse(UpstreamError):
+class InvalidUpstreamAnswer(UpstreamError):
     """The upstream broke its own protocol or stopped in the middle; what it sent so far is not an answer."""
 
     code = "upstream_garbled"

@@ -2,13 +2,13 @@
 
     run   := step Finish
     step  := StepStart (part | ToolProgress)* StepEnd
-    part  := PartStart Delta* PartEnd
+    part  := PartStart PartDelta* PartEnd
 
 A run in which the gateway runs tools asks the model several times, yet it is emitted as one step: its calls and their
 results are parts like others.
 
-One part is open at a time, so a `Delta` needs no address. `PartEnd` carries the complete part: storage, the tool loop and
-whole answers read `PartEnd` alone and work without any deltas. An error is an exception, never an event.
+One part is open at a time, so a `PartDelta` needs no address. `PartEnd` carries the complete part: storage, the tool loop
+and whole answers read `PartEnd` alone and work without any deltas. An error is an exception, never an event.
 """
 
 from typing import Literal, TypeAlias
@@ -59,7 +59,7 @@ class PartStart(Struct, frozen=True):
     part: Part
 
 
-class Delta(Struct, frozen=True):
+class PartDelta(Struct, frozen=True):
     """More of the open part: text, reasoning, refusal or argument text by the part's kind."""
 
     text: str
@@ -98,8 +98,8 @@ class Finish(Struct, frozen=True):
     extra: Extra = NO_EXTRA
 
 
-StepEvent: TypeAlias = StepStart | PartStart | Delta | PartEnd | ToolProgress | StepEnd
-RunEvent: TypeAlias = StepStart | PartStart | Delta | PartEnd | ToolProgress | StepEnd | Finish
+StepEvent: TypeAlias = StepStart | PartStart | PartDelta | PartEnd | ToolProgress | StepEnd
+RunEvent: TypeAlias = StepStart | PartStart | PartDelta | PartEnd | ToolProgress | StepEnd | Finish
 
 
 class ModelResponse(Struct, frozen=True):

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 
 from toolgate.conversation.events import (
-    Delta,
     Finish,
     ModelResponse,
+    PartDelta,
     PartEnd,
     PartStart,
     RunEvent,
@@ -63,4 +63,4 @@ def unfold_part(part: Part) -> list[StepEvent]:
             opening = ToolCall(part.id, part.name, "", part.executor, part.freeform, extra=part.extra)
         case _:
             return [PartStart(part), PartEnd(part)]
-    return [PartStart(opening), Delta(text), PartEnd(part)] if text else [PartStart(opening), PartEnd(part)]
+    return [PartStart(opening), PartDelta(text), PartEnd(part)] if text else [PartStart(opening), PartEnd(part)]

@@ -13,9 +13,18 @@ from collections import deque
 from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import Any, Literal, TypeVar
 
-from toolgate.conversation.arguments import ArgumentNormalizer, is_object, normalize_arguments
-from toolgate.conversation.errors import MalformedResponse
-from toolgate.conversation.events import Delta, FinishReason, PartEnd, PartStart, StepEnd, StepEvent, StepStart, Usage
+from toolgate.conversation.arguments import ArgumentTextNormalizer, is_object, normalize_arguments
+from toolgate.conversation.errors import InvalidUpstreamAnswer
+from toolgate.conversation.events import (
+    FinishReason,
+    PartDelta,
+    PartEnd,
+    PartStart,
+    StepEnd,
+    StepEvent,
+    StepStart,
+    Usage,
+)
 from toolgate.conversation.ids import new_call_id, portable_id
 from toolgate.conversation.message import (
     NO_EXTRA,
@@ -80,7 +89,7 @@ class _OpenCall:
         self.given_id: str | None = None
         self.id = ""
         self.name = ""
-        self.arguments = ArgumentNormalizer()
+        self.arguments = ArgumentTextNormalizer()
         self.waiting: list[str] = []  # argument text that is certain and not emitted yet
         self.started = False
         self.closed = False  # its `PartEnd` was emitted
@@ -133,9 +142,9 @@ _SHORT = 1024
 
 
 def check_name_length(name: str) -> None:
-    """Raise MalformedResponse for a tool name that grows without end."""
+    """Raise InvalidUpstreamAnswer for a tool name that grows without end."""
     if len(name) > MAX_NAME:
-        raise MalformedResponse(f"The upstream called a tool whose name is longer than {MAX_NAME} characters.")
+        raise InvalidUpstreamAnswer(f"The upstream called a tool whose name is longer than {MAX_NAME} characters.")
 
 
 _P = TypeVar("_P", bound="_OpenText | _OpenCall | Part")
@@ -175,7 +184,7 @@ class FragmentAssembler:
         if not fragment:
             return
         if type(fragment) is not str:  # checked before it is emitted: emitted text is counted and joined later
-            raise MalformedResponse(f"The upstream sent {kind} that is no string.")
+            raise InvalidUpstreamAnswer(f"The upstream sent {kind} that is no string.")
         queue = self._queue
         last = queue[-1] if queue else None
         if not isinstance(last, _OpenText) or last.kind != kind or last.over:
@@ -187,7 +196,7 @@ class FragmentAssembler:
         self._count(fragment)
         last.fragments.append(fragment)
         if last is queue[0]:
-            self.events.append(Delta(fragment))
+            self.events.append(PartDelta(fragment))
 
     def reasoning(self, fragment: str) -> None:
         """Add a fragment of reasoning."""
@@ -295,7 +304,7 @@ class FragmentAssembler:
         self.start()
         self._parts += 1
         if self._parts > MAX_PARTS:
-            raise MalformedResponse(f"The upstream's answer has more than {MAX_PARTS} texts, thoughts and calls.")
+            raise InvalidUpstreamAnswer(f"The upstream's answer has more than {MAX_PARTS} texts, thoughts and calls.")
         self._queue.append(part)
         if len(self._queue) == 1:
             self._open_head()
@@ -306,7 +315,9 @@ class FragmentAssembler:
         if call.closed:
             # Some upstreams send the complete arguments once more behind their fragments.
             if fragment.strip() and fragment.strip() != normalize_arguments("".join(call.arguments.fragments)):
-                raise MalformedResponse("The upstream sent more arguments for a tool call that was already complete.")
+                raise InvalidUpstreamAnswer(
+                    "The upstream sent more arguments for a tool call that was already complete."
+                )
             return
         self._count(fragment)
         call.feed(fragment)
@@ -321,11 +332,11 @@ class FragmentAssembler:
     def _count(self, fragment: str) -> None:
         self._content += len(fragment)
         if self._content > MAX_CONTENT:
-            raise MalformedResponse(f"The upstream's answer has more than {MAX_CONTENT} characters.")
+            raise InvalidUpstreamAnswer(f"The upstream's answer has more than {MAX_CONTENT} characters.")
 
     def _emit_arguments(self, call: _OpenCall) -> None:
         if call.started and (text := call.take()):
-            self.events.append(Delta(text))
+            self.events.append(PartDelta(text))
 
     def _start_call(self, call: _OpenCall) -> None:
         if call.started or not call.name or not self._queue or self._queue[0] is not call:
@@ -359,7 +370,7 @@ class FragmentAssembler:
                 self._emit_arguments(call)
             case _OpenText() as text:
                 self.events.append(PartStart(text.part("")))
-                self.events += [Delta(fragment) for fragment in text.fragments]
+                self.events += [PartDelta(fragment) for fragment in text.fragments]
             case part:
                 self.events.append(PartStart(part))
 
@@ -367,7 +378,7 @@ class FragmentAssembler:
         match self._queue[0]:
             case _OpenCall() as call:
                 if not call.name:
-                    raise MalformedResponse("The upstream sent a tool call without a name.")
+                    raise InvalidUpstreamAnswer("The upstream sent a tool call without a name.")
                 self._start_call(call)
                 if not call.freeform:
                     call.waiting.append(call.arguments.end(cut))
@@ -377,7 +388,7 @@ class FragmentAssembler:
             case _OpenText() as text:
                 if rest := text.surrogates.end():
                     text.fragments.append(rest)
-                    self.events.append(Delta(rest))
+                    self.events.append(PartDelta(rest))
                 self.events.append(PartEnd(text.part("".join(text.fragments))))
             case part:
                 self.events.append(PartEnd(part))

@@ -98,14 +98,14 @@ class Opaque(Struct, frozen=True, tag=True):
     value: Mapping[str, Any]
 
 
-class ApprovalRequest(Struct, frozen=True, tag=True):
+class ApprovalRequestPart(Struct, frozen=True, tag=True):
     """A call that waits for the approval of this id; it occurs in answers only, never in a history."""
 
     id: str
     call: ToolCall
 
 
-Part: TypeAlias = Text | Media | Reasoning | ModelRefusal | ToolCall | ToolResult | Opaque | ApprovalRequest
+Part: TypeAlias = Text | Media | Reasoning | ModelRefusal | ToolCall | ToolResult | Opaque | ApprovalRequestPart
 
 
 class Message(Struct, frozen=True):

@@ -168,7 +168,7 @@ class UpstreamStreamDecoder(Protocol):
         """Return the events that this frame makes certain; raise UpstreamError if it reports an error."""
 
     def end(self) -> list[StepEvent]:
-        """Return the last events; raise MalformedResponse if the stream was cut short."""
+        """Return the last events; raise InvalidUpstreamAnswer if the stream was cut short."""
 
 
 class StreamRelay(Protocol):
@@ -203,7 +203,7 @@ class StreamRelay(Protocol):
         """Return the frame as the client should receive it; raise UpstreamError if it reports an error."""
 
     def end(self) -> bytes:
-        """Return the last frames; raise MalformedResponse if the stream was cut short."""
+        """Return the last frames; raise InvalidUpstreamAnswer if the stream was cut short."""
 
     def error(self, error: ToolgateError) -> bytes:
         """Encode an error in the middle of the stream, and the terminator."""
@@ -278,7 +278,7 @@ class UpstreamTokenCountCodec(Protocol):
         """Encode the body to post."""
 
     def decode_count(self, body: Any) -> int:
-        """Decode the number of tokens; raise MalformedResponse if there is none."""
+        """Decode the number of tokens; raise InvalidUpstreamAnswer if there is none."""
 
 
 class Dialect(Struct, frozen=True):

@@ -12,7 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from toolgate.conversation.errors import (
-    MalformedResponse,
+    InvalidUpstreamAnswer,
     UpstreamError,
     UpstreamRejected,
     UpstreamTimeout,
@@ -60,7 +60,7 @@ def decode_error_response(status: int, headers: Mapping[str, str], body: bytes) 
     try:
         value = decode_event(sent[1] if sent else body)
         message, code, param = _error_fields(value)
-    except MalformedResponse:
+    except InvalidUpstreamAnswer:
         value, message, code, param = body.strip(), None, None, None
     wait = retry_after(headers)
     if not message:  # an unknown form is shown as it is, so that a person can read it

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from toolgate.conversation.errors import ToolgateError
 from toolgate.conversation.events import FinishReason, ModelResponse, StepEvent, ToolProgress, Usage
-from toolgate.conversation.message import ApprovalRequest, Message, Part, ToolCall, ToolResult
+from toolgate.conversation.message import ApprovalRequestPart, Message, Part, ToolCall, ToolResult
 from toolgate.conversation.request import ModelRequest, ToolDef
 from toolgate.conversation.tool_name_matching import CallNameCorrector
 
@@ -146,7 +146,7 @@ class RunTools(Protocol):
 
     async def run(
         self, call: ToolCall, report: Callable[[ToolProgress], None], starting: Callable[[], Awaitable[None]]
-    ) -> ToolResult | ApprovalRequest:
+    ) -> ToolResult | ApprovalRequestPart:
         """Run the call and return its result, which may be an error, or the approval request that it waits for.
 
         `starting` is awaited when the call is permitted and its effects are about to happen.

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from toolgate.conversation.events import Delta, PartEnd, PartStart, StepEnd, StepEvent, StepStart
+from toolgate.conversation.events import PartDelta, PartEnd, PartStart, StepEnd, StepEvent, StepStart
 from toolgate.conversation.fold import unfold_part
 from toolgate.conversation.history import unanswered_calls
-from toolgate.conversation.message import ApprovalRequest, Message, Part, Text, ToolCall, ToolResult
+from toolgate.conversation.message import ApprovalRequestPart, Message, Part, Text, ToolCall, ToolResult
 from toolgate.conversation.request import ModelRequest
 from toolgate.engine.ports import RunTools
 
@@ -82,7 +82,7 @@ class RunPresenter:
         events: list[StepEvent] = []
         for event in batch:
             match event:
-                case Delta(text):
+                case PartDelta(text):
                     if not self._held:
                         events.append(self._prefixed(text) if self._unsent_prefix else event)
                 case PartStart(part):
@@ -142,13 +142,13 @@ class RunPresenter:
         self._shown.add(call.id)
         return unfold_part(call)
 
-    def outcome(self, call: ToolCall, outcome: ToolResult | ApprovalRequest) -> list[StepEvent]:
+    def outcome(self, call: ToolCall, outcome: ToolResult | ApprovalRequestPart) -> list[StepEvent]:
         """Return a result, preceded by its call if that was not emitted yet, or a native approval request."""
-        if isinstance(outcome, ApprovalRequest):
+        if isinstance(outcome, ApprovalRequestPart):
             return unfold_part(outcome) if self._presentation.native_approvals else []
         return [*self.started(call), *unfold_part(outcome)]
 
-    def waiting(self, requests: Sequence[ApprovalRequest]) -> list[StepEvent]:
+    def waiting(self, requests: Sequence[ApprovalRequestPart]) -> list[StepEvent]:
         """Return what shows the client that calls wait for approval, where the dialect has no approval requests."""
         if self._presentation.native_approvals:
             return []
@@ -180,9 +180,9 @@ class RunPresenter:
             self._prefix = self._unsent_prefix = self._separator
         return [] if self._held else [PartStart(part)]
 
-    def _prefixed(self, text: str) -> Delta:
+    def _prefixed(self, text: str) -> PartDelta:
         prefix, self._unsent_prefix = self._unsent_prefix, ""
-        return Delta(prefix + text)
+        return PartDelta(prefix + text)
 
     def _end(self, part: Part) -> list[StepEvent]:
         if self._held:
@@ -199,7 +199,11 @@ class RunPresenter:
         start, *rest = unfold_part(part)
         if not self._start(part, last=False):
             return []
-        return [start, *[self._prefixed(event.text) for event in rest if isinstance(event, Delta)], *self._end(part)]
+        return [
+            start,
+            *[self._prefixed(event.text) for event in rest if isinstance(event, PartDelta)],
+            *self._end(part),
+        ]
 
     def _with_executor(self, part: Part) -> Part:
         """Mark a call of a tool that the client did not declare as the gateway's."""

@@ -5,7 +5,7 @@ from contextlib import aclosing
 
 from msgspec.structs import replace
 
-from toolgate.conversation.events import Delta, Finish, PartEnd, PartStart, RunEvent, StepEnd, Usage
+from toolgate.conversation.events import Finish, PartDelta, PartEnd, PartStart, RunEvent, StepEnd, Usage
 from toolgate.conversation.message import ToolCall
 from toolgate.engine.ports import ModelStream
 
@@ -44,12 +44,12 @@ class ArgumentDeltaMerger:
         events: list[RunEvent] = []
         for event in batch:
             match event:
-                case Delta() if self._in_call:
+                case PartDelta() if self._in_call:
                     continue
                 case PartStart(part):
                     self._in_call = isinstance(part, ToolCall)
                 case PartEnd(ToolCall(arguments=arguments)) if arguments:
                     self._in_call = False
-                    events.append(Delta(arguments))
+                    events.append(PartDelta(arguments))
             events.append(event)
         return events

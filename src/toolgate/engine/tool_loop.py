@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from toolgate.conversation.errors import EmptyModelAnswer
 from toolgate.conversation.events import StepEnd, StepEvent, ToolProgress, Usage
 from toolgate.conversation.history import split_at_waiting_calls, unanswered_calls
-from toolgate.conversation.message import ApprovalRequest, Message, Text, ToolCall, ToolResult, is_blank
+from toolgate.conversation.message import ApprovalRequestPart, Message, Text, ToolCall, ToolResult, is_blank
 from toolgate.conversation.request import ModelRequest, ToolChoice
 from toolgate.engine.ports import CallOutcome, Model, ModelStream, RunJournal, RunObserver, RunTools, UnobservedRun
 from toolgate.engine.presenter import CollectedAnswer, Presentation, RunPresenter, ShownCalls
@@ -70,14 +70,14 @@ class ToolLoop(Struct, frozen=True):
     history: EarlierAttempts = EarlierAttempts()
     observer: RunObserver = UnobservedRun()
 
-    async def ask(self, request: ModelRequest) -> "ToolRun":
+    async def ask(self, request: ModelRequest) -> "ToolLoopRun":
         """Return the run, once the model's first event has arrived or there are calls to run before it is asked."""
-        run = ToolRun(self, request)
+        run = ToolLoopRun(self, request)
         await run.start()
         return run
 
 
-class ToolRun:
+class ToolLoopRun:
     """One run of the tool loop, read like any other `ModelStream`."""
 
     dialect: str | None = None
@@ -140,7 +140,7 @@ class ToolRun:
                 if (end := await self._record_step(step)) is not None:
                     yield [end]
                     return
-            outcomes: list[ToolResult | ApprovalRequest] = []
+            outcomes: list[ToolResult | ApprovalRequestPart] = []
             async with aclosing(self._run_calls(self._pending_calls(), outcomes)) as batches:
                 async for batch in batches:
                     yield batch
@@ -257,7 +257,7 @@ class ToolRun:
         return StepEnd(reason, self._used.usage, end.stop_sequence, end.extra)
 
     async def _run_calls(
-        self, calls: Sequence[ToolCall], outcomes: list[ToolResult | ApprovalRequest]
+        self, calls: Sequence[ToolCall], outcomes: list[ToolResult | ApprovalRequestPart]
     ) -> AsyncGenerator[list[StepEvent], None]:
         """Run the calls concurrently; their outcomes are emitted, and added to `outcomes`, in the order of the calls."""
         refusals = self._refusals(calls)
@@ -313,7 +313,7 @@ class ToolRun:
 
     async def _run_call(
         self, call: ToolCall, refusal: str | None, queue: "asyncio.Queue[ToolProgress | ToolCall | None]"
-    ) -> ToolResult | ApprovalRequest:
+    ) -> ToolResult | ApprovalRequestPart:
         def report(progress: ToolProgress) -> None:
             if queue.qsize() < _MAX_QUEUED_PROGRESS:
                 queue.put_nowait(progress)
@@ -325,7 +325,7 @@ class ToolRun:
 
         if refusal is not None:
             self._observer.call_refused(call, "unknown" if refusal == INTERRUPTED_CALL else "failed")
-            outcome: ToolResult | ApprovalRequest = ToolResult(call.id, (Text(refusal),), True, call.name)
+            outcome: ToolResult | ApprovalRequestPart = ToolResult(call.id, (Text(refusal),), True, call.name)
         else:
             async with self._semaphore:
                 self._observer.call_started(call)
@@ -335,10 +335,10 @@ class ToolRun:
             await self._journal.ended(outcome)
         return outcome
 
-    async def _record_outcomes(self, outcomes: list[ToolResult | ApprovalRequest]) -> list[StepEvent] | None:
+    async def _record_outcomes(self, outcomes: list[ToolResult | ApprovalRequestPart]) -> list[StepEvent] | None:
         """Record the results; return the end of the run if it waits for an approval or for the client's own tools."""
         results = [outcome for outcome in outcomes if isinstance(outcome, ToolResult)]
-        waiting = [outcome for outcome in outcomes if isinstance(outcome, ApprovalRequest)]
+        waiting = [outcome for outcome in outcomes if isinstance(outcome, ApprovalRequestPart)]
         self._added += [Message("tool", (result,)) for result in results]
         returned, approvals = _returned_calls(self._added), [one.id for one in waiting]
         if returned:
@@ -356,8 +356,8 @@ class ToolRun:
         return None
 
 
-def _call_outcome(outcome: ToolResult | ApprovalRequest) -> CallOutcome:
-    if isinstance(outcome, ApprovalRequest):
+def _call_outcome(outcome: ToolResult | ApprovalRequestPart) -> CallOutcome:
+    if isinstance(outcome, ApprovalRequestPart):
         return "waiting"
     return "failed" if outcome.is_error else "completed"
 

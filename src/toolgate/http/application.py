@@ -39,7 +39,7 @@ EDITOR_HEADER = b"x-toolgate-editor"
 """Sent by an editor with its own requests."""
 
 
-class Request(Struct, frozen=True):
+class AdmittedHttpRequest(Struct, frozen=True):
     """An admitted request with its caller; `arguments` are the values of the path's placeholders."""
 
     exchange: HttpExchange
@@ -65,7 +65,7 @@ class ErrorEncoder(Protocol):
         """Return the body of an error response."""
 
 
-Handler: TypeAlias = Callable[[Request], Awaitable[None]]
+Handler: TypeAlias = Callable[[AdmittedHttpRequest], Awaitable[None]]
 
 
 class Endpoint(Struct, frozen=True):
@@ -195,7 +195,7 @@ class Application:
             self._active_by_id[record.request_id] = exchange, caller, scope, record
         record.caller = caller.name
         CALLER.set(caller.name)
-        return endpoint.handler(Request(exchange, caller, record, arguments))
+        return endpoint.handler(AdmittedHttpRequest(exchange, caller, record, arguments))
 
     def _count_failure(self, scope: Scope, exchange: HttpExchange, error: Unauthenticated) -> ToolgateError:
         """Count a wrong key and return the error to send; many different ones are logged and refused."""

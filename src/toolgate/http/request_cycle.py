@@ -29,7 +29,7 @@ _WITHOUT_BODY = (204, 304)
 _logger = logging.getLogger(__name__)
 
 
-class HttpResponseConnection(Protocol):
+class RequestCycleConnection(Protocol):
     """The connection, as far as a response uses it."""
 
     transport: asyncio.Transport
@@ -70,7 +70,7 @@ class RequestResponseCycle:
     )
 
     def __init__(
-        self, connection: HttpResponseConnection, scope: Scope, expects_continue: bool, keep_alive: bool
+        self, connection: RequestCycleConnection, scope: Scope, expects_continue: bool, keep_alive: bool
     ) -> None:
         self.connection = connection
         self.method: str = scope["method"]

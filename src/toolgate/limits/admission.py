@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from toolgate.conversation.errors import RateLimited
 from toolgate.conversation.events import Usage
 from toolgate.engine.run_limits import Price
-from toolgate.http.application import Endpoint, Handler, Request
+from toolgate.http.application import AdmittedHttpRequest, Endpoint, Handler
 from toolgate.http.exchange import Header, HttpExchange
 from toolgate.limits import Budgets, Counters, KeyBudget, KeyLimits, RateLimitReservation, RateLimitResult
 from toolgate.limits.local_budgets import BudgetReservation
@@ -206,13 +206,13 @@ class AdmissionControl:
     def _wrap(self, endpoint: Endpoint) -> Endpoint:
         handler = endpoint.handler
 
-        def handle(call: Request) -> Awaitable[None]:
+        def handle(call: AdmittedHttpRequest) -> Awaitable[None]:
             return self._handle_limited(call, handler) if call.caller.name in self._limits else handler(call)
 
         handle.__doc__ = handler.__doc__
         return replace(endpoint, handler=handle)
 
-    async def _handle_limited(self, call: Request, handler: Handler) -> None:
+    async def _handle_limited(self, call: AdmittedHttpRequest, handler: Handler) -> None:
         limits = self._limits[call.caller.name]
         estimate = await estimate_cost(call.exchange, whole=bool(limits.tokens_per_minute or limits.budget))
         permit = await self.admit(call.caller.name, estimate, call.exchange)

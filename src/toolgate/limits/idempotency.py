@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from toolgate.conversation import ids
 from toolgate.conversation.errors import Conflict, InvalidRequest, Overloaded
-from toolgate.http.application import Endpoint, Handler, Request
+from toolgate.http.application import AdmittedHttpRequest, Endpoint, Handler
 from toolgate.http.exchange import JSON, Header, HttpExchange
 from toolgate.storage.idempotency import (
     IdempotencyClaimGranted,
@@ -76,14 +76,14 @@ class Idempotency:
     def _wrap(self, endpoint: Endpoint) -> Endpoint:
         handler = endpoint.handler
 
-        def handle(call: Request) -> Awaitable[None]:
+        def handle(call: AdmittedHttpRequest) -> Awaitable[None]:
             key = call.exchange.named.get(HEADER)
             return handler(call) if key is None else self._handle_once(call, handler, key)
 
         handle.__doc__ = handler.__doc__
         return replace(endpoint, handler=handle)
 
-    async def _handle_once(self, call: Request, handler: Handler, key: bytes) -> None:
+    async def _handle_once(self, call: AdmittedHttpRequest, handler: Handler, key: bytes) -> None:
         if not _KEY.fullmatch(key):
             raise InvalidRequest(
                 "An Idempotency-Key has 1 to 255 characters of ASCII.",
@@ -131,7 +131,7 @@ class Idempotency:
                         async with asyncio.timeout(seconds):
                             await (running or asyncio.Event()).wait()
 
-    async def _execute(self, call: Request, handler: Handler, claim: _Claim, body: bytes) -> None:
+    async def _execute(self, call: AdmittedHttpRequest, handler: Handler, claim: _Claim, body: bytes) -> None:
         recording = _RecordingExchange(call.exchange, body, call.record, self._store, claim, self._options.body_bytes)
         at = (claim.owner, claim.key)
         done = self._running[at] = asyncio.Event()

@@ -18,7 +18,7 @@ class StepJournal:
         mark: Callable[[], Awaitable[int]],
         check: Callable[[], Awaitable[None]],
     ) -> None:
-        """`mark` stores all frames that were sent and counts them; `check` raises LeaseLost if another node has the run."""
+        """`mark` stores and counts all frames that were sent; `check` raises RunLeaseLost if another node has the run."""
         self._steps = steps
         self._turns = turns
         self._mark = mark

@@ -14,7 +14,7 @@ from msgspec import Struct
 from toolgate.conversation.errors import ToolgateError
 from toolgate.runs.executor import RunExecutor, StepsLost, UnrecordedSteps
 from toolgate.runs.step_records import RunStepLog
-from toolgate.storage.runs import LeaseLost, RunStore, StoredRun
+from toolgate.storage.runs import RunLeaseLost, RunStore, StoredRun
 
 EarlyEnd: TypeAlias = Literal["cancelled", "parked", "lost"]
 """Why a run ends without being performed: parked after too many crashes, lost when its steps are gone."""
@@ -194,7 +194,7 @@ class RunScheduler:
         if run is None:
             known = await self.store.load(id)
             if known is not None and not known.is_over:
-                raise LeaseLost  # another node has claimed it, or this one is closing
+                raise RunLeaseLost  # another node has claimed it, or this one is closing
             self._ended.append(id)
             return
         attempt = self._attempts[id] = RunAttempt(run, steps)

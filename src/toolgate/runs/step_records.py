@@ -34,7 +34,7 @@ class CallStartedStep(Struct, frozen=True, tag="Intended"):
     call: str
 
 
-class CallRetryStep(Struct, frozen=True, tag="Again"):
+class CallRerunStep(Struct, frozen=True, tag="Again"):
     """A person wants a call of unknown outcome to be run again."""
 
     call: str
@@ -46,7 +46,7 @@ class CallFinishedStep(Struct, frozen=True, tag="Ended"):
     result: ToolResult
 
 
-Step: TypeAlias = ModelAnswerStep | CallStartedStep | CallRetryStep | CallFinishedStep
+Step: TypeAlias = ModelAnswerStep | CallStartedStep | CallRerunStep | CallFinishedStep
 
 _decoder = msgspec.json.Decoder(Step)
 
@@ -59,7 +59,7 @@ class RunStepLog(Protocol):
         """The steps that earlier attempts wrote, in their order."""
 
     async def keep(self, name: str, value: str) -> None:
-        """Write a step, which survives a crash once this returns; LeaseLost if another node has the run by now."""
+        """Write a step, which survives a crash once this returns; RunLeaseLost if another node has the run by now."""
 
 
 def encode_step(step: Step) -> str:
@@ -94,7 +94,7 @@ def history_of(steps: Iterable[Step]) -> EarlierAttempts:
                 by_model = asked or by_model
             case CallStartedStep(call):
                 started.add(call)
-            case CallRetryStep(call):
+            case CallRerunStep(call):
                 started.discard(call)
             case CallFinishedStep(result):
                 results[result.call_id] = result

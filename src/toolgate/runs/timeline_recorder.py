@@ -36,7 +36,7 @@ _BEAT_SECONDS = 5.0
 _SWEEP_SECONDS = 30.0
 
 
-class StepEntry(Struct, omit_defaults=True, tag_field="type", tag="step"):
+class TimelineStepEntry(Struct, omit_defaults=True, tag_field="type", tag="step"):
     """One answer of the model; `offered` are the server's tools where they differ from those of the step before."""
 
     step: int
@@ -50,7 +50,7 @@ class StepEntry(Struct, omit_defaults=True, tag_field="type", tag="step"):
     copied: bool = False
 
 
-class CallEntry(Struct, omit_defaults=True, tag_field="type", tag="call"):
+class TimelineCallEntry(Struct, omit_defaults=True, tag_field="type", tag="call"):
     """One attempt at a call of a server tool; `approval` is the question to a person that it waits or waited for.
 
     `started` is when the call was taken up, `tool_started` when its tool was started: after the approval, if it needs one.
@@ -68,7 +68,7 @@ class CallEntry(Struct, omit_defaults=True, tag_field="type", tag="call"):
     tool_started: float | None = None
 
 
-TimelineEntry: TypeAlias = StepEntry | CallEntry
+TimelineEntry: TypeAlias = TimelineStepEntry | TimelineCallEntry
 
 _decoder = msgspec.json.Decoder(TimelineEntry)
 
@@ -109,7 +109,7 @@ class RunTimeline:
         self._tools: dict[str, None] = dict.fromkeys(msgspec.json.decode(record.tools) if record.tools else ())
         self._input, self._output = record.input_tokens, record.output_tokens
         self._offered: tuple[str, ...] | None = None
-        self._places = {one.call: place for place, one in enumerate(self.entries) if isinstance(one, CallEntry)}
+        self._places = {one.call: place for place, one in enumerate(self.entries) if isinstance(one, TimelineCallEntry)}
         self._interrupted_step = self._close_open()
 
     @property
@@ -146,7 +146,7 @@ class RunTimeline:
         self._interrupted_step = False
         names = tuple([name[:_MOST_NAME] for name in offered[:_MOST_OFFERED]])
         self._add(
-            StepEntry(
+            TimelineStepEntry(
                 self._step,
                 self._clock(),
                 model=self._record.model,
@@ -160,10 +160,10 @@ class RunTimeline:
         if usage is not None:
             self._input += usage.input
             self._output += usage.output
-        place = self._find(lambda one: isinstance(one, StepEntry) and one.outcome == "running")
+        place = self._find(lambda one: isinstance(one, TimelineStepEntry) and one.outcome == "running")
         if place is not None:
             entry = self.entries[place]
-            assert isinstance(entry, StepEntry)
+            assert isinstance(entry, TimelineStepEntry)
             entry.ended = self._clock()
             entry.outcome = "tool_calls" if calls else "answer"
             if usage is not None:
@@ -176,7 +176,7 @@ class RunTimeline:
         if entry is None or not _is_open(entry):
             if len(self._tools) < _MOST_TOOLS:
                 self._tools[call.name[:_MOST_NAME]] = None
-            self._add(CallEntry(self._step, call.id, call.name[:_MOST_NAME], self._clock()))
+            self._add(TimelineCallEntry(self._step, call.id, call.name[:_MOST_NAME], self._clock()))
 
     def call_refused(self, call: ToolCall, outcome: CallOutcome) -> None:
         """Record that a call is not run; one that was interrupted has an entry already, and no end that is known."""
@@ -191,7 +191,7 @@ class RunTimeline:
         """Record that a call waits for a person: to be run, or to be run again after an interrupted attempt."""
         entry = self._last_attempt(call)
         if entry is not None and not _is_open(entry):
-            entry = CallEntry(entry.step, call, entry.tool, self._clock())
+            entry = TimelineCallEntry(entry.step, call, entry.tool, self._clock())
             self._add(entry)
         if entry is not None:
             entry.outcome, entry.approval = "waiting", approval
@@ -234,16 +234,16 @@ class RunTimeline:
         steps = [message for message in messages if message.role == "assistant"]
         results = {p.call_id: p for m in messages for p in m.parts if isinstance(p, ToolResult)}
         now = self._clock()
-        known = {one.step: place for place, one in enumerate(self.entries) if isinstance(one, StepEntry)}
+        known = {one.step: place for place, one in enumerate(self.entries) if isinstance(one, TimelineStepEntry)}
         first = (self._record.forked_step or 0) + 1
         for number, message in enumerate(steps, first):
             calls = [part for part in message.parts if isinstance(part, ToolCall) and part.executor == "gateway"]
             if number not in known:
                 self._step = max(self._step, number)
-                self._add(StepEntry(number, now, now, "tool_calls", self._record.model))
+                self._add(TimelineStepEntry(number, now, now, "tool_calls", self._record.model))
             else:
                 entry = self.entries[known[number]]
-                if isinstance(entry, StepEntry) and entry.outcome not in ("tool_calls", "answer"):
+                if isinstance(entry, TimelineStepEntry) and entry.outcome not in ("tool_calls", "answer"):
                     entry.outcome = "tool_calls"
                     self._changed(known[number])
             for call in calls:
@@ -259,7 +259,7 @@ class RunTimeline:
         if entry is None:
             self._calls += 1
             self._tools[call.name[:_MOST_NAME]] = None
-            self._add(CallEntry(step, call.id, call.name[:_MOST_NAME], self._clock(), ended, outcome))
+            self._add(TimelineCallEntry(step, call.id, call.name[:_MOST_NAME], self._clock(), ended, outcome))
         elif _is_open(entry) or entry.outcome == "unknown":
             self._calls += entry.tool_started is None and _is_open(entry)
             entry.outcome = outcome
@@ -274,12 +274,12 @@ class RunTimeline:
             self._input, self._output = usage.input, usage.output
         good = state in ("completed", "incomplete")
         for place, entry in enumerate(self.entries):
-            if isinstance(entry, StepEntry) and entry.outcome == "running":
+            if isinstance(entry, TimelineStepEntry) and entry.outcome == "running":
                 entry.outcome, entry.ended = ("answer" if good else "failed"), self.ended
                 if usage is not None and self._step == 1:
                     entry.input_tokens, entry.output_tokens = usage.input, usage.output
                 self.dirty.add(place)
-            elif isinstance(entry, CallEntry) and (entry.outcome == "running" or (_waits(entry) and not good)):
+            elif isinstance(entry, TimelineCallEntry) and (entry.outcome == "running" or (_waits(entry) and not good)):
                 entry.outcome, entry.ended = "cancelled", self.ended
                 self.dirty.add(place)
         self._changed(None)
@@ -288,19 +288,19 @@ class RunTimeline:
         """Close what ran in an earlier attempt as cut off; return whether the model must be asked again for a step."""
         interrupted = False
         for place, entry in enumerate(self.entries):
-            if isinstance(entry, StepEntry) and entry.outcome == "running":
+            if isinstance(entry, TimelineStepEntry) and entry.outcome == "running":
                 entry.outcome = "failed"
                 interrupted = True
                 self.dirty.add(place)
-            elif isinstance(entry, CallEntry) and entry.outcome == "running" and entry.tool_started is not None:
+            elif isinstance(entry, TimelineCallEntry) and entry.outcome == "running" and entry.tool_started is not None:
                 entry.outcome = "unknown"
                 self.dirty.add(place)
         return interrupted
 
-    def _last_attempt(self, call: str) -> CallEntry | None:
+    def _last_attempt(self, call: str) -> TimelineCallEntry | None:
         place = self._places.get(call)
         entry = None if place is None else self.entries[place]
-        return entry if isinstance(entry, CallEntry) else None
+        return entry if isinstance(entry, TimelineCallEntry) else None
 
     def _find(self, fits: Callable[[TimelineEntry], bool]) -> int | None:
         """Return the place of the last entry that fits."""
@@ -312,7 +312,7 @@ class RunTimeline:
     def _add(self, entry: TimelineEntry) -> None:
         if len(self.entries) < MOST_ENTRIES:
             self.entries.append(entry)
-            if isinstance(entry, CallEntry):
+            if isinstance(entry, TimelineCallEntry):
                 self._places[entry.call] = len(self.entries) - 1
             self._changed(len(self.entries) - 1)
         else:
@@ -324,12 +324,12 @@ class RunTimeline:
         self._on_change(self)
 
 
-def _is_open(entry: CallEntry) -> bool:
+def _is_open(entry: TimelineCallEntry) -> bool:
     return entry.outcome in ("running", "waiting")
 
 
 def _waits(entry: TimelineEntry) -> bool:
-    return isinstance(entry, CallEntry) and entry.outcome == "waiting"
+    return isinstance(entry, TimelineCallEntry) and entry.outcome == "waiting"
 
 
 class EnqueueWrite(Protocol):

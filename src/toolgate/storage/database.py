@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TypeVar
 
-from toolgate.storage.job_threads import JobKind, JobThreads, SlowStorage
+from toolgate.storage.job_threads import JobKind, JobThreads, SlowJobReport
 from toolgate.storage.migrations import SchemaStatus, migrate, status
 from toolgate.storage.sql_engine import (
     TIMEOUT_SECONDS,
@@ -25,7 +25,7 @@ from toolgate.storage.sql_engine import (
     unavailable,
 )
 
-__all__ = ["CommitUncertain", "Database", "DuplicateRow", "SlowStorage", "SqlConnection", "SqlCursor", "Work"]
+__all__ = ["CommitUncertain", "Database", "DuplicateRow", "SlowJobReport", "SqlConnection", "SqlCursor", "Work"]
 
 _T = TypeVar("_T")
 
@@ -39,7 +39,7 @@ class Database:
         *,
         connections: int = 8,
         timeout: float = TIMEOUT_SECONDS,
-        observe: Callable[[SlowStorage], None] | None = None,
+        observe: Callable[[SlowJobReport], None] | None = None,
     ) -> None:
         """`sqlite:///path`, `sqlite://` for memory, or `postgresql://…`; a path is a SQLite file, None is memory.
 

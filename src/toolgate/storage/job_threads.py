@@ -31,7 +31,7 @@ END_SECONDS = 60.0
 _NAMES = 8
 
 
-class SlowStorage(Struct, frozen=True):
+class SlowJobReport(Struct, frozen=True):
     """Jobs that took long: which, their seconds in all and in the commit alone, and how many others wait for a thread."""
 
     jobs: tuple[str, ...]
@@ -79,7 +79,7 @@ class JobThreads:
     """As many threads as the engine has, and a queue in which callers take turns."""
 
     def __init__(
-        self, engine: SqlEngine, prepare: Callable[[], None], observe: Callable[[SlowStorage], None] | None
+        self, engine: SqlEngine, prepare: Callable[[], None], observe: Callable[[SlowJobReport], None] | None
     ) -> None:
         """`prepare` is called in a thread before each job that reads or changes; `observe` is called on the event loop."""
         self._engine = engine
@@ -201,10 +201,10 @@ class JobThreads:
                     self._queue.put(job.caller, job)
         return late
 
-    def _slow(self, jobs: list[_Job], seconds: float) -> SlowStorage:
+    def _slow(self, jobs: list[_Job], seconds: float) -> SlowJobReport:
         names = tuple(dict.fromkeys([_name(job.work) for job in jobs]))[:_NAMES]
         commit = self._engine.commit_seconds if jobs[0].kind is JobKind.CHANGE else 0.0
-        return SlowStorage(names, seconds, commit, self._queue.size)
+        return SlowJobReport(names, seconds, commit, self._queue.size)
 
 
 def _name(work: Callable[..., Any]) -> str:

@@ -74,7 +74,7 @@ _ALIVE = "SELECT id FROM runs WHERE state IN ('queued', 'running', 'waiting')"
 _DELETE_ENDED = "DELETE FROM runs WHERE updated < ? AND NOT (state IN ('queued', 'running', 'waiting'))"
 
 
-class LeaseLost(Exception):
+class RunLeaseLost(Exception):
     """Another node has the run, or it has ended: the attempt stops, writes nothing and calls no tool."""
 
 
@@ -187,11 +187,11 @@ class RunStore:
         return _run(rows[0]) if rows else None
 
     def checking(self, id: str, token: int) -> Write:
-        """Return the write that checks, together with others, that this claim is still valid; LeaseLost if not."""
+        """Return the write that checks, together with others, that this claim is still valid; RunLeaseLost if not."""
         return lambda db: _execute_or_lost(db, _CHECK, (self._clock(), id, token))
 
     def ending(self, id: str, token: int, state: End) -> Write:
-        """Return the write that ends the run and deletes its request; LeaseLost if this claim is not valid any more."""
+        """Return the write that ends the run and deletes its request; RunLeaseLost if this claim is not valid any more."""
 
         def write(db: SqlConnection) -> None:
             now = self._clock()
@@ -201,7 +201,7 @@ class RunStore:
         return write
 
     async def check(self, id: str, token: int) -> None:
-        """Raise LeaseLost if this claim is not valid any more."""
+        """Raise RunLeaseLost if this claim is not valid any more."""
         await self._database.change(self.checking(id, token))
 
     async def set_waiting(self, id: str, token: int, waiting: bool) -> None:
@@ -282,7 +282,7 @@ class RunStore:
 
 def _execute_or_lost(db: SqlConnection, statement: str, values: Sequence[Any]) -> None:
     if db.execute(statement, values).rowcount != 1:
-        raise LeaseLost
+        raise RunLeaseLost
 
 
 def _run(row: Sequence[Any]) -> StoredRun:

@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from toolgate.conversation.events import ToolProgress
-from toolgate.conversation.message import ApprovalRequest, Text, ToolCall, ToolResult
+from toolgate.conversation.message import ApprovalRequestPart, Text, ToolCall, ToolResult
 from toolgate.conversation.tool_memoization import MemoizedTools
 from toolgate.engine.ports import CallTraits
 from toolgate.tools.runner import ApprovalPendingOutcome, CallApprovalOptions, ToolRunner, new_invocation
@@ -106,7 +106,7 @@ class RunToolSet:
 
     async def run(
         self, call: ToolCall, emit: Callable[[ToolProgress], None], starting: Callable[[], Awaitable[None]]
-    ) -> ToolResult | ApprovalRequest:
+    ) -> ToolResult | ApprovalRequestPart:
         """Run the call, or return the approval that it waits for."""
         if self._tools.is_virtual(call.name):
             return result(call, self._tools.open(call.name, call_arguments(call)))
@@ -129,7 +129,7 @@ class RunToolSet:
         outcome = await self._runner.run(tool, invocation, consent, starting, add_wait)
         self._tainted = self._tainted or tool.spec.annotations.open_world
         if isinstance(outcome, ApprovalPendingOutcome):
-            return ApprovalRequest(outcome.approval, call)
+            return ApprovalRequestPart(outcome.approval, call)
         return result(call, outcome)
 
     def _unknown(self, name: str) -> str:

@@ -43,7 +43,7 @@ _MAX_MESSAGE = 2000
 T = TypeVar("T")
 
 
-class FinishedToolCall(Struct, frozen=True):
+class ToolExecutionOutcome(Struct, frozen=True):
     """How a call ended; `seconds` is the tool's own time, or the time until the call was refused."""
 
     spec: ToolSpec
@@ -56,7 +56,7 @@ class FinishedToolCall(Struct, frozen=True):
 class CallObserver(Protocol):
     """Receives every call that has ended."""
 
-    def __call__(self, ended: FinishedToolCall) -> None:
+    def __call__(self, ended: ToolExecutionOutcome) -> None:
         """Record the call."""
 
 
@@ -183,7 +183,7 @@ class ToolRunner:
     ) -> None:
         if self._on_end is not None:
             seconds = time.monotonic() - timer.started_at
-            self._on_end(FinishedToolCall(tool.spec, invocation, consent.run, seconds, outcome))
+            self._on_end(ToolExecutionOutcome(tool.spec, invocation, consent.run, seconds, outcome))
 
     def _redacted(self, report: ReportProgress) -> ReportProgress:
         """Wrap `report` so that no configured secret is in a message."""

@@ -10,7 +10,16 @@ from collections.abc import AsyncGenerator, Iterable
 
 from toolgate.conversation.arguments import is_object
 from toolgate.conversation.errors import InvalidRequest
-from toolgate.conversation.events import Delta, ModelResponse, PartEnd, PartStart, StepEnd, StepEvent, StepStart, Usage
+from toolgate.conversation.events import (
+    ModelResponse,
+    PartDelta,
+    PartEnd,
+    PartStart,
+    StepEnd,
+    StepEvent,
+    StepStart,
+    Usage,
+)
 from toolgate.conversation.ids import new_call_id
 from toolgate.conversation.message import Message, Part, Text, ToolCall, ToolResult, plain_text
 from toolgate.conversation.request import ModelRequest
@@ -127,12 +136,12 @@ def _repeat(message: Message, request: ModelRequest) -> str:
 def _word_events(part: Part) -> list[StepEvent]:
     match part:
         case Text(text):
-            words: list[StepEvent] = [Delta(word) for word in re.findall(r"\S+\s*|\s+", text)]
+            words: list[StepEvent] = [PartDelta(word) for word in re.findall(r"\S+\s*|\s+", text)]
             return [PartStart(Text("")), *words, PartEnd(part)]
         case ToolCall():
             opening = ToolCall(part.id, part.name, "")
             pieces = re.findall(r".{1,12}", part.arguments, re.DOTALL)
-            return [PartStart(opening), *[Delta(piece) for piece in pieces], PartEnd(part)]
+            return [PartStart(opening), *[PartDelta(piece) for piece in pieces], PartEnd(part)]
         case _:
             return [PartStart(part), PartEnd(part)]
 

@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 
 from msgspec.structs import replace
 
-from toolgate.conversation.errors import MalformedResponse, UpstreamError
+from toolgate.conversation.errors import InvalidUpstreamAnswer, UpstreamError
 from toolgate.conversation.events import ModelResponse, StepEvent, Usage
 from toolgate.conversation.fold import fold, unfold
 from toolgate.conversation.message import ToolCall
@@ -77,11 +77,11 @@ class WholeResponseStream:
             return
         try:
             self._body, self._raw = decode_response_body(raw)
-        except MalformedResponse:
+        except InvalidUpstreamAnswer:
             # Some upstreams send a stream although a whole answer was requested.
             streamed = _decode_unrequested_stream(dialect, request, raw)
             if streamed is None:
-                raise MalformedResponse(f"The upstream's answer is not JSON: {excerpt(raw)}") from None
+                raise InvalidUpstreamAnswer(f"The upstream's answer is not JSON: {excerpt(raw)}") from None
             self.dialect, self._body, self._raw, self.has_declared_names = None, None, None, False
             self._response, self.reported = streamed, streamed.usage
             return
@@ -138,7 +138,7 @@ def _decode_unrequested_stream(dialect: Dialect, request: ModelRequest, raw: byt
     try:
         frames = [frame for piece in _slices(raw) for frame in framing.feed(piece)]
         events, failure = _DecoderReader(decoder).read([*frames, *framing.end()])
-    except MalformedResponse:
+    except InvalidUpstreamAnswer:
         return None
     if failure is not None:
         failure.usage = failure.usage or decoder.usage
@@ -178,7 +178,7 @@ async def open_stream(
             fault.usage = fault.usage or stream.reported
             raise
         return stream
-    raise MalformedResponse("The upstream's stream ended before it began.")
+    raise InvalidUpstreamAnswer("The upstream's stream ended before it began.")
 
 
 def _is_one_body(start: bytes, dialect: Dialect) -> bool:
@@ -443,14 +443,14 @@ def _as_fault(error: Exception) -> UpstreamError:
     return error if isinstance(error, UpstreamError) else _unreadable(error)
 
 
-def _unreadable(error: Exception) -> MalformedResponse:
-    return MalformedResponse(
+def _unreadable(error: Exception) -> InvalidUpstreamAnswer:
+    return InvalidUpstreamAnswer(
         f"The upstream's answer has not the form of its API: {type(error).__name__}: {str(error)[:200]}"
     )
 
 
 class _WrongTypes:
-    """Map errors over values of a wrong type to `MalformedResponse`, the upstream's fault.
+    """Map errors over values of a wrong type to `InvalidUpstreamAnswer`, the upstream's fault.
 
     A class and not a generator, because a generator takes five times as long.
     """

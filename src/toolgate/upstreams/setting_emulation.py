@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from toolgate.conversation.events import Delta, PartEnd, PartStart, StepEnd, StepEvent
+from toolgate.conversation.events import PartDelta, PartEnd, PartStart, StepEnd, StepEvent
 from toolgate.conversation.fold import unfold_part
 from toolgate.conversation.ids import new_call_id
 from toolgate.conversation.message import Text, ToolCall
@@ -130,11 +130,11 @@ class StopCutter:
                 case PartStart(Text()):
                     self._text, self._held = [], ""
                     restored.append(event)
-                case Delta(text) if self._text is not None:
+                case PartDelta(text) if self._text is not None:
                     restored += self._read(text)
                 case PartEnd(Text()) if self._text is not None:
                     if self._held:
-                        restored.append(Delta(self._held))
+                        restored.append(PartDelta(self._held))
                     self._text = None
                     restored.append(event)
                 case _:
@@ -149,12 +149,12 @@ class StopCutter:
             passed.append(text[:place])
             self.done = True
             end: list[StepEvent] = [PartEnd(Text("".join(passed))), StepEnd("stop", stop_sequence=self._stop)]
-            return [Delta(text[:place]), *end] if place else end
+            return [PartDelta(text[:place]), *end] if place else end
         held = self._beginning(text)
         sure, self._held = text[: len(text) - held], text[len(text) - held :]
         self._text = passed
         passed.append(sure)
-        return [Delta(sure)] if sure else []
+        return [PartDelta(sure)] if sure else []
 
     def _beginning(self, text: str) -> int:
         """Return how many of the last characters may begin a stop text."""
@@ -228,7 +228,7 @@ class AnswerToolDecoder:
                 case PartEnd(Text()):
                     self._texts += unfold_part(event.part)
                     self._in_text = False
-                case Delta() if self._in_text or (self._in_answer and self._wrapped):
+                case PartDelta() if self._in_text or (self._in_answer and self._wrapped):
                     continue
                 case PartStart(ToolCall(name=name)) if name == self._name:
                     self._texts, self._in_answer = [], True
@@ -324,7 +324,7 @@ class StructuredOutputCallDecoder:
             match event:
                 case PartStart(Text()):
                     self._in_text = True
-                case Delta() if self._in_text:
+                case PartDelta() if self._in_text:
                     continue
                 case PartEnd(Text(text)):
                     self._in_text = False

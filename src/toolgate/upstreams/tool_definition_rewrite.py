@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from toolgate.conversation.errors import InvalidRequest
-from toolgate.conversation.events import Delta, PartEnd, PartStart, StepEvent
+from toolgate.conversation.events import PartDelta, PartEnd, PartStart, StepEvent
 from toolgate.conversation.message import Media, Message, Part, ToolCall, ToolResult
 from toolgate.conversation.request import ModelRequest, ToolChoice, ToolDef, ToolKind
 from toolgate.conversation.tool_memoization import cached_by_tools
@@ -91,7 +91,7 @@ class ToolNameRestorer:
         restored: list[StepEvent] = []
         for event in events:
             match event:
-                case Delta() if self._holding:
+                case PartDelta() if self._holding:
                     continue
                 case PartStart(ToolCall() as call) if call.name in self._originals:
                     self._holding = self._originals[call.name].kind == "freeform"
@@ -100,7 +100,7 @@ class ToolNameRestorer:
                     whole = self._call(call)
                     if self._holding:
                         self._holding = False
-                        restored.append(Delta(whole.arguments))
+                        restored.append(PartDelta(whole.arguments))
                     restored.append(PartEnd(whole))
                 case _:
                     restored.append(event)

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from toolgate.conversation.errors import InvalidRequest, MalformedResponse
+from toolgate.conversation.errors import InvalidRequest, InvalidUpstreamAnswer
 from toolgate.conversation.surrogates import JsonSurrogateRepair, repair_surrogates
 
 MAX_KEYS = 100_000
@@ -143,7 +143,7 @@ def _check_response(data: bytes) -> None:
     try:
         check_structure(data)
     except InvalidRequest as error:
-        raise MalformedResponse(f"The upstream sent JSON that is too much to read. {error.message}") from None
+        raise InvalidUpstreamAnswer(f"The upstream sent JSON that is too much to read. {error.message}") from None
 
 
 def encode(value: Any) -> bytes:
@@ -183,11 +183,11 @@ def _decode_with_decimals(body: bytes) -> Any:
 
 def _decode_leniently(data: bytes) -> Any:
     if len(data) > _MAX_LENIENT_BYTES:
-        raise MalformedResponse(f"The upstream sent an event that is not JSON: {excerpt(data)}")
+        raise InvalidUpstreamAnswer(f"The upstream sent an event that is not JSON: {excerpt(data)}")
     try:
         return json.loads(data.decode("utf-8", "replace"), parse_float=_number)
     except (ValueError, RecursionError):
-        raise MalformedResponse(f"The upstream sent an event that is not JSON: {excerpt(data)}") from None
+        raise InvalidUpstreamAnswer(f"The upstream sent an event that is not JSON: {excerpt(data)}") from None
 
 
 def excerpt(data: bytes, length: int = 120) -> str:

@@ -3,7 +3,7 @@
 import json
 import re
 
-from toolgate.conversation.errors import MalformedResponse
+from toolgate.conversation.errors import InvalidUpstreamAnswer
 from toolgate.wire.stream_framing import MAX_FRAME, StreamFrame, check_size
 
 MAX_GLUED = 1_000
@@ -58,5 +58,5 @@ def _split(line: bytes, frames: list[StreamFrame]) -> None:
         frames.append(StreamFrame(None, text[position:end].encode()))
         count += 1
         if count > MAX_GLUED:
-            raise MalformedResponse(f"The upstream sent a line of more than {MAX_GLUED} objects.")
+            raise InvalidUpstreamAnswer(f"The upstream sent a line of more than {MAX_GLUED} objects.")
         position = _BLANKS.match(text, end).end()  # type: ignore[union-attr]  # it matches everywhere

@@ -4,7 +4,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from toolgate.conversation.errors import MalformedResponse
+from toolgate.conversation.errors import InvalidUpstreamAnswer
 
 MAX_FRAME = 16 * 1024 * 1024
 
@@ -27,6 +27,6 @@ class EventFrameDecoder(Protocol):
 
 
 def check_size(size: int, limit: int) -> None:
-    """Raise MalformedResponse for a frame that grows past the limit."""
+    """Raise InvalidUpstreamAnswer for a frame that grows past the limit."""
     if size > limit:
-        raise MalformedResponse(f"The upstream sent a single event of more than {limit} bytes.")
+        raise InvalidUpstreamAnswer(f"The upstream sent a single event of more than {limit} bytes.")

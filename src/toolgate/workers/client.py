@@ -86,7 +86,8 @@ class SupervisorClient:
         with suppress(TimeoutError, Overloaded):
             async with asyncio.timeout(_SUM_SECONDS):
                 total = await self.request(
-                    lambda number: messages.CollectMetricsMessage(number, own.decode()), messages.MetricsTotalMessage
+                    lambda number: messages.MetricsTotalRequestMessage(number, own.decode()),
+                    messages.MetricsTotalMessage,
                 )
                 return total.metrics.encode()
         return own

@@ -9,12 +9,12 @@ from msgspec import Raw, json, structs
 from toolgate.conversation.errors import Overloaded, ToolgateError
 from toolgate.upstreams.local import frames
 from toolgate.upstreams.local.engine_lease import EngineLease, EngineLeaseProvider, TextGeneration
-from toolgate.upstreams.local.process import EngineFault
+from toolgate.upstreams.local.engine_process import EngineFault
 from toolgate.upstreams.local.state import LocalModelState
 from toolgate.workers import messages
 
 
-class EngineClient(Protocol):
+class EngineLeasingWorker(Protocol):
     """A worker, as far as it leases the engine."""
 
     def send(self, message: messages.EngineMessage) -> None:
@@ -49,12 +49,12 @@ class EngineLeases:
 
     def __init__(self, engines: EngineLeaseProvider) -> None:
         self._engines = engines
-        self._workers: set[EngineClient] = set()
-        self._leases: dict[tuple[EngineClient, int], _WorkerLease] = {}
+        self._workers: set[EngineLeasingWorker] = set()
+        self._leases: dict[tuple[EngineLeasingWorker, int], _WorkerLease] = {}
 
     def receive(
         self,
-        worker: EngineClient,
+        worker: EngineLeasingWorker,
         message: messages.EngineLeaseRequestMessage | messages.EngineCommandMessage | messages.EngineReleaseMessage,
     ) -> None:
         """Handle a worker's message about the engine."""
@@ -69,7 +69,7 @@ class EngineLeases:
             case messages.EngineReleaseMessage() if lease is not None:
                 self._leases.pop(at).end()
 
-    def worker_started(self, worker: EngineClient) -> None:
+    def worker_started(self, worker: EngineLeasingWorker) -> None:
         """Send the state of the engine to a worker, now and at every change."""
         self._workers.add(worker)
         worker.send(messages.EngineStateMessage(self._engines.state))
@@ -79,7 +79,7 @@ class EngineLeases:
         for worker in self._workers:
             worker.send(messages.EngineStateMessage(state))
 
-    def worker_ended(self, worker: EngineClient) -> None:
+    def worker_ended(self, worker: EngineLeasingWorker) -> None:
         """End all leases of a worker that is gone."""
         self._workers.discard(worker)
         for at in [at for at in self._leases if at[0] is worker]:
@@ -93,7 +93,7 @@ class EngineLeases:
         """End the engine."""
         await self._engines.aclose()
 
-    async def _grant(self, worker: EngineClient, id: int, lease: _WorkerLease) -> None:
+    async def _grant(self, worker: EngineLeasingWorker, id: int, lease: _WorkerLease) -> None:
         try:
             lease.granted = await self._engines.lease()
         except ToolgateError as error:
@@ -103,7 +103,7 @@ class EngineLeases:
         else:
             worker.send(messages.EngineGrantedMessage(id))
 
-    def _command(self, worker: EngineClient, id: int, lease: _WorkerLease, order: frames.Order) -> None:
+    def _command(self, worker: EngineLeasingWorker, id: int, lease: _WorkerLease, order: frames.Order) -> None:
         match order:
             case frames.EngineGenerateFrame(number) if lease.granted is not None:
                 generation = lease.generations[number] = lease.granted.engine.generate(order, lambda: None)
@@ -114,7 +114,7 @@ class EngineLeases:
                     cancelled.cancel()
 
 
-async def _relay(worker: EngineClient, lease: int, number: int, generation: TextGeneration) -> None:
+async def _relay(worker: EngineLeasingWorker, lease: int, number: int, generation: TextGeneration) -> None:
     """Send the engine's reports to the worker, under the number that the worker gave the generation."""
     try:
         async for report in generation:

@@ -99,7 +99,7 @@ class SupervisorHub:
                     self._counters.settle(reservation, tokens)
             case messages.ChargeTokensMessage(key, tokens):
                 self._counters.charge(key, tokens)
-            case messages.CollectMetricsMessage(id, metrics):
+            case messages.MetricsTotalRequestMessage(id, metrics):
                 worker.metrics = metrics
                 task = asyncio.get_running_loop().create_task(self._sum_metrics(worker, id))
                 self._sums.add(task)

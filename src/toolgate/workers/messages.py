@@ -46,7 +46,7 @@ class ChargeTokensMessage(Struct, frozen=True, tag="charge"):
     tokens: int
 
 
-class CollectMetricsMessage(Struct, frozen=True, tag="gather"):
+class MetricsTotalRequestMessage(Struct, frozen=True, tag="gather"):
     """Asks for the sum of all workers' metrics, and brings the sender's own."""
 
     id: int
@@ -187,7 +187,7 @@ FromWorker: TypeAlias = (
     | ReserveRateLimitMessage
     | SettleRateLimitMessage
     | ChargeTokensMessage
-    | CollectMetricsMessage
+    | MetricsTotalRequestMessage
     | WorkerMetricsMessage
     | TopicChangedMessage
     | EngineLeaseRequestMessage

@@ -9,7 +9,7 @@ from msgspec import Raw, json, structs
 from toolgate.conversation.errors import Overloaded, UpstreamUnavailable
 from toolgate.upstreams.local import frames
 from toolgate.upstreams.local.engine_lease import EngineLease
-from toolgate.upstreams.local.process import EngineFault, EngineGeneration
+from toolgate.upstreams.local.engine_process import EngineFault, EngineGeneration
 from toolgate.upstreams.local.state import LocalModelState
 from toolgate.workers import messages
 from toolgate.workers.client import SupervisorClient

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from tests.api.records.record_server import RecordServer, record_server
 from tests.clients.scenes import HELLO
 from toolgate.cli.commands import app
-from toolgate.config.settings import ApprovalRuleSettings, ApprovalSettings, RecordSettings, ToolSettings
+from toolgate.config.settings import ApprovalRuleSettings, ApprovalSettings, RecordSettings, ServerToolSettings
 from toolgate.conversation.events import ModelResponse, Usage
 from toolgate.conversation.message import ToolCall
 from toolgate.testing import FakeSource, FakeTool
@@ -32,7 +32,9 @@ SOURCE = FakeSource(
     FakeTool("hang", hanging, timeout=0.05),
     FakeTool("forbidden", lambda arguments: "never"),
 )
-TOOLS = ToolSettings(approvals=ApprovalSettings(rules=(ApprovalRuleSettings(stance="deny", tools=("forbidden",)),)))
+TOOLS = ServerToolSettings(
+    approvals=ApprovalSettings(rules=(ApprovalRuleSettings(stance="deny", tools=("forbidden",)),))
+)
 
 
 def call(name: str, arguments: str = '{"a": 41}') -> ModelResponse:

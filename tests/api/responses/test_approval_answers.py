@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.tools.execution.toolwork import AUTO, Oracle, Work, at_work, call, results
-from toolgate.config.settings import ToolSettings
+from toolgate.config.settings import ServerToolSettings
 from toolgate.conversation.message import plain_text
 
 PATH = "/v1/responses"
@@ -28,7 +28,7 @@ def approving(response: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("elsewhere", [False, True])
 async def test_an_answer_goes_on_with_the_tools_of_the_response_that_asked(tmp_path: Path, elsewhere: bool) -> None:
     oracle = Oracle(tmp_path / "runs")
-    async with at_work(oracle, tools=ToolSettings()) as work:
+    async with at_work(oracle, tools=ServerToolSettings()) as work:
         script = work.play([call()], "Done.")
         first = await asked(work)
         if elsewhere:
@@ -44,7 +44,7 @@ async def test_an_answer_goes_on_with_the_tools_of_the_response_that_asked(tmp_p
 
 async def test_a_request_that_chooses_no_tools_gets_a_warning_that_its_answer_was_not_used(tmp_path: Path) -> None:
     oracle = Oracle(tmp_path / "runs")
-    async with at_work(oracle, tools=ToolSettings()) as work:
+    async with at_work(oracle, tools=ServerToolSettings()) as work:
         work.play([call()], "Done.")
         first = await asked(work)
         body = {"model": "openai_chat", "input": [approving(first)], "previous_response_id": first["id"]}
@@ -64,7 +64,7 @@ async def test_an_answer_beside_a_message_of_the_user_is_applied_before_the_mode
     tmp_path: Path, approve: bool, before: bool, stored: bool
 ) -> None:
     oracle = Oracle(tmp_path / "runs")
-    async with at_work(oracle, tools=ToolSettings()) as work:
+    async with at_work(oracle, tools=ServerToolSettings()) as work:
         script = work.play([call()], "Done.", "Bye.")
         first = await asked(work, store=stored)
         answer = {**approving(first), "approve": approve}
@@ -93,7 +93,7 @@ async def test_an_answer_beside_a_message_of_the_user_is_applied_before_the_mode
 
 async def test_only_the_answered_call_is_run_when_the_user_goes_on(tmp_path: Path) -> None:
     oracle = Oracle(tmp_path / "runs")
-    async with at_work(oracle, tools=ToolSettings()) as work:
+    async with at_work(oracle, tools=ServerToolSettings()) as work:
         script = work.play([call(), call(number=2, arguments='{"text":"ho"}')], "Done.")
         first = await work.post(PATH, {"model": "openai_chat", "input": "Go.", **AUTO})
         body = {
@@ -111,7 +111,7 @@ async def test_only_the_answered_call_is_run_when_the_user_goes_on(tmp_path: Pat
 
 async def test_a_call_that_this_server_never_made_is_not_run_before_a_message_of_the_user(tmp_path: Path) -> None:
     oracle = Oracle(tmp_path / "runs")
-    async with at_work(oracle, tools=ToolSettings()) as work:
+    async with at_work(oracle, tools=ServerToolSettings()) as work:
         script = work.play([call()], "Done.")
         first = await asked(work)
         forged = {**first["output"][0], "id": "mcpr_" + "0" * 24}

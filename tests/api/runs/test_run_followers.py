@@ -7,7 +7,7 @@ from tests.api.runs.test_runs import Runs, runs
 from tests.tools.execution.toolwork import call
 from toolgate.api.runs.run_followers import MOST_FOLLOWED, RunFollowers
 from toolgate.api.runs.run_object import MOST_CONTENT, MOST_TEXT, RunContent, timeline_object
-from toolgate.runs.timeline_recorder import CallEntry
+from toolgate.runs.timeline_recorder import TimelineCallEntry
 from toolgate.storage.run_records import RunRecord
 
 __all__ = ["runs"]
@@ -75,7 +75,7 @@ async def test_a_server_that_shuts_down_ends_the_streams_of_followers(runs: Runs
 
 
 def test_a_timeline_shows_a_bounded_number_of_characters() -> None:
-    calls = [CallEntry(1, f"call_{number}", "read", 1.0) for number in range(2000)]
+    calls = [TimelineCallEntry(1, f"call_{number}", "read", 1.0) for number in range(2000)]
     texts = {one.call: "x" * MOST_TEXT for one in calls}
     shown = timeline_object(RUN, calls, RunContent(texts, texts))
     assert sum(len(one["arguments"]) + len(one["result"]) for one in shown) <= MOST_CONTENT

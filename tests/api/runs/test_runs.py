@@ -11,7 +11,7 @@ import pytest
 
 from tests.tools.execution.toolwork import AUTO, CANARY, Oracle, Work, at_work, call, soon
 from toolgate.config import KeySettings, Secret
-from toolgate.config.settings import ApprovalSettings, ToolSettings
+from toolgate.config.settings import ApprovalSettings, ServerToolSettings
 from toolgate.conversation.errors import UpstreamUnavailable
 from toolgate.conversation.message import Text
 from toolgate.testing import FakeTool
@@ -21,7 +21,7 @@ KEYS = tuple(
     KeySettings(name=name, key=Secret(f"{name}-key"), scopes=scopes)  # type: ignore[arg-type]
     for name, scopes in (("ann", ("chat", "tools")), ("bob", ("chat",)), ("root", ("chat", "tools", "admin")))
 )
-ASKING = ToolSettings(approvals=ApprovalSettings(default="ask", self_approval=True))
+ASKING = ServerToolSettings(approvals=ApprovalSettings(default="ask", self_approval=True))
 
 
 async def slowly(arguments: Any) -> str:

@@ -13,7 +13,7 @@ from tests.mcp.client.scripted_server import ReceivedRequest, ScriptedResponse, 
 from tests.mcp.client.sources import calling, mock, noted, opened, source_of, tool
 from tests.mcp.client.test_http import handshaking
 from toolgate.mcp.client import RemoteServerConfig
-from toolgate.mcp.protocol.line_reader import InboundMessageRateLimit
+from toolgate.mcp.protocol.line_reader import McpReadRateLimit
 from toolgate.tools.tool import ToolFailure
 
 LONGEST_STEP = 0.05
@@ -88,7 +88,7 @@ async def test_an_address_has_the_bounds_of_a_pipe(result: Any, why: str) -> Non
 
 def test_a_flood_is_measured_in_bytes_too() -> None:
     now = [0.0]
-    measure = InboundMessageRateLimit(lambda: now[0], per_second=10, bytes_per_second=1000)
+    measure = McpReadRateLimit(lambda: now[0], per_second=10, bytes_per_second=1000)
     assert measure.pause(1, 1000) == 0.0
     assert measure.pause(1, 1) == 1.0
     now[0] = 1.0

@@ -16,7 +16,7 @@ from tests.mcp.client.test_http import handshaking
 from tests.mcp.oauth.test_oauth import Guarded, jwt
 from tests.tools.execution.toolwork import CANARY, TRUSTING, Oracle, Work, at_work, call, emitted, output, results, soon
 from toolgate.config import KeySettings, Secret
-from toolgate.config.settings import ApprovalSettings, McpLoginSettings, McpServerSettings, ToolSettings
+from toolgate.config.settings import ApprovalSettings, McpLoginSettings, McpServerSettings, ServerToolSettings
 
 DIALECTS = pytest.mark.parametrize("client", CLIENTS)
 
@@ -65,7 +65,7 @@ async def test_an_approval_of_a_tool_that_changes_meanwhile_lets_nothing_run(tmp
     """fault: T7, A1: what a person said yes to is not what would run."""
     offering(tmp_path, add="Adds numbers.")
     source = source_of(mock("plain", tmp_path), check_seconds=0.01)
-    async with at_work(sources=[source], tools=ToolSettings(approvals=ApprovalSettings(hold_seconds=10))) as work:
+    async with at_work(sources=[source], tools=ServerToolSettings(approvals=ApprovalSettings(hold_seconds=10))) as work:
         await soon(lambda: _has(work, "box_add"))
         work.play([call("box_add", '{"a":1}')], "Then not.")
         asking = asyncio.ensure_future(work.ask())
@@ -114,10 +114,10 @@ LURES: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def away(url: str) -> ToolSettings:
+def away(url: str) -> ServerToolSettings:
     """A server that wants a token of a machine, whose secret must go nowhere but to its own authority."""
     login = McpLoginSettings(grant="client_credentials", client_id="me", client_secret=Secret(CANARY))
-    return ToolSettings(approvals=TRUSTING.approvals, mcp={"box": McpServerSettings(url=url, oauth=login)})
+    return ServerToolSettings(approvals=TRUSTING.approvals, mcp={"box": McpServerSettings(url=url, oauth=login)})
 
 
 async def _troubled(work: Work) -> list[str]:
@@ -162,7 +162,7 @@ async def test_a_clients_own_key_never_reaches_a_tool_server(
     monkeypatch.chdir(tmp_path)
     key = KeySettings(name="ann", key=Secret(f"ann-{CANARY}"), scopes=("chat", "tools"))
     async with serving(handshaking) as web:
-        tools = ToolSettings(approvals=TRUSTING.approvals, mcp={"box": McpServerSettings(url=web.url)})
+        tools = ServerToolSettings(approvals=TRUSTING.approvals, mcp={"box": McpServerSettings(url=web.url)})
         async with at_work(tools=tools, keys=(key,)) as work:
             await soon(lambda: _knows(work, f"ann-{CANARY}"))
             work.play([call("box_echo", "{}")], "Done.")

@@ -17,9 +17,9 @@ from tests.typed import given as present
 from tests.upstreams.wrapping import Always, read
 from toolgate.conversation.errors import EmptyModelAnswer, InvalidRequest, UpstreamUnavailable
 from toolgate.conversation.events import (
-    Delta,
     Finish,
     ModelResponse,
+    PartDelta,
     PartEnd,
     PartStart,
     StepEnd,
@@ -154,9 +154,9 @@ async def test_arguments_are_emitted_while_the_model_still_writes_the_call() -> 
 
         async def events(self) -> AsyncGenerator[list[StepEvent], None]:
             yield [StepStart(), PartStart(Text(""))]
-            yield [Delta(pieces[0])]
+            yield [PartDelta(pieces[0])]
             await gate.wait()
-            yield [Delta(pieces[1]), PartEnd(Text("".join(pieces))), StepEnd("stop")]
+            yield [PartDelta(pieces[1]), PartEnd(Text("".join(pieces))), StepEnd("stop")]
 
         async def aclose(self) -> None:
             pass
@@ -166,9 +166,9 @@ async def test_arguments_are_emitted_while_the_model_still_writes_the_call() -> 
     seen = []
     async for batch in batches:
         seen += batch
-        if any(isinstance(event, Delta) for event in batch):
+        if any(isinstance(event, PartDelta) for event in batch):
             break
-    emitted = "".join(event.text for event in seen if isinstance(event, Delta))
+    emitted = "".join(event.text for event in seen if isinstance(event, PartDelta))
     assert emitted.startswith('{"city":"P')
     assert not gate.is_set()
     gate.set()
@@ -415,7 +415,7 @@ async def test_reasoning_is_emitted_before_a_required_call() -> None:
     emitted: list[StepEvent] = []
     while len(emitted) < 3:
         emitted += await anext(batches)
-    assert [type(event) for event in emitted] == [StepStart, PartStart, Delta]
+    assert [type(event) for event in emitted] == [StepStart, PartStart, PartDelta]
     assert not model.answers[0].complete
     emitted += [event async for batch in batches for event in batch]
     assert [type(part) for part in fold(emitted).parts] == [Reasoning, Text, ToolCall]

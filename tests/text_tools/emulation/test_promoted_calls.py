@@ -7,7 +7,7 @@ import pytest
 
 from tests.typed import of
 from tests.upstreams.wrapping import read
-from toolgate.conversation.events import Delta, ModelResponse, PartEnd, PartStart, StepEnd, StepEvent
+from toolgate.conversation.events import ModelResponse, PartDelta, PartEnd, PartStart, StepEnd, StepEvent
 from toolgate.conversation.fold import fold
 from toolgate.conversation.message import Message, Part, Reasoning, Text, ToolCall
 from toolgate.conversation.request import ModelRequest, ToolChoice, ToolDef
@@ -47,7 +47,7 @@ def _assert_well_formed(events: list[StepEvent]) -> None:
             case PartStart(part):
                 assert open_part is None
                 open_part, deltas = part, []
-            case Delta(text):
+            case PartDelta(text):
                 assert open_part is not None
                 deltas.append(text)
             case PartEnd(part):
@@ -132,7 +132,7 @@ async def test_text_is_emitted_as_it_comes() -> None:
     model = ScriptedModel(["One two three four five."])
     answer = await PromotedCallsModel(model).ask(asking())
     async for batch in answer.events():
-        if any(isinstance(event, Delta) for event in batch):
+        if any(isinstance(event, PartDelta) for event in batch):
             break
     assert not model.answers[0].complete
     await answer.aclose()

@@ -4,7 +4,7 @@ import pytest
 
 from tests.text_tools.parsed import TOOLS, parts, summary, tool
 from tests.text_tools.test_field_cases import PARIS, both
-from toolgate.conversation.events import Delta
+from toolgate.conversation.events import PartDelta
 from toolgate.conversation.message import ToolCall
 from toolgate.text_tools.parsing.parser import TextParser
 from toolgate.text_tools.syntaxes import syntax
@@ -25,7 +25,7 @@ def test_a_final_answer_streams() -> None:
     """spec: T5"""
     parser = TextParser(syntax("invoke"), TOOLS)
     parser.feed('<invoke name="final_answer"><parameter name="answer">')
-    assert Delta("It is") in parser.feed("It is")
+    assert PartDelta("It is") in parser.feed("It is")
 
 
 def test_an_answer_and_calls_beside_it_both_reach_the_client() -> None:
@@ -153,7 +153,7 @@ def test_text_is_emitted_as_it_comes() -> None:
     parser = TextParser(syntax("auto"), TOOLS)
     told_so_far = ""
     for char in "Plain words, 1 < 2, [x], {y} and `z`.":
-        told_so_far += "".join([event.text for event in parser.feed(char) if isinstance(event, Delta)])
+        told_so_far += "".join([event.text for event in parser.feed(char) if isinstance(event, PartDelta)])
     assert told_so_far == "Plain words, 1 < 2, [x], {y} and `z`."
 
 

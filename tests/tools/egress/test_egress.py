@@ -8,9 +8,9 @@ import trustme
 
 from tests.upstreams.transport.faulty import Faulty, Peer, answering, chunk, client_tls, head, server_tls, whole
 from toolgate.tools.egress import (
-    EgressAllowance,
     EgressNoResponse,
     EgressPolicy,
+    EgressQuota,
     EgressRefused,
     EgressRequest,
     EgressResponse,
@@ -49,10 +49,8 @@ class Sink:
         return EgressResponse(target.url, 200, {}, b"reached")
 
 
-def http(
-    names: Names | None = None, allow: Sequence[str] = LOOPBACK, budget: EgressAllowance | None = None
-) -> GuardedHttp:
-    return GuardedHttp(DirectHttpCarrier(), EgressPolicy(names or Names(), allow), budget or EgressAllowance())
+def http(names: Names | None = None, allow: Sequence[str] = LOOPBACK, budget: EgressQuota | None = None) -> GuardedHttp:
+    return GuardedHttp(DirectHttpCarrier(), EgressPolicy(names or Names(), allow), budget or EgressQuota())
 
 
 FORBIDDEN = [
@@ -107,7 +105,7 @@ FORBIDDEN = [
 async def test_no_spelling_of_a_private_address_is_opened(host: str) -> None:
     """fault: S2"""
     sink = Sink()
-    guard = GuardedHttp(sink, EgressPolicy(Names(localhost=[["127.0.0.1", "::1"]])), EgressAllowance())
+    guard = GuardedHttp(sink, EgressPolicy(Names(localhost=[["127.0.0.1", "::1"]])), EgressQuota())
     with pytest.raises(EgressRefused):
         await guard.send(EgressRequest(f"http://{host}/"))
     assert sink.reached == []
@@ -116,7 +114,7 @@ async def test_no_spelling_of_a_private_address_is_opened(host: str) -> None:
 @pytest.mark.parametrize("host", ["93.184.216.34", "[2606:2800:220:1::1]", "[64:ff9b::5db8:d822]", "[::ffff:8.8.8.8]"])
 async def test_public_addresses_are_open(host: str) -> None:
     sink = Sink()
-    await GuardedHttp(sink, EgressPolicy(Names()), EgressAllowance()).send(EgressRequest(f"http://{host}/"))
+    await GuardedHttp(sink, EgressPolicy(Names()), EgressQuota()).send(EgressRequest(f"http://{host}/"))
     assert [target.host for target, _ in sink.reached] == [host.strip("[]")]
 
 
@@ -152,7 +150,7 @@ async def test_a_url_that_can_be_read_in_two_ways_is_refused(url: str) -> None:
     """fault: S5"""
     sink = Sink()
     with pytest.raises(EgressRefused):
-        await GuardedHttp(sink, EgressPolicy(Names(example_org=[["93.184.216.34"]])), EgressAllowance()).send(
+        await GuardedHttp(sink, EgressPolicy(Names(example_org=[["93.184.216.34"]])), EgressQuota()).send(
             EgressRequest(url)
         )
     assert sink.reached == []
@@ -167,7 +165,7 @@ def test_a_url_has_one_spelling() -> None:
 async def test_ports_of_other_protocols_stay_closed(port: int) -> None:
     """fault: S5"""
     with pytest.raises(EgressRefused, match="port"):
-        await GuardedHttp(Sink(), EgressPolicy(Names()), EgressAllowance()).send(
+        await GuardedHttp(Sink(), EgressPolicy(Names()), EgressQuota()).send(
             EgressRequest(f"http://93.184.216.34:{port}/")
         )
 
@@ -175,7 +173,7 @@ async def test_ports_of_other_protocols_stay_closed(port: int) -> None:
 async def test_a_name_is_resolved_once_and_the_checked_address_is_the_one_connected_to() -> None:
     """fault: S4"""
     sink, names = Sink(), Names(flip_example=[["93.184.216.34"], ["127.0.0.1"]])
-    guard = GuardedHttp(sink, EgressPolicy(names), EgressAllowance())
+    guard = GuardedHttp(sink, EgressPolicy(names), EgressQuota())
     await guard.send(EgressRequest("http://flip.example/"))
     assert [addresses for _, addresses in sink.reached] == [("93.184.216.34",)]
     assert names.asked == ["flip.example"]
@@ -190,7 +188,7 @@ async def test_one_bad_address_spoils_a_name(mixed: list[str]) -> None:
     """fault: S4"""
     sink = Sink()
     with pytest.raises(EgressRefused):
-        await GuardedHttp(sink, EgressPolicy(Names(mixed_example=[mixed])), EgressAllowance()).send(
+        await GuardedHttp(sink, EgressPolicy(Names(mixed_example=[mixed])), EgressQuota()).send(
             EgressRequest("http://mixed.example/")
         )
     assert sink.reached == []
@@ -213,7 +211,7 @@ async def test_tls_names_and_verifies_the_host_of_the_url_not_the_address() -> N
     async with Faulty(answering(whole(b"hello")), tls=server_tls(authority, "tool.invalid")) as server:
         carrier = DirectHttpCarrier(client_tls(authority))
         names = Names(tool_invalid=[["127.0.0.1"]], other_invalid=[["127.0.0.1"]])
-        guard = GuardedHttp(carrier, EgressPolicy(names, LOOPBACK), EgressAllowance())
+        guard = GuardedHttp(carrier, EgressPolicy(names, LOOPBACK), EgressQuota())
         assert (await guard.send(EgressRequest(f"https://tool.invalid:{server.port}/"))).body == b"hello"
         with pytest.raises(EgressNoResponse, match="certificate"):
             await guard.send(EgressRequest(f"https://other.invalid:{server.port}/"))
@@ -264,7 +262,7 @@ async def test_the_operator_opens_named_hosts_and_networks_and_no_others(
         intranet_example_evil_example=inside,
         **{"evil-intranet_example": inside},
     )
-    guard = GuardedHttp(sink, EgressPolicy(names, [entry]), EgressAllowance())
+    guard = GuardedHttp(sink, EgressPolicy(names, [entry]), EgressQuota())
     try:
         await guard.send(EgressRequest(f"http://{host}:{port}/"))
     except EgressRefused:
@@ -415,7 +413,7 @@ async def test_a_header_that_would_break_the_request_is_refused(headers: dict[st
 async def test_an_account_may_make_so_many_requests_redirects_included() -> None:
     """fault: S6"""
     time = 0.0
-    budget = EgressAllowance(requests=3, window=60, now=lambda: time)
+    budget = EgressQuota(requests=3, window=60, now=lambda: time)
     async with Faulty(answering(redirect("/on"), whole(b""))) as server:
         guard = http(budget=budget)
         await guard.send(EgressRequest(server.url, account="a"))
@@ -430,7 +428,7 @@ async def test_an_account_may_make_so_many_requests_redirects_included() -> None
 
 async def test_new_sessions_do_not_bring_a_caller_new_allowances_without_end() -> None:
     """fault: S6: a client names its sessions as it likes, and each name had an allowance of its own."""
-    budget = EgressAllowance(requests=3, sent_bytes=1000)
+    budget = EgressQuota(requests=3, sent_bytes=1000)
     for number in range(10 * 3):
         budget.spend(f"ann/{number}", 1)
     for account in ("ann/new", "ann/0", "ann"):
@@ -454,7 +452,7 @@ async def test_an_account_may_send_so_many_bytes_in_url_headers_and_body_togethe
             EgressRequest(f"{server.url}?{'x' * 1001}"),
         ):
             with pytest.raises(EgressRefused, match="too much"):
-                await http(budget=EgressAllowance(sent_bytes=1000)).send(request)
+                await http(budget=EgressQuota(sent_bytes=1000)).send(request)
     assert server.requests == []
 
 

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from tests.tools.execution.toolwork import Oracle, Work, at_work, call, output, results, soon
-from toolgate.config.settings import ApprovalSettings, ToolSettings
+from toolgate.config.settings import ApprovalSettings, ServerToolSettings
 from toolgate.conversation.errors import UpstreamUnavailable
 from toolgate.engine.tool_loop import INTERRUPTED_CALL
 from toolgate.tools.execution.stored_turns import StoredRunJournal
 from toolgate.tools.tool import Annotations
 
-ASKING = ToolSettings(approvals=ApprovalSettings(hold_seconds=5))
+ASKING = ServerToolSettings(approvals=ApprovalSettings(hold_seconds=5))
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ async def test_a_call_that_waited_for_a_person_is_one_round_however_often_it_is_
     oracle: Oracle, rounds: int
 ) -> None:
     """spec: X2, A3"""
-    async with at_work(oracle, tools=ToolSettings(approvals=ApprovalSettings(hold_seconds=0.01))) as work:
+    async with at_work(oracle, tools=ServerToolSettings(approvals=ApprovalSettings(hold_seconds=0.01))) as work:
         script = work.play([call()], "Done.")
         for _ in range(3):
             assert "waits for approval" in output("openai_chat", await work.ask(max_tool_rounds=rounds))

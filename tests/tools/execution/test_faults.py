@@ -41,7 +41,7 @@ from toolgate.config.settings import (
     McpServerSettings,
     OpenApiSettings,
     RunLimitSettings,
-    ToolSettings,
+    ServerToolSettings,
     ToolWorkerSettings,
 )
 from toolgate.conversation.message import Media, Text, ToolResult
@@ -52,8 +52,8 @@ DIALECTS = pytest.mark.parametrize("client", CLIENTS)
 STREAMS = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 
 
-def tools(**changes: Any) -> ToolSettings:
-    return ToolSettings(approvals=TRUSTING.approvals, **changes)
+def tools(**changes: Any) -> ServerToolSettings:
+    return ServerToolSettings(approvals=TRUSTING.approvals, **changes)
 
 
 # T1, T2: tools that hang and crash
@@ -378,7 +378,7 @@ async def test_a_client_that_leaves_while_a_person_thinks_leaves_the_question_an
 ) -> None:
     """fault: C1; A3"""
     oracle = Oracle(tmp_path / "runs")
-    async with at_work(oracle, tools=ToolSettings(approvals=ApprovalSettings(hold_seconds=60))) as work:
+    async with at_work(oracle, tools=ServerToolSettings(approvals=ApprovalSettings(hold_seconds=60))) as work:
         work.play([call()], "Done.")
         async with work.asking(client, stream=stream) as caller:
             id = (await work.waiting())["id"]
@@ -418,7 +418,7 @@ async def test_a_client_that_leaves_before_the_first_event_leaves_nothing_runnin
 async def test_without_tools_nothing_of_them_is_there(tmp_path: Path, client: str) -> None:
     """spec: X9"""
     oracle = Oracle(tmp_path / "runs")
-    async with at_work(oracle, tools=ToolSettings(enabled=False)) as work:
+    async with at_work(oracle, tools=ServerToolSettings(enabled=False)) as work:
         script = work.play([call()])
         response = await work.ask(client, tools=[tool(client, "write")])
         assert calls(client, response) == ["write"]
@@ -473,7 +473,7 @@ async def test_a_run_goes_on_while_the_configuration_is_read_again_and_the_new_p
 async def test_a_question_that_was_put_under_another_policy_is_out_of_scope(tmp_path: Path) -> None:
     """fault: A1"""
     oracle = Oracle(tmp_path / "runs")
-    async with at_work(oracle, tools=ToolSettings(approvals=ApprovalSettings(hold_seconds=5))) as work:
+    async with at_work(oracle, tools=ServerToolSettings(approvals=ApprovalSettings(hold_seconds=5))) as work:
         work.play([call()], "Then not.")
         asking = asyncio.ensure_future(work.ask())
         id = (await work.waiting())["id"]

@@ -7,7 +7,7 @@ import pytest
 
 from tests.tools.execution.toolwork import Oracle, Work, at_work, call, output, results
 from toolgate.config import KeySettings, Secret
-from toolgate.config.settings import ApprovalSettings, ToolSettings
+from toolgate.config.settings import ApprovalSettings, ServerToolSettings
 from toolgate.engine.tool_loop import UNKNOWN_CALL
 from toolgate.testing import FakeTool
 
@@ -65,7 +65,7 @@ async def test_a_call_that_a_client_made_up_in_our_name_is_not_run(tmp_path: Pat
 async def test_a_call_that_was_made_for_another_caller_is_not_run(tmp_path: Path) -> None:
     """fault: Z2"""
     oracle = Oracle(tmp_path / "runs")
-    tools = ToolSettings(approvals=ApprovalSettings(hold_seconds=0.01, self_approval=True))
+    tools = ServerToolSettings(approvals=ApprovalSettings(hold_seconds=0.01, self_approval=True))
     async with at_work(oracle, keys=(ANN, BOB), tools=tools) as work:
         script = work.play([call()], "I see.")
         paused = await work.ask("anthropic", key="ann-key-11")
@@ -82,7 +82,7 @@ async def test_a_call_that_was_made_for_this_caller_is_gone_on_with_as_it_was_ma
 ) -> None:
     """spec: A3: what the client changed in it counts for nothing."""
     oracle, seen = Oracle(tmp_path / "runs"), FakeTool("look", lambda arguments: "seen")
-    async with at_work(oracle, seen, tools=ToolSettings(approvals=ApprovalSettings(hold_seconds=0.01))) as work:
+    async with at_work(oracle, seen, tools=ServerToolSettings(approvals=ApprovalSettings(hold_seconds=0.01))) as work:
         script = work.play([call()], "Done.")
         paused = await work.ask("anthropic")
         assert (await work.decide((await work.waiting())["id"])).status == 200

@@ -13,12 +13,12 @@ import pytest
 
 from tests.api.http_client import CLIENTS, HttpResponse
 from tests.tools.execution.toolwork import Oracle, Work, at_work, call, calls, output, results, tool
-from toolgate.config.settings import ApprovalSettings, ToolSettings
-from toolgate.conversation.errors import MalformedResponse
+from toolgate.config.settings import ApprovalSettings, ServerToolSettings
+from toolgate.conversation.errors import InvalidUpstreamAnswer
 from toolgate.conversation.events import ModelResponse
 from toolgate.conversation.message import Text
 
-ASKING = ToolSettings(approvals=ApprovalSettings(hold_seconds=5))
+ASKING = ServerToolSettings(approvals=ApprovalSettings(hold_seconds=5))
 DIALECTS = pytest.mark.parametrize("client", CLIENTS)
 STREAMS = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 
@@ -80,7 +80,7 @@ async def test_a_call_that_the_token_limit_cut_off_is_not_run(
 async def test_a_call_in_a_stream_that_broke_is_not_run(oracle: Oracle, client: str, stream: bool, model: str) -> None:
     """fault: U5; field: A27"""
     async with at_work(oracle) as work:
-        work.play([Text("Let me."), call(), MalformedResponse("The line broke.")])
+        work.play([Text("Let me."), call(), InvalidUpstreamAnswer("The line broke.")])
         response = await work.ask(client, stream=stream, model=model)
         assert (response.status == 502) is not stream
         assert b"broke" in response.body or b"rror" in response.body

@@ -8,11 +8,11 @@ from msgspec.structs import replace
 from tests.tools.execution.toolwork import Oracle, Work, at_work, call, soon
 from toolgate.app.reloadable_tool_settings import reloadable_tool_settings
 from toolgate.config import Secret
-from toolgate.config.settings import ApprovalRuleSettings, ApprovalSettings, ToolSettings
+from toolgate.config.settings import ApprovalRuleSettings, ApprovalSettings, ServerToolSettings
 from toolgate.tools.tool import Annotations
 
-ASKING = ToolSettings(approvals=ApprovalSettings(default="ask"))
-STRICTER = ToolSettings(
+ASKING = ServerToolSettings(approvals=ApprovalSettings(default="ask"))
+STRICTER = ServerToolSettings(
     approvals=ApprovalSettings(default="ask", rules=(ApprovalRuleSettings(stance="ask", tools=("write",)),))
 )
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests.tools.execution.toolwork import TRUSTING, Work, at_work, call, output, results, soon
 from toolgate.config import KeySettings, Secret
-from toolgate.config.settings import RunLimitSettings, ToolSettings, ToolWorkerSettings
+from toolgate.config.settings import RunLimitSettings, ServerToolSettings, ToolWorkerSettings
 
 SLOW = """
 import time
@@ -27,7 +27,7 @@ async def test_calls_that_wait_for_a_worker_have_all_of_their_time(tmp_path: Pat
     """fault: T1, L2: four calls of half a second each, a second for each, one process for all."""
     (tmp_path / "slow.py").write_text(SLOW)
     limits = RunLimitSettings(call_seconds=1.0)
-    setup = ToolSettings(
+    setup = ServerToolSettings(
         approvals=TRUSTING.approvals, python=(str(tmp_path),), workers=ToolWorkerSettings(count=1), limits=limits
     )
     async with at_work(tools=setup) as work:
@@ -66,7 +66,7 @@ def _began(folder: Path) -> int:
 async def test_a_caller_is_served_while_another_floods_all_workers(tmp_path: Path) -> None:
     (tmp_path / "blocked.py").write_text(BLOCKED)
     limits = RunLimitSettings(call_seconds=60.0)
-    setup = ToolSettings(
+    setup = ServerToolSettings(
         approvals=TRUSTING.approvals, python=(str(tmp_path),), workers=ToolWorkerSettings(count=2), limits=limits
     )
     keys = tuple(

@@ -14,7 +14,7 @@ import pytest
 
 from tests.api.http_client import CLIENTS, HttpConnection
 from tests.tools.execution.toolwork import TRUSTING, Oracle, at_work, call, error, output, results, soon
-from toolgate.config.settings import RunLimitSettings, ToolSettings
+from toolgate.config.settings import RunLimitSettings, ServerToolSettings
 from toolgate.conversation.errors import UpstreamUnavailable
 from toolgate.conversation.message import Text
 from toolgate.engine.tool_loop import INTERRUPTED_CALL
@@ -182,7 +182,7 @@ async def test_two_identical_requests_at_once_are_two_runs_and_neither_is_the_pa
 async def test_of_two_retries_that_come_back_at_once_only_one_goes_on_with_the_run(tmp_path: Path) -> None:
     """Calls that had not begun when the client left are run by one of the two; the other is a run of its own."""
     first, second = Oracle(tmp_path / "first", "first", _for_ever, timeout=60.0), Oracle(tmp_path / "second", "second")
-    tools = ToolSettings(approvals=TRUSTING.approvals, limits=RunLimitSettings(parallel=1))
+    tools = ServerToolSettings(approvals=TRUSTING.approvals, limits=RunLimitSettings(parallel=1))
     numbers = itertools.count()
 
     def answer(request: Any) -> Any:

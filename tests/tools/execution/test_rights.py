@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from tests.api.http_client import CLIENTS, HttpResponse, ask
 from tests.tools.execution.toolwork import Oracle, Work, at_work, call, calls, error, image, output, results, tool
 from toolgate.config import KeySettings, Secret
-from toolgate.config.settings import ApprovalRuleSettings, ApprovalSettings, ToolSettings
+from toolgate.config.settings import ApprovalRuleSettings, ApprovalSettings, ServerToolSettings
 from toolgate.testing import HARMLESS, FakeTool
 from toolgate.tools.tool import ToolOutput
 
@@ -146,7 +146,7 @@ async def test_the_mcp_door_checks_arguments(oracle: Oracle, arguments: Any) -> 
 
 async def test_the_mcp_door_asks_a_person_and_an_approval_lets_one_call_run(oracle: Oracle) -> None:
     """spec: R8, A2"""
-    tools = ToolSettings(approvals=ApprovalSettings(hold_seconds=0.01, self_approval=True))
+    tools = ServerToolSettings(approvals=ApprovalSettings(hold_seconds=0.01, self_approval=True))
     async with at_work(oracle, keys=KEYS, tools=tools) as work:
 
         async def write() -> Any:
@@ -258,7 +258,7 @@ async def test_room_is_kept_for_the_tools_of_the_client() -> None:
 # Approvals
 
 
-ASKING = ToolSettings(approvals=ApprovalSettings(hold_seconds=5, self_approval=True))
+ASKING = ServerToolSettings(approvals=ApprovalSettings(hold_seconds=5, self_approval=True))
 
 
 def approval(received: HttpResponse) -> dict[str, Any]:
@@ -346,7 +346,9 @@ async def test_a_request_that_wants_to_be_asked_is_asked_whatever_was_granted(
 ) -> None:
     """spec: A1; field: E17"""
     rules = (ApprovalRuleSettings(stance="allow", tools=("write",)),)
-    async with at_work(oracle, tools=ToolSettings(approvals=ApprovalSettings(rules=rules, auto_approve=True))) as work:
+    async with at_work(
+        oracle, tools=ServerToolSettings(approvals=ApprovalSettings(rules=rules, auto_approve=True))
+    ) as work:
         work.play(*[[call()]] * 4)
         first = await asked(work, **server(**demand))
         assert (await work.decide(first["id"], level="always")).status == 200
@@ -361,7 +363,9 @@ async def test_a_tool_that_is_denied_by_the_policy_runs_for_no_caller_without_an
     oracle: Oracle,
 ) -> None:
     rules = (ApprovalRuleSettings(stance="deny", tools=("write",)),)
-    async with at_work(oracle, tools=ToolSettings(approvals=ApprovalSettings(rules=rules, auto_approve=True))) as work:
+    async with at_work(
+        oracle, tools=ServerToolSettings(approvals=ApprovalSettings(rules=rules, auto_approve=True))
+    ) as work:
         script = work.play([call()], "No.")
         received = await work.ask("openai_responses", **server(require_approval="never"))
         assert output("openai_responses", received) == "No."
@@ -380,7 +384,7 @@ async def test_text_in_a_tool_result_approves_nothing_and_the_approval_shows_unt
     """fault: T10: an obedient model does what a page told it to."""
     rules = (ApprovalRuleSettings(stance="allow", tools=("page",)),)
     page = FakeTool("page", lambda arguments: OBEYED, annotations=replace(HARMLESS, open_world=True))
-    tools = ToolSettings(approvals=ApprovalSettings(rules=rules, hold_seconds=5))
+    tools = ServerToolSettings(approvals=ApprovalSettings(rules=rules, hold_seconds=5))
     async with at_work(oracle, page, tools=tools) as work:
 
         def obey(request: Any) -> Any:
@@ -401,7 +405,9 @@ async def test_text_in_a_tool_result_approves_nothing_and_the_approval_shows_unt
 async def test_a_call_is_marked_as_tainted_when_the_turn_was_gone_on_with(oracle: Oracle) -> None:
     """fault: T10: what strangers wrote stands in the history that a client brings back."""
     page = FakeTool("page", lambda arguments: OBEYED, annotations=replace(HARMLESS, open_world=True))
-    tools = ToolSettings(approvals=ApprovalSettings(rules=(ApprovalRuleSettings(stance="allow", tools=("page",)),)))
+    tools = ServerToolSettings(
+        approvals=ApprovalSettings(rules=(ApprovalRuleSettings(stance="allow", tools=("page",)),))
+    )
     async with at_work(oracle, page, tools=tools) as work:
         work.play([call("page", "{}")], "I have read it.", [call()])
         first = await work.ask("openai_responses", store=True)
@@ -413,7 +419,7 @@ async def test_a_call_is_marked_as_tainted_when_the_turn_was_gone_on_with(oracle
 @pytest.mark.parametrize("tainted", [False, True])
 async def test_results_of_tools_that_reach_nothing_outside_taint_nothing(oracle: Oracle, tainted: bool) -> None:
     page = FakeTool("page", lambda arguments: ToolOutput((image(),)), annotations=replace(HARMLESS, open_world=tainted))
-    tools = ToolSettings(
+    tools = ServerToolSettings(
         approvals=ApprovalSettings(rules=(ApprovalRuleSettings(stance="allow", tools=("page",)),), hold_seconds=5)
     )
     async with at_work(oracle, page, tools=tools) as work:

@@ -21,7 +21,7 @@ from tests.child_processes import living_children
 from tests.stage import Player, gateway_config, upstream_config
 from toolgate.api.responses.conversation_locks import ActiveConversations
 from toolgate.app.asgi_app import Toolgate
-from toolgate.config.settings import ApprovalSettings, LogSettings, ToolSettings
+from toolgate.config.settings import ApprovalSettings, LogSettings, ServerToolSettings
 from toolgate.conversation.message import Media, Message, Text, ToolCall, ToolResult, plain_text
 from toolgate.conversation.request import ModelRequest
 from toolgate.http.connection_task import ConnectionTask
@@ -34,7 +34,7 @@ from toolgate.tools.tool import Annotations, CallPreview, ToolCallInput, ToolOut
 
 AUTO: Mapping[str, Any] = {"tool_execution": "auto", "use_server_tools": True}
 HARMFUL = Annotations()
-TRUSTING = ToolSettings(approvals=ApprovalSettings(default="allow", open_world="allow"))
+TRUSTING = ServerToolSettings(approvals=ApprovalSettings(default="allow", open_world="allow"))
 """Nobody is asked, so that what stops a tool is not a question."""
 
 TEXT: Mapping[str, Any] = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}

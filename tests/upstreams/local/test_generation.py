@@ -8,8 +8,8 @@ import pytest
 
 from tests.text_tools.parsed import without_result_marks
 from tests.upstreams.local.scripted import CITY, TIME, WEATHER, Scripted, called, emitted, user
-from toolgate.conversation.errors import InvalidRequest, MalformedResponse, UpstreamUnavailable
-from toolgate.conversation.events import Delta, StepEnd, StepStart, Usage
+from toolgate.conversation.errors import InvalidRequest, InvalidUpstreamAnswer, UpstreamUnavailable
+from toolgate.conversation.events import PartDelta, StepEnd, StepStart, Usage
 from toolgate.conversation.fold import fold
 from toolgate.conversation.message import Media, Message, Text, ToolCall
 from toolgate.conversation.request import (
@@ -21,7 +21,7 @@ from toolgate.conversation.request import (
     ToolDef,
 )
 from toolgate.upstreams.local import frames, tool_choice_plan
-from toolgate.upstreams.local.process import EngineFault
+from toolgate.upstreams.local.engine_process import EngineFault
 
 TOOLS = (WEATHER, TIME)
 
@@ -30,7 +30,7 @@ async def test_text_is_emitted_as_it_is_generated_and_counted_exactly() -> None:
     """spec: U9"""
     events = await emitted(Scripted("Hello dear user"), [user("Hi")])
     assert events[0] == StepStart(model="local")
-    assert [event.text for event in events if isinstance(event, Delta)] == ["Hello", " dear", " user"]
+    assert [event.text for event in events if isinstance(event, PartDelta)] == ["Hello", " dear", " user"]
     assert events[-1] == StepEnd("stop", Usage(input=10, output=3, cache_read=4))
 
 
@@ -185,7 +185,7 @@ async def test_words_where_json_was_due_make_it_try_plainer_forms() -> None:
 async def test_an_engine_that_keeps_to_no_form_fails_the_answer_instead_of_guessing() -> None:
     """spec: R6"""
     choice = ToolChoice("required", ("get_weather",))
-    with pytest.raises(MalformedResponse, match="could not be held"):
+    with pytest.raises(InvalidUpstreamAnswer, match="could not be held"):
         await emitted(Scripted("Sure", "Well", "Hm"), [user("Rome?")], tools=TOOLS, tool_choice=choice)
 
 

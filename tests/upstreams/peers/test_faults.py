@@ -15,7 +15,7 @@ from tests.upstreams.peers.peer_server import QUICK, answering, emitted, request
 from tests.upstreams.transport.faulty import client_tls, on_both_loops, server_tls
 from toolgate.conversation.errors import (
     GatewayError,
-    MalformedResponse,
+    InvalidUpstreamAnswer,
     UpstreamRejected,
     UpstreamTimeout,
     UpstreamUnavailable,
@@ -55,7 +55,7 @@ async def test_a_peer_that_crashes_in_mid_answer_fails_every_open_answer_and_ser
         other = await stage.model.ask(request("/stall"))
         crashing = await stage.model.ask(request("/crash"))
         for answer in (crashing, other):
-            with pytest.raises(MalformedResponse, match="broke off the connection in mid-answer"):
+            with pytest.raises(InvalidUpstreamAnswer, match="broke off the connection in mid-answer"):
                 await emitted(answer)
         assert await stage.ask("hello") == "You said (1): hello"
 
@@ -65,7 +65,7 @@ async def test_a_peer_that_crashes_before_the_first_word_is_unavailable_and_not_
     async with staged() as stage:
         asking = asyncio.create_task(stage.model.ask(request("/silent")))
         await until(lambda: stage.echo.open == 1)
-        with pytest.raises(MalformedResponse):
+        with pytest.raises(InvalidUpstreamAnswer):
             await emitted(await stage.model.ask(request("/crash")))
         with pytest.raises(UpstreamUnavailable, match="without an answer") as raised:
             await asking
@@ -76,7 +76,7 @@ async def test_the_conversation_of_a_broken_answer_is_not_used_again() -> None:
     """fault: U5"""
     async with staged() as stage:
         first = await stage.ask("hello")
-        with pytest.raises(MalformedResponse):
+        with pytest.raises(InvalidUpstreamAnswer):
             await stage.ask("hello", first, "/crash")
         await stage.ask("hello", first, "again")
         assert len(stage.conversations) == 2
@@ -114,7 +114,7 @@ async def test_a_frame_that_is_too_large_ends_the_connection_with_an_error_about
 async def test_an_endless_answer_is_cut_at_the_cap_and_cancelled() -> None:
     """fault: U9"""
     async with staged(replace(QUICK, answer=10 * KIB)) as stage:
-        with pytest.raises(MalformedResponse, match="more than 10 KiB in one answer"):
+        with pytest.raises(InvalidUpstreamAnswer, match="more than 10 KiB in one answer"):
             await stage.ask("/endless")
         await until(lambda: stage.echo.open == 0)
 
@@ -125,7 +125,7 @@ async def test_a_client_that_does_not_read_loses_its_answer_and_delays_no_other(
         unread = await stage.model.ask(request("/endless"))
         await until(lambda: stage.echo.open == 0)
         assert await stage.ask("hello") == "You said (1): hello"
-        with pytest.raises(MalformedResponse, match="the client did not read 64 KiB of it"):
+        with pytest.raises(InvalidUpstreamAnswer, match="the client did not read 64 KiB of it"):
             await emitted(unread)
 
 
@@ -203,7 +203,7 @@ async def test_an_answer_to_create_conversation_that_names_none_is_garbled() -> 
                     await tell(connection, {"type": "done", "id": id})
 
     async with answering(handler) as model:
-        with pytest.raises(MalformedResponse, match="without a conversation"):
+        with pytest.raises(InvalidUpstreamAnswer, match="without a conversation"):
             await model.ask(request("hi"))
 
 
@@ -415,7 +415,7 @@ async def test_closing_fails_what_is_open_and_leaves_no_task_behind() -> None:
     async with staged() as stage:
         answer = await stage.model.ask(request("/stall"))
         await stage.peer.aclose()
-        with pytest.raises(MalformedResponse, match="was left in mid-answer"):
+        with pytest.raises(InvalidUpstreamAnswer, match="was left in mid-answer"):
             await emitted(answer)
         with pytest.raises(UpstreamUnavailable, match="closed here"):
             await stage.ask("hello")

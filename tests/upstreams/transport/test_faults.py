@@ -20,7 +20,7 @@ from tests.upstreams.transport.faulty import (
     on_both_loops,
     whole,
 )
-from toolgate.conversation.errors import MalformedResponse, UpstreamTimeout, UpstreamUnavailable
+from toolgate.conversation.errors import InvalidUpstreamAnswer, UpstreamTimeout, UpstreamUnavailable
 from toolgate.upstreams.transport import UpstreamHttpClient, UpstreamResponse, UpstreamTimeouts
 
 MB = 1_000_000
@@ -39,7 +39,7 @@ async def drain(reply: UpstreamResponse, take: Callable[[bytes], None]) -> None:
 async def read_then_fail(reply: UpstreamResponse) -> tuple[bytes, Exception]:
     """All that a reply hands over before it raises, and what it raises."""
     pieces: list[bytes] = []
-    with pytest.raises((MalformedResponse, UpstreamTimeout)) as caught:
+    with pytest.raises((InvalidUpstreamAnswer, UpstreamTimeout)) as caught:
         await drain(reply, pieces.append)
     return b"".join(pieces), caught.value
 
@@ -206,7 +206,7 @@ async def test_a_body_cut_in_the_middle_is_never_a_clean_end(sent: bytes, ending
         rest, failure = await read_then_fail(reply)
         assert first + rest == b"half"
         assert str(failure) == f"{upstream.name} closed the connection in the middle of its answer"
-        with pytest.raises(MalformedResponse):
+        with pytest.raises(InvalidUpstreamAnswer):
             await anext(reply)
 
 
@@ -231,7 +231,7 @@ async def test_a_body_without_length_ends_with_fin_but_not_with_rst() -> None:
         assert await anext(cut) == await anext(clean) == b"until"
         read.set()
         assert await collect(clean) == b""
-        assert isinstance((await read_then_fail(cut))[1], MalformedResponse)
+        assert isinstance((await read_then_fail(cut))[1], InvalidUpstreamAnswer)
 
 
 @pytest.mark.parametrize("ending", ["fin", "rst"])
@@ -252,7 +252,7 @@ async def test_a_connection_lost_before_the_head_is_whole_is_garbled_and_before_
     async with Faulty(script) as upstream, aclosing(UpstreamHttpClient()) as client:
         with pytest.raises(UpstreamUnavailable, match="closed the connection without an answer"):
             await client.post(upstream.url, {}, b"")
-        with pytest.raises(MalformedResponse, match="in the middle"):
+        with pytest.raises(InvalidUpstreamAnswer, match="in the middle"):
             await client.post(upstream.url, {}, b"HTTP/1.1 200 OK\r\ncontent-")
         assert len(upstream.requests) == 2, "a fresh connection is no reason to ask again"
 
@@ -268,7 +268,7 @@ async def test_no_cut_of_a_chunked_answer_looks_whole(after: int, then: str) -> 
         fault = Fault(after=after, then=then)  # type: ignore[arg-type]
         async with FaultProxy(upstream.port, fault) as proxy:
             limits = UpstreamTimeouts(first_byte=0.1, idle=0.1)
-            with pytest.raises((MalformedResponse, UpstreamTimeout)):
+            with pytest.raises((InvalidUpstreamAnswer, UpstreamTimeout)):
                 await (await client.post(f"http://127.0.0.1:{proxy.port}/", {}, b"{}", timeouts=limits)).read()
 
 
@@ -298,7 +298,7 @@ async def test_broken_framing_is_garbled(sent: bytes) -> None:
         await peer.gone()
 
     async with Faulty(script) as upstream, aclosing(UpstreamHttpClient()) as client:
-        with pytest.raises(MalformedResponse, match=rf"^{upstream.name} "):
+        with pytest.raises(InvalidUpstreamAnswer, match=rf"^{upstream.name} "):
             await (await client.post(upstream.url, {}, b"{}")).read()
         await asyncio.wait_for(upstream.peers[0].left.wait(), 30)
 
@@ -387,7 +387,7 @@ async def test_a_reused_connection_that_breaks_after_the_first_byte_is_not_retri
 
     async with Faulty(script) as upstream, aclosing(UpstreamHttpClient()) as client:
         await (await client.post(upstream.url, {}, b"{}")).read()
-        with pytest.raises(MalformedResponse):
+        with pytest.raises(InvalidUpstreamAnswer):
             await client.post(upstream.url, {}, b"{}")
         assert len(upstream.requests) == 2
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.upstreams.transport.faulty import Faulty, Peer, answering, chunk, chunked, head, on_both_loops, whole
-from toolgate.conversation.errors import GatewayError, MalformedResponse
+from toolgate.conversation.errors import GatewayError, InvalidUpstreamAnswer
 from toolgate.upstreams.transport import UpstreamHttpClient, UpstreamTimeouts
 from toolgate.upstreams.transport.address import Proxies, Proxy, UpstreamOrigin, parse_url
 from toolgate.upstreams.transport.inflate import ResponseInflater
@@ -176,7 +176,7 @@ async def test_a_body_that_cannot_be_decompressed_is_garbled_but_its_status_is_k
     async with Faulty(answering(answer)) as upstream, aclosing(UpstreamHttpClient()) as client:
         reply = await client.post(upstream.url, {}, b"{}")
         assert reply.status == 401
-        with pytest.raises(MalformedResponse, match=words):
+        with pytest.raises(InvalidUpstreamAnswer, match=words):
             await reply.read()
 
 

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from tests.upstreams.transport.faulty import Faulty, Peer, answering, chunk, chunked, head, on_both_loops, whole
-from toolgate.conversation.errors import MalformedResponse, UpstreamTimeout, UpstreamUnavailable
+from toolgate.conversation.errors import InvalidUpstreamAnswer, UpstreamTimeout, UpstreamUnavailable
 from toolgate.upstreams.transport import UpstreamHttpClient, UpstreamTimeouts, dial
 from toolgate.upstreams.transport.address import UpstreamOrigin
 from toolgate.upstreams.transport.connection import UpstreamHttpConnection
@@ -356,7 +356,7 @@ async def test_closing_ends_running_requests_and_refuses_waiting_ones() -> None:
         waiting = asyncio.ensure_future(ask(client, upstream))
         await asyncio.sleep(0)
         await asyncio.wait_for(client.aclose(), 30)
-        with pytest.raises(MalformedResponse, match="given up"):
+        with pytest.raises(InvalidUpstreamAnswer, match="given up"):
             await reading
         with pytest.raises(UpstreamUnavailable, match="closed here"):
             await waiting

@@ -20,7 +20,7 @@ from tests.upstreams.transport.faulty import (
     server_tls,
     whole,
 )
-from toolgate.conversation.errors import GatewayError, MalformedResponse, UpstreamUnavailable
+from toolgate.conversation.errors import GatewayError, InvalidUpstreamAnswer, UpstreamUnavailable
 from toolgate.upstreams.transport import UpstreamHttpClient, UpstreamTimeouts
 
 SECRET = {"authorization": "Bearer canary"}
@@ -152,7 +152,7 @@ async def test_a_body_that_ends_at_close_needs_the_close_to_be_signed(authority:
             reply = await client.post(upstream.url, {}, body)
             assert await anext(reply) == b"until"
             read.set()
-            with pytest.raises(MalformedResponse) if body == b"forged" else contextlib.nullcontext():
+            with pytest.raises(InvalidUpstreamAnswer) if body == b"forged" else contextlib.nullcontext():
                 assert await reply.read() == b""
 
 

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from tests.upstreams.transport.faulty import Faulty, Peer, answering, chunk, chunked, head, on_both_loops, whole
-from toolgate.conversation.errors import MalformedResponse
+from toolgate.conversation.errors import InvalidUpstreamAnswer
 from toolgate.upstreams.transport import ResponseSizeLimits, UpstreamHttpClient, UpstreamResponse
 
 MB = 1_000_000
@@ -58,7 +58,7 @@ async def test_a_hundred_megabytes_without_an_end_are_cut_at_the_cap() -> None:
     ):
         meter = Meter()
         reply = await client.post(upstream.url, {}, b"{}")
-        with pytest.raises(MalformedResponse, match="sent a body larger than 40 MiB"):
+        with pytest.raises(InvalidUpstreamAnswer, match="sent a body larger than 40 MiB"):
             await drain(reply, meter)
         assert 39 * 2**20 < meter.read <= 40 * 2**20
         assert meter.grown < 8 * MB
@@ -70,7 +70,7 @@ async def test_a_whole_body_over_its_cap_is_cut_and_its_memory_given_back() -> N
     async with Faulty(_endless_line) as upstream, aclosing(UpstreamHttpClient()) as client:
         tracemalloc.start()
         try:
-            with pytest.raises(MalformedResponse, match="sent a body larger than 16 MiB") as caught:
+            with pytest.raises(InvalidUpstreamAnswer, match="sent a body larger than 16 MiB") as caught:
                 await (await client.post(upstream.url, {}, b"{}")).read()
             held, peak = tracemalloc.get_traced_memory()
         finally:
@@ -90,7 +90,7 @@ async def test_a_declared_length_over_the_cap_is_refused_before_it_is_read() -> 
         await peer.gone()
 
     async with Faulty(script) as upstream, aclosing(UpstreamHttpClient()) as client:
-        with pytest.raises(MalformedResponse, match="larger than 16 MiB"):
+        with pytest.raises(InvalidUpstreamAnswer, match="larger than 16 MiB"):
             await (await client.post(upstream.url, {}, b"{}")).read()
         await asyncio.wait_for(upstream.peers[0].left.wait(), 30)
 
@@ -119,14 +119,14 @@ async def test_a_gzip_bomb_is_cut_at_the_cap_and_others_get_their_turn() -> None
         other = asyncio.ensure_future(tick())
         meter = Meter()
         reply = await client.post(upstream.url, {}, b"{}")
-        with pytest.raises(MalformedResponse, match="sent a body larger than 40 MiB"):
+        with pytest.raises(InvalidUpstreamAnswer, match="sent a body larger than 40 MiB"):
             await drain(reply, meter)
         other.cancel()
         assert 39 * 2**20 < meter.read <= 40 * 2**20
         assert meter.longest <= 128 * 1024
         assert meter.grown < 8 * MB
         assert ticks > 300
-        with pytest.raises(MalformedResponse, match="sent a body larger than 16 MiB"):
+        with pytest.raises(InvalidUpstreamAnswer, match="sent a body larger than 16 MiB"):
             await (await client.post(upstream.url, {}, b"{}")).read()
 
 
@@ -174,7 +174,7 @@ async def test_framing_without_end_is_cut_at_the_cap_of_a_head(start: bytes, mor
             await peer.send(piece)
 
     async with Faulty(script) as upstream, aclosing(UpstreamHttpClient()) as client:
-        with pytest.raises(MalformedResponse, match="sent more than 64 KiB of headers or framing"):
+        with pytest.raises(InvalidUpstreamAnswer, match="sent more than 64 KiB of headers or framing"):
             await (await client.post(upstream.url, {}, b"{}")).read()
 
 
@@ -183,7 +183,7 @@ async def test_a_head_over_its_cap_is_refused_even_if_it_comes_at_once() -> None
     """fault: U9"""
     lines = [f"x-{number}: {'y' * 90}" for number in range(700)]
     async with Faulty(answering(whole(b"", *lines))) as upstream, aclosing(UpstreamHttpClient()) as client:
-        with pytest.raises(MalformedResponse, match="sent more than 64 KiB of headers or framing"):
+        with pytest.raises(InvalidUpstreamAnswer, match="sent more than 64 KiB of headers or framing"):
             await client.post(upstream.url, {}, b"{}")
 
 

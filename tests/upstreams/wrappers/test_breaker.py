@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.typed import given, of
 from tests.upstreams.wrapping import REQUEST, Always, Clock, Desk, RelayableAnswer, down, read, relayable, settle
 from toolgate.conversation.errors import (
-    MalformedResponse,
+    InvalidUpstreamAnswer,
     Overloaded,
     UpstreamRejected,
     UpstreamTimeout,
@@ -68,7 +68,7 @@ async def test_an_outage_is_reported_once_with_its_end() -> None:
     assert reported == ["upstream_unavailable", None, "upstream_unavailable"]
 
 
-@pytest.mark.parametrize("fault", [UpstreamTimeout("silent"), MalformedResponse("an HTML page"), down()])
+@pytest.mark.parametrize("fault", [UpstreamTimeout("silent"), InvalidUpstreamAnswer("an HTML page"), down()])
 async def test_every_fault_of_the_upstream_counts(fault: Exception) -> None:
     breaker = CircuitBreaker(Always(fault), failures=2, clock=Clock())
     await fail(breaker, 2, type(fault))
@@ -106,16 +106,18 @@ async def test_a_complete_answer_ends_the_row_and_a_mere_beginning_does_not() ->
 
 
 async def test_answers_that_break_off_in_the_middle_count_too() -> None:
-    breaker = CircuitBreaker(ScriptedModel([[Text("half"), MalformedResponse("cut")]] * 3), failures=3, clock=Clock())
-    await fail(breaker, 3, MalformedResponse)
+    breaker = CircuitBreaker(
+        ScriptedModel([[Text("half"), InvalidUpstreamAnswer("cut")]] * 3), failures=3, clock=Clock()
+    )
+    await fail(breaker, 3, InvalidUpstreamAnswer)
     assert not breaker.ready
 
 
 async def test_relayed_answers_that_break_off_count_too() -> None:
     breaker = CircuitBreaker(
-        Always(RelayableAnswer(frames=(b"one", MalformedResponse("cut")))), failures=1, clock=Clock()
+        Always(RelayableAnswer(frames=(b"one", InvalidUpstreamAnswer("cut")))), failures=1, clock=Clock()
     )
-    with pytest.raises(MalformedResponse):
+    with pytest.raises(InvalidUpstreamAnswer):
         [frame async for frame in relayable(await breaker.ask(REQUEST)).relay_stream("reply")]
     assert not breaker.ready
 
@@ -223,7 +225,7 @@ async def test_a_probe_that_proves_nothing_leaves_its_place_to_the_next(fault: E
 
 async def test_answers_begun_before_the_circuit_opened_change_nothing_when_they_end() -> None:
     clock = Clock()
-    old: list[Entry] = [[Text("half"), MalformedResponse("cut")], "fine"]
+    old: list[Entry] = [[Text("half"), InvalidUpstreamAnswer("cut")], "fine"]
     model = ScriptedModel([*old, down(), "probe", "fine"])
     breaker = CircuitBreaker(model, failures=1, clock=clock)
     broken, fine = await breaker.ask(REQUEST), await breaker.ask(REQUEST)
@@ -232,13 +234,13 @@ async def test_answers_begun_before_the_circuit_opened_change_nothing_when_they_
     assert not breaker.ready
     clock.now += 10
     await breaker.ask(REQUEST)
-    with pytest.raises(MalformedResponse):
+    with pytest.raises(InvalidUpstreamAnswer):
         await read(broken)
     assert breaker.ready
 
 
 async def try_to_read(answer: ModelStream) -> None:
-    with contextlib.suppress(MalformedResponse):
+    with contextlib.suppress(InvalidUpstreamAnswer):
         await read(answer)
 
 
@@ -292,7 +294,7 @@ class TheCircuitGuardsAndRecovers(RuleBasedStateMachine):
         if outcome in faults:
             place.set_exception(faults[outcome])
         else:
-            ending = StepEnd("stop") if outcome == "fine" else MalformedResponse("cut")
+            ending = StepEnd("stop") if outcome == "fine" else InvalidUpstreamAnswer("cut")
             place.set_result(scripted_answer([StepStart(), ending]))
         self.go_on()
         if was_ready and outcome != "down":

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.upstreams.wrapping import REQUEST, Always, Desk, RelayableAnswer, down, read, relayable, settle
-from toolgate.conversation.errors import MalformedResponse, Overloaded, UpstreamUnavailable
+from toolgate.conversation.errors import InvalidUpstreamAnswer, Overloaded, UpstreamUnavailable
 from toolgate.conversation.events import StepEnd, StepStart
 from toolgate.conversation.message import Text
 from toolgate.engine.ports import ModelStream
@@ -35,8 +35,8 @@ async def test_a_slot_is_freed_by_closing_and_only_once_fault_U11() -> None:
 
 
 async def test_a_slot_is_freed_when_the_answer_breaks_off() -> None:
-    limited = ConcurrencyLimitedModel(ScriptedModel([[Text("half"), MalformedResponse("cut")]]), concurrent=1)
-    with pytest.raises(MalformedResponse):
+    limited = ConcurrencyLimitedModel(ScriptedModel([[Text("half"), InvalidUpstreamAnswer("cut")]]), concurrent=1)
+    with pytest.raises(InvalidUpstreamAnswer):
         await read(await limited.ask(REQUEST))
     assert limited.busy == 0
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.upstreams.wrapping import REQUEST, Always, Clock, down, read
 from toolgate.conversation.errors import (
-    MalformedResponse,
+    InvalidUpstreamAnswer,
     Overloaded,
     UpstreamRejected,
     UpstreamTimeout,
@@ -65,7 +65,12 @@ async def test_nothing_is_asked_again_once_the_first_piece_has_arrived_field_G6(
 
 @pytest.mark.parametrize(
     "fault",
-    [UpstreamTimeout("no first byte"), MalformedResponse("an HTML page"), UpstreamRejected("bad"), Overloaded("full")],
+    [
+        UpstreamTimeout("no first byte"),
+        InvalidUpstreamAnswer("an HTML page"),
+        UpstreamRejected("bad"),
+        Overloaded("full"),
+    ],
 )
 async def test_what_may_have_been_paid_for_or_cannot_be_cured_is_not_asked_again_field_G7(fault: Exception) -> None:
     model = ScriptedModel([fault, "paid twice"])
@@ -81,7 +86,7 @@ async def test_what_is_still_so_a_second_later_is_not_asked_again(code: str) -> 
         await retrying(model, Waits()).ask(REQUEST)
 
 
-@pytest.mark.parametrize("fault", [UpstreamTimeout("no first byte"), MalformedResponse("an HTML page")])
+@pytest.mark.parametrize("fault", [UpstreamTimeout("no first byte"), InvalidUpstreamAnswer("an HTML page")])
 async def test_the_operator_may_choose_to_pay_twice(fault: Exception) -> None:
     answer = await retrying(ScriptedModel([fault, "paid twice"]), Waits(), unsafe=True).ask(REQUEST)
     assert len(await read(answer)) > 2

@@ -12,14 +12,14 @@ from msgspec.structs import replace
 from toolgate.api.records.decode_sent import decode_stream, decode_whole, record_history
 from toolgate.api.records.message_rows import MessageMetadata, message_rows
 from toolgate.api.records.write_queue import MIB, WriteQueue
-from toolgate.api.response_writer import PreparedRequest
+from toolgate.api.response_writer import RoutedRequest
 from toolgate.config.settings import KeptChats
 from toolgate.conversation.ids import random_suffix
 from toolgate.conversation.message import Message
 from toolgate.dialects.openai_chat.requests import uses_legacy_functions
 from toolgate.dialects.openai_chat.shared_codec import NAME as CHAT
 from toolgate.engine.json_thread import LARGE_BODY
-from toolgate.http.application import Request
+from toolgate.http.application import AdmittedHttpRequest
 from toolgate.storage.chats import ChatStore, StoredChatExchange
 
 _LARGEST = 32 * MIB
@@ -40,8 +40,8 @@ class ChatRecordingPolicy:
         self._stored = stored
 
     def recorder_for(
-        self, call: Request, prepared: PreparedRequest
-    ) -> "tuple[PreparedRequest, SingleChatRecorder | None]":
+        self, call: AdmittedHttpRequest, prepared: RoutedRequest
+    ) -> "tuple[RoutedRequest, SingleChatRecorder | None]":
         """Return the request, and the recorder of its answer if that is to be stored."""
         extra, by_key = prepared.request.extra, call.caller.keep_chats
         always = self._stored == "all" if by_key is None else by_key
@@ -63,8 +63,8 @@ class SingleChatRecorder:
         self,
         store: ChatStore,
         writer: WriteQueue,
-        call: Request,
-        prepared: PreparedRequest,
+        call: AdmittedHttpRequest,
+        prepared: RoutedRequest,
         always: bool,
         requested: bool,
     ) -> None:

@@ -7,7 +7,7 @@ from toolgate.api.records.write_queue import WriteQueue
 from toolgate.conversation.errors import NotFound
 from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
 from toolgate.engine.json_thread import run_in_thread
-from toolgate.http.application import Endpoint, Request
+from toolgate.http.application import AdmittedHttpRequest, Endpoint
 from toolgate.storage.chats import ChatStore, PageRequest, StoredChat, StoredMessage
 from toolgate.wire.jsontext import decode, encode
 
@@ -32,7 +32,7 @@ class RecordedChatEndpoints:
             Endpoint("DELETE", "/v1/chats/{}", self.delete, errors),
         ]
 
-    async def list(self, call: Request) -> None:
+    async def list(self, call: AdmittedHttpRequest) -> None:
         """List the caller's chats, the newest first unless `order` is given."""
         page = read_page(call.exchange.query)
         await self._writer.flush()
@@ -41,11 +41,11 @@ class RecordedChatEndpoints:
             raise unknown_cursor(page.after or "")
         await call.exchange.respond(200, encode(list_page([chat_object(chat) for chat in found], page.limit)))
 
-    async def show(self, call: Request) -> None:
+    async def show(self, call: AdmittedHttpRequest) -> None:
         """Return one chat; its messages have a list of their own."""
         await call.exchange.respond(200, encode(chat_object(await self._find(call))))
 
-    async def messages(self, call: Request) -> None:
+    async def messages(self, call: AdmittedHttpRequest) -> None:
         """List the messages of a chat, the last first unless `order` is given."""
         chat, page = await self._find(call), read_page(call.exchange.query)
         newest = page.order == "desc"
@@ -57,13 +57,13 @@ class RecordedChatEndpoints:
 
         await call.exchange.respond(200, await run_in_thread(body))
 
-    async def delete(self, call: Request) -> None:
+    async def delete(self, call: AdmittedHttpRequest) -> None:
         """Delete a chat with its messages and completions."""
         chat = await self._find(call)
         await self._store.delete(call.caller.name, chat.id)
         await call.exchange.respond(200, encode({"id": chat.id, "object": "chat", "deleted": True}))
 
-    async def _find(self, call: Request) -> StoredChat:
+    async def _find(self, call: AdmittedHttpRequest) -> StoredChat:
         await self._writer.flush()
         chat = await self._store.chat(call.caller.name, call.arguments[0])
         if chat is None:

@@ -29,7 +29,7 @@ def decode_whole(dialect: Dialect, request: ModelRequest, chunks: Sequence[bytes
 
 
 def decode_stream(dialect: Dialect, request: ModelRequest, chunks: Sequence[bytes]) -> ModelResponse:
-    """Decode the chunks of a stream; MalformedResponse if it was cut short."""
+    """Decode the chunks of a stream; InvalidUpstreamAnswer if it was cut short."""
     frames, decoder = dialect.frame_decoder(), dialect.upstream.decoder(request)
     events: list[StepEvent] = []
     for chunk in chunks:

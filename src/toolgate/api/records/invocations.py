@@ -11,9 +11,9 @@ from toolgate.api.records.write_queue import WriteQueue
 from toolgate.conversation.ids import random_suffix
 from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
 from toolgate.engine.json_thread import run_in_thread
-from toolgate.http.application import Endpoint, Request
+from toolgate.http.application import AdmittedHttpRequest, Endpoint
 from toolgate.storage.invocations import InvocationFilter, InvocationStore, StoredInvocation
-from toolgate.tools.runner import FinishedToolCall
+from toolgate.tools.runner import ToolExecutionOutcome
 from toolgate.wire.jsontext import encode
 
 
@@ -37,7 +37,7 @@ class InvocationRecorder:
         """Store arguments from now on, or do not."""
         self._with_arguments = with_arguments
 
-    def add(self, ended: FinishedToolCall) -> None:
+    def add(self, ended: ToolExecutionOutcome) -> None:
         """Queue the record of a call that has ended."""
         invocation, spec = ended.invocation, ended.spec
         arguments = self._redact(invocation.text) if self._with_arguments else None
@@ -56,7 +56,7 @@ class InvocationRecorder:
         )
         self._writer.put("invocation", self._store.adding(row), len(arguments or "") + 500)
 
-    async def list(self, call: Request) -> None:
+    async def list(self, call: AdmittedHttpRequest) -> None:
         """List calls of server tools, newest first: the caller's own, or for an admin those of all keys."""
         query, page = read_query(call.exchange.query), read_page(call.exchange.query)
         owner = (query.get("owner") or None) if "admin" in call.caller.scopes else call.caller.name

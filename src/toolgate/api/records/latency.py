@@ -10,7 +10,7 @@ from toolgate.api.records.write_queue import WriteQueue
 from toolgate.conversation.errors import InvalidRequest
 from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
 from toolgate.engine.json_thread import run_in_thread
-from toolgate.http.application import Endpoint, Request
+from toolgate.http.application import AdmittedHttpRequest, Endpoint
 from toolgate.storage.latencies import (
     LATENCY_BY,
     LatencyBy,
@@ -37,7 +37,7 @@ class LatencyEndpoint:
         """Return the endpoint."""
         return [Endpoint("GET", "/v1/latency", self.show, OPENAI_CHAT.server)]
 
-    async def show(self, call: Request) -> None:
+    async def show(self, call: AdmittedHttpRequest) -> None:
         """Return percentiles `by` model, key and hour, of the last day unless `since` is given."""
         query, caller = read_query(call.exchange.query), call.caller
         key = (query.get("key") or None) if "admin" in caller.scopes else caller.name

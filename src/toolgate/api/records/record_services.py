@@ -30,7 +30,7 @@ from toolgate.storage.usage import UsageStore
 from toolgate.telemetry.logs import Logger
 from toolgate.telemetry.metrics import Metrics
 from toolgate.telemetry.request_log import RUN_CANCELLED, RequestRecord
-from toolgate.tools.runner import FinishedToolCall
+from toolgate.tools.runner import ToolExecutionOutcome
 from toolgate.tools.tool import Outcome
 
 _MOST_ERROR = 500
@@ -107,7 +107,7 @@ class RecordServices:
             cost, response = cost_of(record, self._price_of), record.response or None
             self.timelines.end(record.run, _end_state(record), error, record.usage, cost, response)
 
-    def call_ended(self, ended: FinishedToolCall) -> None:
+    def call_ended(self, ended: ToolExecutionOutcome) -> None:
         """Record a call of a server tool, also in the timeline of its run."""
         self.invocations.add(ended)
         if (timeline := self.timelines.live(ended.run)) is not None:

@@ -20,7 +20,7 @@ from toolgate.conversation.errors import InvalidRequest, NotFound
 from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
 from toolgate.engine.json_thread import run_in_thread
 from toolgate.engine.run_limits import Price
-from toolgate.http.application import Endpoint, Request
+from toolgate.http.application import AdmittedHttpRequest, Endpoint
 from toolgate.limits.prices import cost_of
 from toolgate.storage.request_records import FAILED, RequestFilter, RequestStore, StatusRange, StoredRequest
 from toolgate.storage.responses import Write
@@ -159,7 +159,7 @@ class RequestEndpoints:
             Endpoint("GET", "/v1/requests/{}", self.show, errors),
         ]
 
-    async def list(self, call: Request) -> None:
+    async def list(self, call: AdmittedHttpRequest) -> None:
         """List requests, newest first: the caller's own, or for an admin those of all keys, or of one `key`."""
         query = read_query(call.exchange.query)
         wanted, limit = _filter(call, query), read_limit(query)
@@ -180,7 +180,7 @@ class RequestEndpoints:
 
         await call.exchange.respond(200, await run_in_thread(body))
 
-    async def show(self, call: Request) -> None:
+    async def show(self, call: AdmittedHttpRequest) -> None:
         """Return the record of one request."""
         await self._written()
         id = call.arguments[0]
@@ -224,7 +224,7 @@ def _names(names: Collection[str]) -> str | None:
     return msgspec.json.encode(listed).decode() if listed else None
 
 
-def _filter(call: Request, query: Mapping[str, str]) -> RequestFilter:
+def _filter(call: AdmittedHttpRequest, query: Mapping[str, str]) -> RequestFilter:
     owner = (query.get("key") or None) if "admin" in call.caller.scopes else call.caller.name
     model, dialect, text = [query.get(name) or None for name in ("model", "dialect", "q")]
     if text is not None and len(text) > _MOST_TEXT:

@@ -13,7 +13,7 @@ from toolgate.conversation.events import Usage
 from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
 from toolgate.dialects.openai_chat.shared_codec import write_usage
 from toolgate.engine.json_thread import run_in_thread
-from toolgate.http.application import Endpoint, Request
+from toolgate.http.application import AdmittedHttpRequest, Endpoint
 from toolgate.storage.chats import ChatStore, StoredCompletion, StoredMessage
 from toolgate.storage.sql_engine import PAGE_BYTES
 from toolgate.wire.fields import Fields
@@ -40,7 +40,7 @@ class StoredCompletionEndpoints:
             Endpoint("DELETE", "/v1/chat/completions/{}", self.delete, errors),
         ]
 
-    async def list(self, call: Request) -> None:
+    async def list(self, call: AdmittedHttpRequest) -> None:
         """List stored completions, oldest first unless `order` is given; `model` and `metadata[…]` narrow it."""
         query = call.exchange.query
         page, filters = _page(query), dict(parse_qsl(query))
@@ -57,12 +57,12 @@ class StoredCompletionEndpoints:
         more = len(found) > len(items)
         await call.exchange.respond(200, await run_in_thread(lambda: encode(list_page(items, page.limit, more=more))))
 
-    async def show(self, call: Request) -> None:
+    async def show(self, call: AdmittedHttpRequest) -> None:
         """Return a stored completion."""
         one = await self._find(call)
         await call.exchange.respond(200, encode(_completion_object(one, await self._answer(one))))
 
-    async def messages(self, call: Request) -> None:
+    async def messages(self, call: AdmittedHttpRequest) -> None:
         """List the messages that a stored completion answered, the first of them first."""
         one, page = await self._find(call), _page(call.exchange.query)
         newest = page.order == "desc"
@@ -75,7 +75,7 @@ class StoredCompletionEndpoints:
 
         await call.exchange.respond(200, await run_in_thread(body))
 
-    async def update(self, call: Request) -> None:
+    async def update(self, call: AdmittedHttpRequest) -> None:
         """Replace the metadata of a stored completion."""
         one = await self._find(call)
         fields = Fields(await call.exchange.json())
@@ -87,14 +87,14 @@ class StoredCompletionEndpoints:
             200, encode(_completion_object(replace(one, metadata=metadata), await self._answer(one)))
         )
 
-    async def delete(self, call: Request) -> None:
+    async def delete(self, call: AdmittedHttpRequest) -> None:
         """Delete a stored completion, and the messages that were stored for it alone."""
         one = await self._find(call)
         await self._store.delete_completion(call.caller.name, one.id)
         body = {"id": one.id, "object": "chat.completion.deleted", "deleted": True}
         await call.exchange.respond(200, encode(body))
 
-    async def _find(self, call: Request) -> StoredCompletion:
+    async def _find(self, call: AdmittedHttpRequest) -> StoredCompletion:
         one = await self._store.completion(call.caller.name, call.arguments[0])
         if one is None:
             raise NotFound(

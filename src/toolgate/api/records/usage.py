@@ -16,7 +16,7 @@ from toolgate.api.records.write_queue import WriteQueue
 from toolgate.conversation.errors import InvalidRequest
 from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
 from toolgate.engine.run_limits import Price
-from toolgate.http.application import Endpoint, Request
+from toolgate.http.application import AdmittedHttpRequest, Endpoint
 from toolgate.limits.prices import cost_of
 from toolgate.storage.database import SqlConnection
 from toolgate.storage.latencies import LatencyKind, LatencyStore, bucket
@@ -152,7 +152,7 @@ class UsageEndpoint:
         """Return the endpoint."""
         return [Endpoint("GET", "/v1/usage", self.show, OPENAI_CHAT.server)]
 
-    async def show(self, call: Request) -> None:
+    async def show(self, call: AdmittedHttpRequest) -> None:
         """Return what was used: `by` key, model and day or hour, `since` and `until`; an admin may name a `key`."""
         query, caller = read_query(call.exchange.query), call.caller
         key = query.get("key") if "admin" in caller.scopes else caller.name

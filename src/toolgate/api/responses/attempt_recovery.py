@@ -6,7 +6,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from toolgate.api.response_writer import PreparedRequest
+from toolgate.api.response_writer import RoutedRequest
 from toolgate.dialects.openai_responses.items_sent_before_crash import ItemsSentBeforeCrash, read_sent_items
 from toolgate.dialects.openai_responses.server import ResponsesStreamEncoder
 from toolgate.engine.presenter import ShownCalls
@@ -22,7 +22,7 @@ class RecoveredAttempt(Struct, frozen=True):
     sent: ItemsSentBeforeCrash | None = None
     items: Mapping[int, Any] = {}
 
-    def continue_stream(self, prepared: PreparedRequest) -> tuple[PreparedRequest, bytes]:
+    def continue_stream(self, prepared: RoutedRequest) -> tuple[RoutedRequest, bytes]:
         """Return the request with an encoder that continues, and the frames that withdraw what is not valid any more."""
         if self.sent is None:
             return prepared, b""

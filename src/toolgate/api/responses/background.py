@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from toolgate.api.response_writer import PreparedRequest
+from toolgate.api.response_writer import RoutedRequest
 from toolgate.api.responses.background_request import BackgroundRequest, encode_request, failure
 from toolgate.api.responses.background_run import AcceptedResponse, BackgroundOptions, LiveResponses
 from toolgate.api.responses.cut_off_stream import closing, error_frame, items_done
@@ -60,7 +60,7 @@ class BackgroundResponses:
         self._closed = False
 
     async def accept(
-        self, question: PreparedRequest, request: BackgroundRequest, release: Callable[[], None], *also: Write
+        self, question: RoutedRequest, request: BackgroundRequest, release: Callable[[], None], *also: Write
     ) -> StoredResponse:
         """Store a response as queued, together with its run and the other writes, and schedule the run.
 

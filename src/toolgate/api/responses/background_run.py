@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from toolgate.api.chat import ChatHandler
-from toolgate.api.response_writer import PreparedRequest
+from toolgate.api.response_writer import RoutedRequest
 from toolgate.api.responses.attempt_recovery import RecoveredAttempt, resumption
 from toolgate.api.responses.background_request import (
     BackgroundRequest,
@@ -216,7 +216,7 @@ class BackgroundRunHandler:
     ) -> None:
         """Have the chat handler answer into the recorder; however that goes the response ends, unless it is interrupted."""
         services, codec = self._services(), self._dialect.server
-        question: PreparedRequest | None = None
+        question: RoutedRequest | None = None
         try:
             # The caller may have lost its key, and tools may have come or gone, since the request was accepted.
             caller = services.callers(request.turn.owner)
@@ -330,7 +330,7 @@ class _ClaimedSteps:
 
 
 async def _fail(
-    recorder: StreamRecorder, question: PreparedRequest | None, record: RequestRecord, error: ToolgateError
+    recorder: StreamRecorder, question: RoutedRequest | None, record: RequestRecord, error: ToolgateError
 ) -> None:
     """Record the failure as a stream would have sent it: with its beginning, if nothing was recorded yet."""
     record.note_error(error)

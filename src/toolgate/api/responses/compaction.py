@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from toolgate.api.responses.item_normalization import text_message, with_ids
-from toolgate.conversation.errors import MalformedResponse
+from toolgate.conversation.errors import InvalidUpstreamAnswer
 from toolgate.conversation.ids import random_suffix
 from toolgate.conversation.message import ReasoningSignature
 from toolgate.conversation.reasoning_envelope import unwrap_signature, wrap_signature
@@ -67,7 +67,7 @@ def compact(items: Sequence[Any], place: int, answer: bytes, created: int) -> di
         ]
     )
     if not summary.strip():
-        raise MalformedResponse("The model gave no summary.")
+        raise InvalidUpstreamAnswer("The model gave no summary.")
     encrypted = wrap_signature(ReasoningSignature(_SIGNATURE, {"summary": summary}))
     item = {"id": "cmp_" + random_suffix(), "type": "compaction", "encrypted_content": encrypted}
     user_messages = with_ids([one for one in items[:place] if _kind(one) == "message" and one.get("role") == "user"])

@@ -16,7 +16,7 @@ from toolgate.conversation.ids import MAX_STORED, random_suffix
 from toolgate.dialects.openai_responses import DIALECT
 from toolgate.dialects.openai_responses.input_items import InputItemDecoder
 from toolgate.engine.json_thread import run_in_thread
-from toolgate.http.application import Endpoint, Request
+from toolgate.http.application import AdmittedHttpRequest, Endpoint
 from toolgate.storage.conversations import StoredConversation
 from toolgate.storage.responses import ResponseStore
 from toolgate.wire.fields import Fields
@@ -50,7 +50,7 @@ class ConversationEndpoints:
             Endpoint("DELETE", "/v1/conversations/{}", self.delete, codec),
         ]
 
-    async def create(self, call: Request) -> None:
+    async def create(self, call: AdmittedHttpRequest) -> None:
         """Create a conversation, perhaps with its first items."""
         fields = Fields(await call.exchange.optional_json())
         metadata, given = _read_metadata(fields), _read_items(fields)
@@ -59,11 +59,11 @@ class ConversationEndpoints:
         await self._store.create(created, items)
         await call.exchange.respond(200, encode(_to_json(created)))
 
-    async def show(self, call: Request) -> None:
+    async def show(self, call: AdmittedHttpRequest) -> None:
         """Return a conversation."""
         await call.exchange.respond(200, encode(_to_json(await self._find(call))))
 
-    async def update(self, call: Request) -> None:
+    async def update(self, call: AdmittedHttpRequest) -> None:
         """Change the metadata of a conversation."""
         found = await self._find(call)
         fields = Fields(await call.exchange.json())
@@ -74,14 +74,14 @@ class ConversationEndpoints:
         changed = StoredConversation(found.id, found.owner, found.created, metadata)
         await call.exchange.respond(200, encode(_to_json(changed)))
 
-    async def delete(self, call: Request) -> None:
+    async def delete(self, call: AdmittedHttpRequest) -> None:
         """Delete a conversation and its items."""
         id = call.arguments[0]
         if not await self._store.delete(call.caller.name, id):
             raise unknown_conversation(id)
         await call.exchange.respond(200, encode({"id": id, "object": "conversation.deleted", "deleted": True}))
 
-    async def add_items(self, call: Request) -> None:
+    async def add_items(self, call: AdmittedHttpRequest) -> None:
         """Append items and return them with their ids; Conflict while a response is being made there."""
         found = await self._find(call)
         fields = Fields(await call.exchange.json())
@@ -97,7 +97,7 @@ class ConversationEndpoints:
             raise unknown_conversation(found.id)
         await call.exchange.respond(200, encode(list_all(items)))
 
-    async def list_items(self, call: Request) -> None:
+    async def list_items(self, call: AdmittedHttpRequest) -> None:
         """List items, newest first unless `order` is given."""
         found, page = await self._find(call), read_page(call.exchange.query)
         if page.after is not None and await self._store.item(found.owner, found.id, page.after) is None:
@@ -106,7 +106,7 @@ class ConversationEndpoints:
         items = await self._store.page(found.owner, found.id, page.order, page.after, limit + 1)
         await call.exchange.respond(200, await run_in_thread(lambda: encode(list_page(items, limit))))
 
-    async def show_item(self, call: Request) -> None:
+    async def show_item(self, call: AdmittedHttpRequest) -> None:
         """Return one item."""
         id, item = call.arguments
         found = await self._store.item(call.caller.name, id, item)
@@ -114,14 +114,14 @@ class ConversationEndpoints:
             raise _unknown_item(item)
         await call.exchange.respond(200, encode(found))
 
-    async def delete_item(self, call: Request) -> None:
+    async def delete_item(self, call: AdmittedHttpRequest) -> None:
         """Delete one item and return its conversation."""
         conversation, item = await self._find(call), call.arguments[1]
         if not await self._store.remove(conversation.owner, conversation.id, item):
             raise _unknown_item(item)
         await call.exchange.respond(200, encode(_to_json(conversation)))
 
-    async def _find(self, call: Request) -> StoredConversation:
+    async def _find(self, call: AdmittedHttpRequest) -> StoredConversation:
         found = await self._store.load(call.caller.name, call.arguments[0])
         if found is None:
             raise unknown_conversation(call.arguments[0])

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from toolgate.api.chat import ChatHandler
 from toolgate.api.paging import read_number, read_page, read_query, slice_page
-from toolgate.api.response_writer import PreparedRequest, warning_header
+from toolgate.api.response_writer import RoutedRequest, warning_header
 from toolgate.api.responses.background_request import BackgroundRequest, headers_by_name, select_headers
 from toolgate.api.responses.background_run import BackgroundBudgets, UnlimitedBudgets
 from toolgate.api.responses.compaction import check_items, compact, first_open_call, summary_request, with_summaries
@@ -25,8 +25,8 @@ from toolgate.api.responses.save import ContinuedRequest, ResponseRecorder
 from toolgate.api.responses.state import ResponsesState
 from toolgate.api.responses.websocket_request import (
     SOCKET,
-    EmptyAnswerModel,
     InMemoryResponseRecorder,
+    NoGenerationModel,
     ResponseSocketLane,
     read_create,
 )
@@ -34,7 +34,7 @@ from toolgate.conversation.errors import InvalidRequest, NotFound, Overloaded
 from toolgate.dialects.dialect import Dialect
 from toolgate.dialects.openai_responses.response_object import DONE
 from toolgate.engine.json_thread import run_in_thread
-from toolgate.http.application import Endpoint, Request
+from toolgate.http.application import AdmittedHttpRequest, Endpoint
 from toolgate.http.exchange import Header
 from toolgate.limits.local_budgets import BudgetReservation
 from toolgate.storage.responses import ResponseStore, StoredResponse, Write
@@ -78,7 +78,7 @@ class ResponseEndpoints:
             Endpoint("DELETE", "/v1/responses/{}", self.delete, codec),
         ]
 
-    async def create(self, call: Request) -> None:
+    async def create(self, call: AdmittedHttpRequest) -> None:
         """Answer a Responses request, whole, streamed or in the background."""
         body = await call.exchange.json()
         if type(body) is not dict:
@@ -97,12 +97,12 @@ class ResponseEndpoints:
         try:
             turn = await self._previous.turn(body, call.caller.name, lane.memory if lane else None)
             prepared = await self._prepare(call, turn.body)
-            prepared = prepared if generate else replace(prepared, model=EmptyAnswerModel())
+            prepared = prepared if generate else replace(prepared, model=NoGenerationModel())
             await self._chat.respond(prepared, self._recorder(turn, unlock, lane, self._run_of(call, body)))
         finally:
             unlock()
 
-    async def compact(self, call: Request) -> None:
+    async def compact(self, call: AdmittedHttpRequest) -> None:
         """Compact a conversation; the result can be sent as input, or continued by its id."""
         fields = Fields(await call.exchange.json())
         body, owner = dict(fields.rest), call.caller.name
@@ -125,7 +125,7 @@ class ResponseEndpoints:
             )
         await call.exchange.respond(200, encode(compaction), headers)
 
-    async def retrieve(self, call: Request) -> None:
+    async def retrieve(self, call: AdmittedHttpRequest) -> None:
         """Return a stored response; with `stream=true` its events after `starting_after`."""
         query = read_query(call.exchange.query)
         stored = await self._find(call)
@@ -138,7 +138,7 @@ class ResponseEndpoints:
         await self._state.background.require_stream(stored)
         await self._follow(call, self._state, stored, after)
 
-    async def delete(self, call: Request) -> None:
+    async def delete(self, call: AdmittedHttpRequest) -> None:
         """Delete a stored response; one that is still being made is cancelled."""
         stored, state = await self._find(call), self._state
         if state is None:
@@ -148,7 +148,7 @@ class ResponseEndpoints:
             await self._store.delete(call.caller.name, stored.id, *state.background.forgetting(stored.id))
         await call.exchange.respond(200, encode({"id": stored.id, "object": "response", "deleted": True}))
 
-    async def cancel(self, call: Request) -> None:
+    async def cancel(self, call: AdmittedHttpRequest) -> None:
         """Cancel a background response; one that has ended is returned as it is."""
         Fields(await call.exchange.optional_json()).refuse_unknown()
         stored = await self._find(call)
@@ -157,28 +157,28 @@ class ResponseEndpoints:
         stored = await self._state.background.cancel(stored)
         await call.exchange.respond(200, encode(stored.body))
 
-    async def input_items(self, call: Request) -> None:
+    async def input_items(self, call: AdmittedHttpRequest) -> None:
         """List the input items of a stored response, newest first unless `order` is given."""
         stored, page = await self._find(call), read_page(call.exchange.query)
         items = [*await self._previous.before(stored), *stored.input]
         named = [{"id": f"item_{stored.id[5:]}_{number}", **item} for number, item in enumerate(items)]
         await call.exchange.respond(200, await run_in_thread(lambda: encode(slice_page(with_ids(named), page))))
 
-    async def _find(self, call: Request) -> StoredResponse:
+    async def _find(self, call: AdmittedHttpRequest) -> StoredResponse:
         stored = await self._store.load(call.caller.name, call.arguments[0])
         if stored is None:
             id = call.arguments[0][:100]
             raise NotFound(f"The response {id!r} was not found.", param="response_id", code="response_not_found")
         return stored if self._state is None else await self._state.background.current(stored)
 
-    async def _lock_conversation(self, call: Request, body: dict[str, Any]) -> Callable[[], None]:
+    async def _lock_conversation(self, call: AdmittedHttpRequest, body: dict[str, Any]) -> Callable[[], None]:
         """Lock the request's conversation, if it names one: two responses at once would mix up their items."""
         conversation = conversation_of(body)
         if conversation is None or self._state is None:
             return lambda: None
         return await self._state.lock_conversation(call.caller.name, conversation)
 
-    async def _with_tool_fields(self, call: Request, body: dict[str, Any]) -> dict[str, Any]:
+    async def _with_tool_fields(self, call: AdmittedHttpRequest, body: dict[str, Any]) -> dict[str, Any]:
         """Return the body with the server tools of the response that it answers, where it does not choose its own.
 
         A client that answers an approval request sends only the answer, or nothing if a person answered elsewhere.
@@ -193,7 +193,7 @@ class ResponseEndpoints:
         fields = sent_tool_fields(request.body, headers_by_name(request.headers))
         return {**fields, **body, **sent_tool_fields(body, call.headers)}
 
-    def _prepare(self, call: Request, body: dict[str, Any]) -> Awaitable[PreparedRequest]:
+    def _prepare(self, call: AdmittedHttpRequest, body: dict[str, Any]) -> Awaitable[RoutedRequest]:
         return self._chat.prepare(call, self._dialect, self._dialect.server, body)
 
     def _recorder(
@@ -209,7 +209,7 @@ class ResponseEndpoints:
             recorder = ResponseRecorder(self._store, turn, conversations, unlock, run_of)
         return recorder if lane is None or turn.stored else InMemoryResponseRecorder(lane, turn, recorder)
 
-    def _run_of(self, call: Request, body: dict[str, Any]) -> Callable[[str], tuple[Write, ...]]:
+    def _run_of(self, call: AdmittedHttpRequest, body: dict[str, Any]) -> Callable[[str], tuple[Write, ...]]:
         """Return what links the run with server tools that a stored response has been made by, if it has, with it."""
         timelines, record = self._state.timelines if self._state else None, call.record
 
@@ -223,7 +223,7 @@ class ResponseEndpoints:
 
         return writes
 
-    async def _start(self, call: Request, body: dict[str, Any], unlock: Callable[[], None]) -> None:
+    async def _start(self, call: AdmittedHttpRequest, body: dict[str, Any], unlock: Callable[[], None]) -> None:
         """Accept a background response, and send it as it is queued, or its events as they come."""
         state = self._check_background(body)
         prepared, stored = await self.accept(call, body, unlock)
@@ -236,11 +236,11 @@ class ResponseEndpoints:
 
     async def accept(
         self,
-        call: Request,
+        call: AdmittedHttpRequest,
         body: dict[str, Any],
         unlock: Callable[[], None],
         fork: ForkOrigin | None = None,
-    ) -> tuple[PreparedRequest, StoredResponse]:
+    ) -> tuple[RoutedRequest, StoredResponse]:
         """Accept a background response and store it as queued; `fork` if it continues a copy of another run."""
         held: BudgetReservation | None = None
         try:
@@ -277,7 +277,12 @@ class ResponseEndpoints:
         return self._state
 
     async def _follow(
-        self, call: Request, state: ResponsesState, stored: StoredResponse, after: int, headers: Iterable[Header] = ()
+        self,
+        call: AdmittedHttpRequest,
+        state: ResponsesState,
+        stored: StoredResponse,
+        after: int,
+        headers: Iterable[Header] = (),
     ) -> None:
         """Send the frames of a stored response after this number until it ends or the client leaves."""
         exchange = call.exchange
@@ -297,7 +302,7 @@ class ResponseEndpoints:
 
 
 def _opening_run(
-    state: ResponsesState, call: Request, response: str, request: bytes, fork: ForkOrigin | None
+    state: ResponsesState, call: AdmittedHttpRequest, response: str, request: bytes, fork: ForkOrigin | None
 ) -> tuple[Write, ...]:
     """Return the writes that record the run of a background response, with the steps that it copies of another run."""
     if state.timelines is None:

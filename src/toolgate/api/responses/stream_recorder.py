@@ -18,7 +18,7 @@ from toolgate.api.responses.save import ResponseRecorder, last_response
 from toolgate.conversation.errors import ToolgateError
 from toolgate.dialects.dialect import WARNING_COMMENT
 from toolgate.http.exchange import Header
-from toolgate.storage.runs import ENDS, End, LeaseLost, RunStore, StoredRun
+from toolgate.storage.runs import ENDS, End, RunLeaseLost, RunStore, StoredRun
 from toolgate.storage.streams import StreamStore
 
 _NO_ITEMS: Mapping[int, Any] = {}
@@ -34,7 +34,7 @@ class WriteClaim(Struct, frozen=True):
     run: StoredRun
 
     async def check(self) -> None:
-        """Raise LeaseLost if another node has the run by now."""
+        """Raise RunLeaseLost if another node has the run by now."""
         await self.runs.check(self.run.id, self.run.token)
 
     async def set_waiting(self, waiting: bool) -> None:
@@ -220,7 +220,7 @@ class StreamRecorder:
         """Cancel the attempt when its claim turns out to be lost: another node has the run."""
         try:
             yield
-        except LeaseLost as lost:
+        except RunLeaseLost as lost:
             self._lost = True
             raise asyncio.CancelledError from lost
 

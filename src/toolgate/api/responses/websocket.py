@@ -23,7 +23,7 @@ from toolgate.api.responses.websocket_request import SOCKET, ResponseSocketLane,
 from toolgate.conversation.errors import InvalidRequest, Overloaded, RateLimited, ToolgateError
 from toolgate.dialects.openai_responses import DIALECT as OPENAI_RESPONSES
 from toolgate.dialects.openai_responses.response_object import error_object
-from toolgate.http.application import Endpoint, Request
+from toolgate.http.application import AdmittedHttpRequest, Endpoint
 from toolgate.http.asgi_types import Message as AsgiMessage
 from toolgate.http.asgi_types import Receive, Scope, Send
 from toolgate.http.exchange import Header
@@ -81,7 +81,7 @@ class ResponseWebSockets:
     def endpoints(self, max_sockets: int, max_per_key: int) -> list[Endpoint]:
         """Return the endpoint, for so many sockets altogether and of one key; 0 turns WebSockets off."""
 
-        async def connect(call: Request) -> None:
+        async def connect(call: AdmittedHttpRequest) -> None:
             """Open a WebSocket on which `response.create` events are answered with the events of their responses."""
             if not max_sockets:
                 raise upgrade_required(call.exchange, "WebSockets are turned off here: POST the request instead.")
@@ -124,7 +124,7 @@ class ResponseWebSocket:
 
     def __init__(
         self,
-        call: Request,
+        call: AdmittedHttpRequest,
         timeouts: WebSocketTimeouts,
         app: App,
         options: ResponseSocketLimits,

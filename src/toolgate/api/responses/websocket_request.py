@@ -146,7 +146,7 @@ def error_event(status: int, error: dict[str, Any], headers: Iterable[Header] = 
     return encode({"type": "error", "status": status, "error": error})
 
 
-class EmptyAnswerModel:
+class NoGenerationModel:
     """A model with an empty answer: a request that generates nothing is only kept, for the next one to continue."""
 
     async def ask(self, request: ModelRequest) -> ModelStream:

@@ -20,7 +20,7 @@ from toolgate.api.runs.run_object import NO_CONTENT, content_of, run_object, tim
 from toolgate.conversation.errors import Conflict, InvalidRequest, NotFound, Overloaded, ToolgateError
 from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
 from toolgate.engine.json_thread import run_in_thread
-from toolgate.http.application import Endpoint, Request
+from toolgate.http.application import AdmittedHttpRequest, Endpoint
 from toolgate.pubsub.pubsub import PubSub, wait_for
 from toolgate.runs.timeline_recorder import RunTimelines, decode_entries, topic
 from toolgate.storage.responses import ResponseStore
@@ -72,7 +72,7 @@ class RunEndpoints:
             Endpoint("GET", "/v1/runs/{}", self.show, errors),
         ]
 
-    async def list(self, call: Request) -> None:
+    async def list(self, call: AdmittedHttpRequest) -> None:
         """List runs, newest first: the caller's own, or for an admin those of all keys, or of one `key`."""
         query = read_query(call.exchange.query)
         wanted, limit = _filter(call, query), read_limit(query)
@@ -86,7 +86,7 @@ class RunEndpoints:
         edge = "last_id" if to_older else "first_id"
         await call.exchange.respond(200, encode({**listed, edge: page.last} if page.last else listed))
 
-    async def show(self, call: Request) -> None:
+    async def show(self, call: AdmittedHttpRequest) -> None:
         """Return one run with its timeline; with `stream=true` again after every change, until it has ended."""
         run = await self._find(call)
         if read_query(call.exchange.query).get("stream", "").lower() not in ("true", "1"):
@@ -95,7 +95,7 @@ class RunEndpoints:
         with self._followers.follow(call.caller.name, (run.id, _owns(call, run))) as followed:
             await self._stream(call, run, followed)
 
-    async def _stream(self, call: Request, run: RunRecord, followed: RunDescriptionCache) -> None:
+    async def _stream(self, call: AdmittedHttpRequest, run: RunRecord, followed: RunDescriptionCache) -> None:
         exchange = call.exchange
         exchange.cancel_when_client_leaves()
         await exchange.start(b"text/event-stream")
@@ -111,11 +111,11 @@ class RunEndpoints:
             await self._send_error(call, error)
         await exchange.end()
 
-    async def _send_error(self, call: Request, error: ToolgateError) -> None:
+    async def _send_error(self, call: AdmittedHttpRequest, error: ToolgateError) -> None:
         call.record.note_error(error)
         await call.exchange.write(b"event: error\ndata: %b\n\n" % OPENAI_CHAT.server.encode_error(error))
 
-    async def cancel(self, call: Request) -> None:
+    async def cancel(self, call: AdmittedHttpRequest) -> None:
         """Cancel a run on whichever node makes it, and return it when it has ended."""
         Fields(await call.exchange.optional_json()).refuse_unknown()
         run = await self._find(call)
@@ -128,7 +128,7 @@ class RunEndpoints:
             await self._state.background.cancel(stored)
         await call.exchange.respond(200, await self._described(call, await self._find(call)))
 
-    async def fork(self, call: Request) -> None:
+    async def fork(self, call: AdmittedHttpRequest) -> None:
         """Start a new run that copies the steps of a run up to one of them, with another model or edits."""
         query = read_fork(await call.exchange.optional_json())
         made = await self._forker.fork(call, await self._find(call), query)
@@ -150,7 +150,9 @@ class RunEndpoints:
                     return
                 await wait_for(changed, min(_EVENT_SECONDS, self._pubsub.poll_seconds))
 
-    async def _follow(self, call: Request, run: RunRecord, followed: RunDescriptionCache) -> AsyncGenerator[bytes]:
+    async def _follow(
+        self, call: AdmittedHttpRequest, run: RunRecord, followed: RunDescriptionCache
+    ) -> AsyncGenerator[bytes]:
         """Yield the run at once and after every change, until it has ended."""
         clock = asyncio.get_running_loop().time
         sent, sent_at = b"", clock()
@@ -176,7 +178,7 @@ class RunEndpoints:
                 await wait_for(changed, _LOOK_SECONDS)
         yield _END
 
-    async def _find(self, call: Request) -> RunRecord:
+    async def _find(self, call: AdmittedHttpRequest) -> RunRecord:
         id, owner = call.arguments[0], None if "admin" in call.caller.scopes else call.caller.name
         found = await self._current(id, owner)
         if found is None:
@@ -198,7 +200,7 @@ class RunEndpoints:
         await self._written()
         return await self._runs.find(id, owner)
 
-    async def _described(self, call: Request, run: RunRecord, stored: Sequence[str] | None = None) -> bytes:
+    async def _described(self, call: AdmittedHttpRequest, run: RunRecord, stored: Sequence[str] | None = None) -> bytes:
         """Return the run with its timeline as JSON; `stored` are the entries of the timeline if they were read before."""
         stored = await self._runs.entries(run.id) if stored is None else stored
         output = await self._output(run) if _owns(call, run) else []
@@ -228,11 +230,11 @@ def _shutting_down() -> Overloaded:
     return Overloaded("The server is shutting down.", retry_after=1)
 
 
-def _owns(call: Request, run: RunRecord) -> bool:
+def _owns(call: AdmittedHttpRequest, run: RunRecord) -> bool:
     return run.owner == call.caller.name
 
 
-def _filter(call: Request, query: Mapping[str, str]) -> RunFilter:
+def _filter(call: AdmittedHttpRequest, query: Mapping[str, str]) -> RunFilter:
     owner = (query.get("key") or None) if "admin" in call.caller.scopes else call.caller.name
     state, model = query.get("state") or None, query.get("model") or None
     if state is not None and state not in _STATES:

@@ -18,7 +18,7 @@ from toolgate.api.runs.fork_items import NOT_STORED, ForkQuery, copy_steps, edit
 from toolgate.conversation.errors import Conflict, Forbidden, InvalidRequest
 from toolgate.dialects.openai_responses import DIALECT as OPENAI_RESPONSES
 from toolgate.engine.json_thread import run_in_thread
-from toolgate.http.application import Request
+from toolgate.http.application import AdmittedHttpRequest
 from toolgate.runs.timeline_recorder import decode_entries, encode_entry
 from toolgate.storage.responses import ResponseStore, StoredResponse
 from toolgate.storage.run_records import RunRecord, RunRecordStore
@@ -46,7 +46,7 @@ class RunForker:
         self._state = state
         self._previous = PreviousItemLoader(store, state)
 
-    async def fork(self, call: Request, run: RunRecord, query: ForkQuery) -> str:
+    async def fork(self, call: AdmittedHttpRequest, run: RunRecord, query: ForkQuery) -> str:
         """Accept the fork of a run and return the id of the new run."""
         if run.owner != call.caller.name:
             raise Forbidden("Only the key that made a run can fork it.", code="not_owner")

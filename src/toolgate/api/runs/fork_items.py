@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from toolgate.conversation.errors import Conflict, InvalidRequest
 from toolgate.conversation.ids import random_suffix
 from toolgate.dialects.openai_responses.shared_codec import SERVER_LABEL, call_item_id
-from toolgate.runs.timeline_recorder import CallEntry, StepEntry, TimelineEntry
+from toolgate.runs.timeline_recorder import TimelineCallEntry, TimelineEntry, TimelineStepEntry
 
 NOT_STORED = "not_stored"
 """The code of the error for a run whose content is not stored."""
@@ -38,7 +38,7 @@ class CopiedSteps(Struct, frozen=True):
 
 def copy_steps(items: Sequence[Any], entries: Sequence[TimelineEntry], query: ForkQuery) -> CopiedSteps:
     """Return the steps up to the one that is asked for; all their calls must have a result, their own or an edited one."""
-    calls = {one.call: one for one in entries if isinstance(one, CallEntry) and one.step <= query.step}
+    calls = {one.call: one for one in entries if isinstance(one, TimelineCallEntry) and one.step <= query.step}
     _check_step(entries, calls, query)
     if unknown := [call for call in query.results if call not in calls]:
         raise InvalidRequest(
@@ -75,7 +75,7 @@ def copy_steps(items: Sequence[Any], entries: Sequence[TimelineEntry], query: Fo
         one
         for one in entries
         if one.step <= query.step
-        and (one.outcome == "tool_calls" if isinstance(one, StepEntry) else calls[one.call] is one)
+        and (one.outcome == "tool_calls" if isinstance(one, TimelineStepEntry) else calls[one.call] is one)
     ]
     return CopiedSteps(kept[:end], [_copied_entry(one, ids) for one in done])
 
@@ -105,10 +105,10 @@ def next_choice(choice: Any, step: int) -> Any:
             return choice
 
 
-def _check_step(entries: Sequence[TimelineEntry], calls: Mapping[str, CallEntry], query: ForkQuery) -> None:
+def _check_step(entries: Sequence[TimelineEntry], calls: Mapping[str, TimelineCallEntry], query: ForkQuery) -> None:
     if query.step == 0:
         return
-    steps = {one.step for one in entries if isinstance(one, StepEntry)}
+    steps = {one.step for one in entries if isinstance(one, TimelineStepEntry)}
     if query.step not in steps:
         raise InvalidRequest(
             f"The run has no step {query.step}; it has {max(steps, default=0)}.", param="step", code="invalid_value"
@@ -138,7 +138,7 @@ def _edited(item: Mapping[str, Any], call: str, results: Mapping[str, str], ids:
 
 
 def _copied_entry(entry: TimelineEntry, ids: Mapping[str, str]) -> TimelineEntry:
-    if isinstance(entry, StepEntry):
+    if isinstance(entry, TimelineStepEntry):
         return replace(entry, copied=True)
     if entry.call not in ids:
         return replace(entry, copied=True)

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Struct
 
 from toolgate.dialects.openai_responses.shared_codec import call_item_id
-from toolgate.runs.timeline_recorder import CallEntry, StepEntry, TimelineEntry
+from toolgate.runs.timeline_recorder import TimelineCallEntry, TimelineEntry, TimelineStepEntry
 from toolgate.storage.run_records import RunRecord
 
 MOST_TEXT = 16_000
@@ -75,9 +75,9 @@ def timeline_object(
     offered: tuple[str, ...] = ()
     shown: list[dict[str, Any]] = []
     most = content.most_text
-    last = {entry.call: entry for entry in entries if isinstance(entry, CallEntry)}
+    last = {entry.call: entry for entry in entries if isinstance(entry, TimelineCallEntry)}
     for entry in entries:
-        if isinstance(entry, StepEntry):
+        if isinstance(entry, TimelineStepEntry):
             offered = offered if entry.offered is None else entry.offered
             text = content.texts.get(entry.step) if entry.outcome != "failed" else None
             shown.append(_step_object(entry, offered, run) | _bounded("text", text, most))
@@ -90,8 +90,8 @@ def timeline_object(
 
 def content_of(output: Sequence[Any], entries: Sequence[TimelineEntry]) -> RunContent:
     """Return the content of a run's steps and calls, from the output items of its response."""
-    calls = {call_item_id("mcp_call", one.call): one for one in entries if isinstance(one, CallEntry)}
-    asked = {one.approval: one for one in entries if isinstance(one, CallEntry) and one.approval}
+    calls = {call_item_id("mcp_call", one.call): one for one in entries if isinstance(one, TimelineCallEntry)}
+    asked = {one.approval: one for one in entries if isinstance(one, TimelineCallEntry) and one.approval}
     arguments: dict[str, str] = {}
     results: dict[str, str] = {}
     texts: dict[int, list[str]] = {}
@@ -126,7 +126,7 @@ def result_text(item: Mapping[str, Any]) -> str | None:
             return None
 
 
-def _step_object(entry: StepEntry, offered: Sequence[str], run: RunRecord) -> dict[str, Any]:
+def _step_object(entry: TimelineStepEntry, offered: Sequence[str], run: RunRecord) -> dict[str, Any]:
     outcome: str = entry.outcome
     if outcome == "running" and run.is_over:
         outcome = "answer" if run.state in _GOOD else "failed"
@@ -144,7 +144,7 @@ def _step_object(entry: StepEntry, offered: Sequence[str], run: RunRecord) -> di
     }
 
 
-def _call_object(entry: CallEntry, run: RunRecord) -> dict[str, Any]:
+def _call_object(entry: TimelineCallEntry, run: RunRecord) -> dict[str, Any]:
     outcome: str = entry.outcome
     if run.is_over and outcome == "running" and (run.state in _GOOD or entry.tool_started is not None):
         outcome = "completed" if run.state in _GOOD else "unknown"

@@ -8,7 +8,7 @@ from typing import Any
 from toolgate.cli.api_client import ApiCallFailed
 from toolgate.cli.chat.conversation import ConversationClient, approval_response
 from toolgate.cli.chat.prompt import QuestionPrompter, edit_text
-from toolgate.cli.chat.response_events import ApprovalAsked
+from toolgate.cli.chat.response_events import TerminalApprovalAsked
 from toolgate.cli.chat.view import AnswerView
 from toolgate.cli.server_url import DEFAULT_URL
 
@@ -33,7 +33,7 @@ class ApprovalDialog:
         self._view = view
         self._prompter = prompter
 
-    def answer(self, asked: ApprovalAsked) -> list[dict[str, Any]]:
+    def answer(self, asked: TerminalApprovalAsked) -> list[dict[str, Any]]:
         """Ask until the server has taken an answer; return the items that the next request must send for it."""
         if self._prompter is None:
             raise NoTerminalForApproval(
@@ -52,12 +52,12 @@ class ApprovalDialog:
                 if error.code == "self_approval_forbidden":
                     return self.wait(asked)
 
-    def deny(self, asked: ApprovalAsked) -> None:
+    def deny(self, asked: TerminalApprovalAsked) -> None:
         """Deny a call because the person stopped the answer; if that fails, it stays open until it expires."""
         with suppress(ApiCallFailed):
             self._client.call("POST", f"/v1/approvals/{asked.id}", {"decision": "deny", "reason": _STOPPED})
 
-    def _present(self, asked: ApprovalAsked) -> str:
+    def _present(self, asked: TerminalApprovalAsked) -> str:
         """Show the whole question, and return the arguments as they can be edited."""
         try:
             approval = self._client.call("GET", f"/v1/approvals/{asked.id}")
@@ -105,7 +105,7 @@ class ApprovalDialog:
             return None
         return {"decision": "approve", "level": "once", "arguments": value}
 
-    def _send(self, asked: ApprovalAsked, decision: dict[str, Any]) -> list[dict[str, Any]]:
+    def _send(self, asked: TerminalApprovalAsked, decision: dict[str, Any]) -> list[dict[str, Any]]:
         try:
             self._client.call("POST", f"/v1/approvals/{asked.id}", decision)
             if "arguments" in decision:
@@ -118,19 +118,19 @@ class ApprovalDialog:
             self._view.line(f"  {error}", "warning")
         return []
 
-    def _send_item(self, asked: ApprovalAsked, decision: dict[str, Any]) -> list[dict[str, Any]]:
+    def _send_item(self, asked: TerminalApprovalAsked, decision: dict[str, Any]) -> list[dict[str, Any]]:
         """Answer within the conversation, which needs no scope but can only approve or deny this call."""
         if decision.get("level", "once") != "once" or "arguments" in decision:
             raise ApiCallFailed("A key without the scope tools can only answer y or n.")
         return [approval_response(asked.id, approve=decision["decision"] == "approve", reason=decision.get("reason"))]
 
-    def _approve_command(self, asked: ApprovalAsked) -> str:
+    def _approve_command(self, asked: TerminalApprovalAsked) -> str:
         """Return the command that approves a call once, with the URL if a command in this shell calls another."""
         default = os.environ.get("TOOLGATE_URL") or DEFAULT_URL
         option = "" if self._client.url == default else f"--url {self._client.url} "
         return f"toolgate approvals approve {option}{asked.id}"
 
-    def wait(self, asked: ApprovalAsked) -> list[dict[str, Any]]:
+    def wait(self, asked: TerminalApprovalAsked) -> list[dict[str, Any]]:
         """Let the person fetch the approval of another key, because the own one may not give it."""
         assert self._prompter is not None
         self._view.line(f"  With that key: {self._approve_command(asked)}", "dim")

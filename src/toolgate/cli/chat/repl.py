@@ -9,7 +9,7 @@ from toolgate.cli.api_client import ApiCallFailed
 from toolgate.cli.chat.approval_dialog import ApprovalDialog
 from toolgate.cli.chat.conversation import ConversationClient
 from toolgate.cli.chat.prompt import LinePrompter, echo
-from toolgate.cli.chat.response_events import AnswerDelta
+from toolgate.cli.chat.response_events import TerminalTextDelta
 from toolgate.cli.chat.slash_commands import ChatExitRequested, SlashCommands, describe_tools
 from toolgate.cli.chat.state_files import ChatStateFiles
 from toolgate.cli.chat.transcript import Transcript
@@ -57,7 +57,7 @@ def _greet(session: ChatSession, status: dict[str, Any]) -> None:
     if turns:
         which = "the last message:" if len(turns) == 1 else f"{len(turns)} messages, of which the last is:"
         view.line(f"\nGoing on after {which}\n\n> {turns[-1].question}\n", "dim")
-        view.show(AnswerDelta(turns[-1].answer, "earlier"))
+        view.show(TerminalTextDelta(turns[-1].answer, "earlier"))
     view.line("")
 
 

@@ -7,28 +7,28 @@ from typing import Any, NamedTuple, TypeAlias
 from toolgate.cli.event_stream import ServerEvent
 
 
-class AnswerStarted(NamedTuple):
+class TerminalAnswerStarted(NamedTuple):
     """The server has accepted the request."""
 
     id: str
     model: str
 
 
-class AnswerDelta(NamedTuple):
+class TerminalTextDelta(NamedTuple):
     """More text of the answer, of the message with this id."""
 
     text: str
     item: str
 
 
-class ReasoningDelta(NamedTuple):
+class TerminalReasoningDelta(NamedTuple):
     """More text of the model's reasoning, of the item with this id."""
 
     text: str
     item: str
 
 
-class ToolStarted(NamedTuple):
+class TerminalToolStarted(NamedTuple):
     """A server tool is being run."""
 
     id: str
@@ -36,7 +36,7 @@ class ToolStarted(NamedTuple):
     arguments: str
 
 
-class ToolEnded(NamedTuple):
+class TerminalToolEnded(NamedTuple):
     """A server tool has returned, or failed; `item` is what a later request can send back."""
 
     id: str
@@ -46,7 +46,7 @@ class ToolEnded(NamedTuple):
     item: Mapping[str, Any]
 
 
-class ApprovalAsked(NamedTuple):
+class TerminalApprovalAsked(NamedTuple):
     """A call waits for a person."""
 
     id: str
@@ -54,7 +54,7 @@ class ApprovalAsked(NamedTuple):
     arguments: str
 
 
-class AnswerEnded(NamedTuple):
+class TerminalAnswerEnded(NamedTuple):
     """The answer is complete, or ended early; then `problem` says why."""
 
     id: str
@@ -71,13 +71,13 @@ class TerminalNotice(NamedTuple):
 
 
 AnswerEvent: TypeAlias = (
-    AnswerStarted
-    | AnswerDelta
-    | ReasoningDelta
-    | ToolStarted
-    | ToolEnded
-    | ApprovalAsked
-    | AnswerEnded
+    TerminalAnswerStarted
+    | TerminalTextDelta
+    | TerminalReasoningDelta
+    | TerminalToolStarted
+    | TerminalToolEnded
+    | TerminalApprovalAsked
+    | TerminalAnswerEnded
     | TerminalNotice
 )
 
@@ -92,10 +92,10 @@ def answer_events(events: Generator[ServerEvent]) -> Generator[AnswerEvent]:
         for event in events:
             decoded = _decode(event, names)
             if decoded is not None:
-                ended = ended or isinstance(decoded, AnswerEnded)
+                ended = ended or isinstance(decoded, TerminalAnswerEnded)
                 yield decoded
     if not ended:
-        yield AnswerEnded("", "The connection ended before the answer was complete.", True, 0, 0)
+        yield TerminalAnswerEnded("", "The connection ended before the answer was complete.", True, 0, 0)
 
 
 def _decode(event: ServerEvent, names: dict[str, str]) -> AnswerEvent | None:
@@ -103,25 +103,25 @@ def _decode(event: ServerEvent, names: dict[str, str]) -> AnswerEvent | None:
         case {"message": str(message)} if event.name == "warning":
             return TerminalNotice(f"Warning: {message}")
         case {"type": "response.created", "response": {"id": str(id), "model": model}}:
-            return AnswerStarted(id, str(model))
+            return TerminalAnswerStarted(id, str(model))
         case {"type": "response.output_text.delta" | "response.refusal.delta", "delta": str(text), "item_id": item}:
-            return AnswerDelta(text, str(item))
+            return TerminalTextDelta(text, str(item))
         case {
             "type": "response.reasoning_summary_text.delta" | "response.reasoning_text.delta",
             "delta": str(text),
             "item_id": item,
         }:
-            return ReasoningDelta(text, str(item))
+            return TerminalReasoningDelta(text, str(item))
         case {"type": "response.output_item.added", "item": {"type": "mcp_call", "id": str(id), "name": str(name)}}:
             names[id] = name
         case {"type": "response.mcp_call_arguments.done", "item_id": str(id), "arguments": str(arguments)}:
-            return ToolStarted(id, names.get(id, ""), arguments)
+            return TerminalToolStarted(id, names.get(id, ""), arguments)
         case {"type": "response.output_item.done", "item": {"type": str(kind)}}:
             return _ended_item(kind, event.value["item"])
         case {"type": "response.completed" | "response.incomplete" | "response.failed", "response": dict(response)}:
             return _ended(response)
         case {"type": "error", **error}:
-            return AnswerEnded("", _message(error) or "The server reported an error.", True, 0, 0)
+            return TerminalAnswerEnded("", _message(error) or "The server reported an error.", True, 0, 0)
     return None
 
 
@@ -130,9 +130,9 @@ def _ended_item(kind: str, item: Mapping[str, Any]) -> AnswerEvent | None:
         case "mcp_call", {"id": str(id), "name": str(name)}:
             failed = item.get("error") is not None
             result = _error_text(item["error"]) if failed else str(item.get("output") or "")
-            return ToolEnded(id, name, result, failed, item)
+            return TerminalToolEnded(id, name, result, failed, item)
         case "mcp_approval_request", {"id": str(id), "name": str(name), "arguments": str(arguments)}:
-            return ApprovalAsked(id, name, arguments)
+            return TerminalApprovalAsked(id, name, arguments)
         case _ if kind not in _SHOWN_ITEMS:
             return TerminalNotice(f"The answer has an item of the type {kind}, which a terminal cannot show.")
     return None
@@ -155,7 +155,7 @@ def _message(error: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _ended(response: Mapping[str, Any]) -> AnswerEnded:
+def _ended(response: Mapping[str, Any]) -> TerminalAnswerEnded:
     problem = None
     match response:
         case {"status": "failed", **rest}:
@@ -169,4 +169,4 @@ def _ended(response: Mapping[str, Any]) -> AnswerEnded:
             pass
         case _:
             sent = received = 0
-    return AnswerEnded(str(response.get("id", "")), problem, response.get("status") == "failed", sent, received)
+    return TerminalAnswerEnded(str(response.get("id", "")), problem, response.get("status") == "failed", sent, received)

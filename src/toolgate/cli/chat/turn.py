@@ -15,13 +15,13 @@ from toolgate.cli.chat.conversation import (
     user_message,
 )
 from toolgate.cli.chat.response_events import (
-    AnswerDelta,
-    AnswerEnded,
     AnswerEvent,
-    AnswerStarted,
-    ApprovalAsked,
-    ToolEnded,
-    ToolStarted,
+    TerminalAnswerEnded,
+    TerminalAnswerStarted,
+    TerminalApprovalAsked,
+    TerminalTextDelta,
+    TerminalToolEnded,
+    TerminalToolStarted,
 )
 from toolgate.cli.chat.state_files import ChatResumePoint, ChatStateFiles
 from toolgate.cli.chat.transcript import Transcript
@@ -70,7 +70,7 @@ class ChatSession:
             self._stop(turn)
             return True
         except ApiCallFailed as error:
-            ended = AnswerEnded("", str(error), True, 0, 0)
+            ended = TerminalAnswerEnded("", str(error), True, 0, 0)
         self._keep(turn)
         self.view.end(ended)
         return not ended.failed
@@ -94,7 +94,7 @@ class ChatSession:
         self.transcript.drop_last()
         return self.ask(self.question)
 
-    def _answer(self, turn: "_Turn") -> AnswerEnded:
+    def _answer(self, turn: "_Turn") -> TerminalAnswerEnded:
         """Show one response after the other until no call waits for approval."""
         while True:
             try:
@@ -110,7 +110,7 @@ class ChatSession:
             turn.items = [item for asked in turn.asked for item in self._dialog.answer(asked)]
             self.view.go_on()
 
-    def _show(self, turn: "_Turn") -> AnswerEnded:
+    def _show(self, turn: "_Turn") -> TerminalAnswerEnded:
         """Show one response; if it completes, the conversation goes on from it."""
         turn.ended = None
         with closing(self.client.send(turn.items)) as events:
@@ -118,7 +118,7 @@ class ChatSession:
                 self.view.show(event)
                 turn.add(event)
         ended = turn.ended
-        assert ended is not None, "the events of an answer end with AnswerEnded"
+        assert ended is not None, "the events of an answer end with TerminalAnswerEnded"
         if not ended.failed:
             self.client.previous, self.client.unsent = ended.id, []
             turn.stored = True
@@ -152,29 +152,29 @@ class _Turn:
         """What the next request sends."""
         self.stored = False
         """Whether the server has stored the last response."""
-        self.ended: AnswerEnded | None = None
-        self.asked: list[ApprovalAsked] = []
+        self.ended: TerminalAnswerEnded | None = None
+        self.asked: list[TerminalApprovalAsked] = []
         self.text: list[str] = []
         self._received: list[dict[str, Any]] = []
-        self._running: dict[str, ToolStarted] = {}
+        self._running: dict[str, TerminalToolStarted] = {}
         self._kept = 0
 
     def add(self, event: AnswerEvent) -> None:
         """Keep what an event brings."""
         match event:
-            case AnswerStarted():
+            case TerminalAnswerStarted():
                 self.asked, self.stored = [], False
-            case AnswerDelta(text=text):
+            case TerminalTextDelta(text=text):
                 self.text.append(text)
-            case ToolStarted():
+            case TerminalToolStarted():
                 self._running[event.id] = event
-            case ToolEnded(item=item):
+            case TerminalToolEnded(item=item):
                 self._running.pop(event.id, None)
                 self._end_text()
                 self._received.append(dict(item))
-            case ApprovalAsked():
+            case TerminalApprovalAsked():
                 self.asked.append(event)
-            case AnswerEnded():
+            case TerminalAnswerEnded():
                 self.ended = event
 
     def items_so_far(self) -> list[dict[str, Any]]:

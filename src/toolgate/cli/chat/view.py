@@ -11,15 +11,15 @@ from typing import NamedTuple, TextIO
 
 from toolgate.cli.chat.markdown import MarkdownRenderer
 from toolgate.cli.chat.response_events import (
-    AnswerDelta,
-    AnswerEnded,
     AnswerEvent,
-    AnswerStarted,
-    ApprovalAsked,
-    ReasoningDelta,
+    TerminalAnswerEnded,
+    TerminalAnswerStarted,
+    TerminalApprovalAsked,
     TerminalNotice,
-    ToolEnded,
-    ToolStarted,
+    TerminalReasoningDelta,
+    TerminalTextDelta,
+    TerminalToolEnded,
+    TerminalToolStarted,
 )
 from toolgate.cli.chat.status_line import StatusLine
 from toolgate.cli.chat.style import PLAIN, TerminalStyle, style_of, terminal_width
@@ -88,20 +88,20 @@ class AnswerView:
     def show(self, event: AnswerEvent) -> None:
         """Show the next event of the answer."""
         match event:
-            case AnswerStarted(model=model):
+            case TerminalAnswerStarted(model=model):
                 self._model = model
-            case AnswerDelta(text=text, item=item):
+            case TerminalTextDelta(text=text, item=item):
                 self._write_text(text, item, ())
-            case ReasoningDelta(text=text, item=item):
+            case TerminalReasoningDelta(text=text, item=item):
                 if not self._single:
                     self._write_text(text, item, ("dim", "italic"))
-            case ToolStarted():
+            case TerminalToolStarted():
                 self._tool_started(event)
-            case ToolEnded():
+            case TerminalToolEnded():
                 self._tool_ended(event)
             case TerminalNotice(text=text):
                 self.line(text, "warning")
-            case ApprovalAsked() | AnswerEnded():
+            case TerminalApprovalAsked() | TerminalAnswerEnded():
                 self.pause()
                 self._paused = self._clock()
 
@@ -109,7 +109,7 @@ class AnswerView:
         """A call will run with other arguments than the model's, which are the only ones that events have."""
         self._edited[name, compact(before)] = after
 
-    def end(self, ended: AnswerEnded | None) -> None:
+    def end(self, ended: TerminalAnswerEnded | None) -> None:
         """The answer is over; say what it took, and what went wrong."""
         self.pause()
         if ended is None:
@@ -170,7 +170,7 @@ class AnswerView:
             self._spoken = True
         self._answer(self._text.feed(text))
 
-    def _tool_started(self, event: ToolStarted) -> None:
+    def _tool_started(self, event: TerminalToolStarted) -> None:
         self._begin_note()
         edited = self._edited.pop((event.name, compact(event.arguments)), None)
         arguments = event.arguments if edited is None else edited
@@ -184,7 +184,7 @@ class AnswerView:
             self._detail(f"  {self.style.paint(line, 'dim')}")
         self._status.show(f"running {visible(event.name)}, Ctrl-C stops")
 
-    def _tool_ended(self, event: ToolEnded) -> None:
+    def _tool_ended(self, event: TerminalToolEnded) -> None:
         self.pause()
         arguments, started = self._running.pop(event.id, ("", self._clock()))
         self.calls.append(TerminalToolCall(event.name, arguments, event.result, event.failed))

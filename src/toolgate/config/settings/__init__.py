@@ -54,9 +54,9 @@ from toolgate.config.settings.tools import (
     McpTrust,
     OpenApiSettings,
     RunLimitSettings,
+    ServerToolSettings,
     Stance,
     ToolExecution,
-    ToolSettings,
     ToolWorkerSettings,
     WebhookSettings,
 )
@@ -94,6 +94,7 @@ __all__ = [
     "SamplingDefaultSettings",
     "Scope",
     "ServerSettings",
+    "ServerToolSettings",
     "Stance",
     "SystemMode",
     "TargetSettings",
@@ -102,7 +103,6 @@ __all__ = [
     "TimeoutSettings",
     "ToolExecution",
     "ToolMode",
-    "ToolSettings",
     "ToolWorkerSettings",
     "UpstreamSettings",
     "VscodeSettings",
@@ -129,8 +129,8 @@ class RootSettings(Struct, frozen=True, kw_only=True):
     default_model: Annotated[
         str | None, about("The model for requests without one, by name or alias; by default the first of `models`.")
     ] = None
-    tools: Annotated[ToolSettings, about("The server's own tools: where they come from and how they run.")] = (
-        ToolSettings()
+    tools: Annotated[ServerToolSettings, about("The server's own tools: where they come from and how they run.")] = (
+        ServerToolSettings()
     )
     vscode: Annotated[VscodeSettings, about("The bridge over which VS Code lends its models and tools.")] = (
         VscodeSettings()

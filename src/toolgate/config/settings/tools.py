@@ -186,7 +186,7 @@ class ApprovalSettings(Struct, frozen=True, kw_only=True):
     webhook: Annotated[WebhookSettings | None, about("A URL to which every new question is posted.")] = None
 
 
-class ToolSettings(Struct, frozen=True, kw_only=True):
+class ServerToolSettings(Struct, frozen=True, kw_only=True):
     """The server's own tools: where they come from, and how they are run."""
 
     enabled: Annotated[bool, about("Whether there are server tools; ENABLE_TOOLS=false turns them off, too.")] = True

@@ -12,13 +12,13 @@ from typing import Any
 
 from toolgate.conversation import ids
 from toolgate.conversation.arguments import (
-    ArgumentNormalizer,
+    ArgumentTextNormalizer,
     arguments_object,
     arguments_text,
     is_object,
     normalize_arguments,
 )
-from toolgate.conversation.errors import MalformedResponse, ToolgateError
+from toolgate.conversation.errors import InvalidUpstreamAnswer, ToolgateError
 from toolgate.conversation.events import FinishReason, ModelResponse, Usage
 from toolgate.conversation.message import Part
 from toolgate.conversation.request import ModelRequest
@@ -60,7 +60,7 @@ class _Block:
         self.given_id = start["content_block"].get("id")
         self.number: int | None = None
         self.input: Any = None
-        self.arguments = ArgumentNormalizer()
+        self.arguments = ArgumentTextNormalizer()
         self.surrogates = SurrogateJoiner()
 
     def is_open_call(self) -> bool:
@@ -132,11 +132,11 @@ class MessagesRelay:
         return encode_stream_error(error, self._metadata.request_id)
 
     def end(self) -> bytes:
-        """Return the last events; raise MalformedResponse if the stream was cut short."""
+        """Return the last events; raise InvalidUpstreamAnswer if the stream was cut short."""
         if self.done:
             return b""
         if self._reason is None:
-            raise MalformedResponse("The upstream's stream ended before the answer was complete.")
+            raise InvalidUpstreamAnswer("The upstream's stream ended before the answer was complete.")
         return self._finish()
 
     def _begin(self, event: dict[str, Any] | None = None) -> bytes:
@@ -206,7 +206,7 @@ class MessagesRelay:
     def _repair_call(self, block: _Block) -> None:
         value = block.start["content_block"]
         if not value.get("name"):
-            raise MalformedResponse("The upstream sent a tool call without a name.")
+            raise InvalidUpstreamAnswer("The upstream sent a tool call without a name.")
         value["name"] = self.names.correct(arguments_text(value["name"]))
         block.input = value.get("input")
         value |= {"id": repair_id(arguments_text(value.get("id")), self._ids), "input": {}}
@@ -227,7 +227,7 @@ class MessagesRelay:
         if block is None or (kind is not None and block.kind != kind and block.kind in _EMPTY):
             if kind is None:
                 if str(delta.get("partial_json") or "").strip():
-                    raise MalformedResponse("The upstream sent arguments for a tool call that it never began.")
+                    raise InvalidUpstreamAnswer("The upstream sent arguments for a tool call that it never began.")
                 return b""
             open_calls = [one for one, other in self._blocks.items() if one != index and other.is_open_call()]
             if open_calls:  # a text that a call has interrupted goes on behind it

@@ -6,8 +6,17 @@ from typing import Any
 
 from toolgate.conversation import ids
 from toolgate.conversation.arguments import is_object
-from toolgate.conversation.errors import MalformedResponse, ToolgateError
-from toolgate.conversation.events import Delta, Finish, ModelResponse, PartEnd, PartStart, RunEvent, StepStart, Usage
+from toolgate.conversation.errors import InvalidUpstreamAnswer, ToolgateError
+from toolgate.conversation.events import (
+    Finish,
+    ModelResponse,
+    PartDelta,
+    PartEnd,
+    PartStart,
+    RunEvent,
+    StepStart,
+    Usage,
+)
 from toolgate.conversation.message import Media, ModelRefusal, Opaque, Part, Reasoning, Text, ToolCall, ToolResult
 from toolgate.conversation.reasoning_envelope import wrap_signature
 from toolgate.conversation.request import ModelRequest
@@ -91,7 +100,7 @@ class MessagesStreamEncoder:
     def encode(self, event: RunEvent) -> bytes:
         """Encode the message events of this event."""
         match event:
-            case Delta(text):
+            case PartDelta(text):
                 before, after = self._around
                 if not before or not text:
                     return b""
@@ -188,7 +197,7 @@ class MessagesStreamEncoder:
 
     def _missing_delta(self, text: str) -> bytes:
         """Encode the text of a part that came without deltas."""
-        return b"" if self._has_delta else self.encode(Delta(text))
+        return b"" if self._has_delta else self.encode(PartDelta(text))
 
     def _whole(self, block: dict[str, Any]) -> bytes:
         """Encode a complete block; fields that clients read from deltas only are sent in one."""
@@ -222,9 +231,9 @@ class MessagesStreamEncoder:
         return event_bytes(event) + _STOP
 
 
-def invalid_arguments(tool: str) -> MalformedResponse:
+def invalid_arguments(tool: str) -> InvalidUpstreamAnswer:
     """Return the error of a streamed call whose arguments, already sent, are no JSON object."""
-    return MalformedResponse(
+    return InvalidUpstreamAnswer(
         f"The model called {tool} with arguments that are not a JSON object.", code="invalid_arguments"
     )
 

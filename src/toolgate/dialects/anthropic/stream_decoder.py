@@ -8,7 +8,7 @@ from collections.abc import Collection
 from typing import Any
 
 from toolgate.conversation.arguments import arguments_text
-from toolgate.conversation.errors import MalformedResponse
+from toolgate.conversation.errors import InvalidUpstreamAnswer
 from toolgate.conversation.events import FinishReason, StepEvent, Usage
 from toolgate.conversation.fragment_assembler import FragmentAssembler
 from toolgate.conversation.message import Opaque, Reasoning, ReasoningSignature
@@ -31,7 +31,7 @@ def read_event(frame: StreamFrame) -> dict[str, Any] | None:
         return {"type": "message_stop"}
     event = decode_event(data)
     if type(event) is not dict:
-        raise MalformedResponse("The upstream sent an event that is not an object.")
+        raise InvalidUpstreamAnswer("The upstream sent an event that is not an object.")
     kind = event.get("type") or frame.event
     if kind == "error" or frame.event == "error" or (event.get("error") and "delta" not in event):
         raise decode_error_object(event)
@@ -43,7 +43,7 @@ def object_of(event: dict[str, Any], name: str) -> dict[str, Any]:
     """Return the object in an event that must have it."""
     value = event.get(name)
     if type(value) is not dict:
-        raise MalformedResponse(f"The upstream sent an event of type {event['type']!r} without {name}.")
+        raise InvalidUpstreamAnswer(f"The upstream sent an event of type {event['type']!r} without {name}.")
     return value
 
 
@@ -66,7 +66,7 @@ class _Block:
         if text := "".join(self.fragments):
             try:
                 value["input"] = decode_event(text.encode("utf-8", "replace"))
-            except MalformedResponse:
+            except InvalidUpstreamAnswer:
                 value["input"] = {"INVALID_JSON": text}
         for name, fragments in self.fields.items():
             given = value.get(name)
@@ -115,11 +115,11 @@ class MessagesStreamDecoder:
         return self._parts.take()
 
     def end(self) -> list[StepEvent]:
-        """Return the last events; raise MalformedResponse if the stream was cut short."""
+        """Return the last events; raise InvalidUpstreamAnswer if the stream was cut short."""
         if self.done:
             return []
         if self._reason is None:
-            raise MalformedResponse("The upstream's stream ended before the answer was complete.")
+            raise InvalidUpstreamAnswer("The upstream's stream ended before the answer was complete.")
         self._finish()
         return self._parts.take()
 
@@ -181,7 +181,7 @@ class MessagesStreamDecoder:
         block = self._blocks.get(index)
         if block is None:
             if text.strip():
-                raise MalformedResponse("The upstream sent arguments for a tool call that it never began.")
+                raise InvalidUpstreamAnswer("The upstream sent arguments for a tool call that it never began.")
             return
         block.fragments.append(text)
         if block.kind == "tool_use":

@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Raw
 
 from toolgate.conversation.arguments import NO_ARGUMENTS
-from toolgate.conversation.errors import MalformedResponse, UpstreamError
+from toolgate.conversation.errors import InvalidUpstreamAnswer, UpstreamError
 from toolgate.conversation.events import ModelResponse, StepEvent, Usage
 from toolgate.conversation.fold import fold
 from toolgate.conversation.request import (
@@ -81,7 +81,7 @@ def decode_response(body: Any, request: ModelRequest) -> ModelResponse:
         raise decode_error_object(body)
     content = body.get("content") if type(body) is dict else None
     if type(content) is not list:
-        raise MalformedResponse("The upstream's answer holds no content.")
+        raise InvalidUpstreamAnswer("The upstream's answer holds no content.")
     decoder = MessagesStreamDecoder(tool_names(request.tools))
     events: list[StepEvent] = decoder.read({"type": "message_start", "message": body})
     for index, block in enumerate(content):

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from toolgate.conversation.errors import MalformedResponse
+from toolgate.conversation.errors import InvalidUpstreamAnswer
 from toolgate.conversation.request import ModelRequest
 from toolgate.dialects.anthropic import upstream
 from toolgate.dialects.dialect import Quirks
@@ -30,5 +30,5 @@ def decode_count(body: Any) -> int:
     """Decode the number of tokens."""
     count = body.get("input_tokens") if type(body) is dict else None
     if type(count) is not int:
-        raise MalformedResponse("The upstream's answer holds no number of tokens.")
+        raise InvalidUpstreamAnswer("The upstream's answer holds no number of tokens.")
     return count

@@ -11,7 +11,7 @@ from typing import Any
 from toolgate.conversation import ids
 from toolgate.conversation.arguments import arguments_text
 from toolgate.conversation.errors import ToolgateError
-from toolgate.conversation.events import Delta, FinishReason, PartEnd, PartStart, StepEnd, StepEvent, Usage
+from toolgate.conversation.events import FinishReason, PartDelta, PartEnd, PartStart, StepEnd, StepEvent, Usage
 from toolgate.conversation.message import Part, Reasoning, ToolCall
 from toolgate.conversation.request import ModelRequest
 from toolgate.conversation.surrogates import SurrogateJoiner
@@ -74,7 +74,7 @@ class OllamaRelay:
         return encode_stream_error(error)
 
     def end(self) -> bytes:
-        """Return nothing, or raise MalformedResponse if the stream was cut short."""
+        """Return nothing, or raise InvalidUpstreamAnswer if the stream was cut short."""
         self._decoder.end()
         return b""
 
@@ -83,7 +83,7 @@ class OllamaRelay:
         relayed = self._relayed
         for event in events:
             match event:
-                case Delta(text):
+                case PartDelta(text):
                     (relayed.reasoning if self._thinking else relayed.text).append(text)
                 case PartStart(part):
                     self._thinking = isinstance(part, Reasoning)

@@ -9,7 +9,16 @@ from typing import Any, TypeAlias
 
 from toolgate.conversation import ids
 from toolgate.conversation.errors import ToolgateError
-from toolgate.conversation.events import Delta, Finish, ModelResponse, PartEnd, PartStart, RunEvent, ToolProgress, Usage
+from toolgate.conversation.events import (
+    Finish,
+    ModelResponse,
+    PartDelta,
+    PartEnd,
+    PartStart,
+    RunEvent,
+    ToolProgress,
+    Usage,
+)
 from toolgate.conversation.message import Media, ModelRefusal, Part, Reasoning, Text, ToolCall
 from toolgate.conversation.request import ModelRequest
 from toolgate.dialects.dialect import AnswerMetadata, StreamEncoder, tool_event, tool_events
@@ -98,7 +107,7 @@ class OllamaStreamEncoder:
     def encode(self, event: RunEvent) -> bytes:
         """Encode the lines of this event."""
         match event:
-            case Delta(text):
+            case PartDelta(text):
                 before, after = self._open_delta
                 return before + encode_line(text) + after if before else b""
             case PartStart(part):

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from toolgate.conversation.arguments import arguments_text
-from toolgate.conversation.errors import MalformedResponse, UpstreamUnavailable
+from toolgate.conversation.errors import InvalidUpstreamAnswer, UpstreamUnavailable
 from toolgate.conversation.events import StepEvent, Usage
 from toolgate.conversation.fragment_assembler import FragmentAssembler
 from toolgate.conversation.message import NO_EXTRA, Extra, Media
@@ -50,7 +50,7 @@ class OllamaLine(msgspec.Struct, frozen=True):
         """The entries of `tool_calls`."""
         entries = self.message.get("tool_calls") or []
         if type(entries) is not list or not all(type(entry) is dict for entry in entries):
-            raise MalformedResponse("The upstream sent a tool call that is not an object.")
+            raise InvalidUpstreamAnswer("The upstream sent a tool call that is not an object.")
         return entries
 
 
@@ -68,7 +68,7 @@ def read_line(frame: StreamFrame) -> OllamaLine | None:
 def line_of(value: Any, exact: tuple[str, ...] | None = None) -> OllamaLine:
     """Return a decoded line or whole answer; raise UpstreamError if it reports an error."""
     if type(value) is not dict:
-        raise MalformedResponse("The upstream sent a line that is not an object.")
+        raise InvalidUpstreamAnswer("The upstream sent a line that is not an object.")
     if value.get("error"):
         fault = decode_error_object(value["error"])
         fault.usage = read_usage(value)
@@ -158,9 +158,9 @@ class OllamaStreamDecoder:
         return parts.take()
 
     def end(self) -> list[StepEvent]:
-        """Return nothing, or raise MalformedResponse if the stream was cut short."""
+        """Return nothing, or raise InvalidUpstreamAnswer if the stream was cut short."""
         if not self.done:
-            raise MalformedResponse("The upstream's stream ended before the answer was complete.")
+            raise InvalidUpstreamAnswer("The upstream's stream ended before the answer was complete.")
         return []
 
     def _call(self, entry: Mapping[str, Any], arguments: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from toolgate.conversation.errors import InvalidRequest, MalformedResponse, UpstreamError
+from toolgate.conversation.errors import InvalidRequest, InvalidUpstreamAnswer, UpstreamError
 from toolgate.conversation.events import ModelResponse, Usage
 from toolgate.conversation.fold import fold
 from toolgate.conversation.request import (
@@ -114,7 +114,7 @@ def decode_error(status: int, headers: Mapping[str, str], body: bytes) -> Upstre
 def _as_line(body: Any) -> OllamaLine:
     line = line_of(body)
     if "message" not in line.fields and "response" not in line.fields:
-        raise MalformedResponse("The upstream's answer holds no message.")
+        raise InvalidUpstreamAnswer("The upstream's answer holds no message.")
     return replace(line, fields={"done": True, **line.fields})
 
 

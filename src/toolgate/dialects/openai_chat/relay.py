@@ -10,8 +10,8 @@ from collections.abc import Collection
 from typing import Any
 
 from toolgate.conversation import ids
-from toolgate.conversation.arguments import ArgumentNormalizer, arguments_text
-from toolgate.conversation.errors import MalformedResponse, ToolgateError
+from toolgate.conversation.arguments import ArgumentTextNormalizer, arguments_text
+from toolgate.conversation.errors import InvalidUpstreamAnswer, ToolgateError
 from toolgate.conversation.events import FinishReason, ModelResponse, Usage
 from toolgate.conversation.fragment_assembler import MAX_PARTS, check_name_length
 from toolgate.conversation.message import Part, ToolCall
@@ -46,7 +46,7 @@ class _Call:
         self.id = ""
         self.name = ""
         self.given_name = ""  # the name that the upstream sent
-        self.arguments = ArgumentNormalizer()
+        self.arguments = ArgumentTextNormalizer()
         self.unsent: dict[str, Any] = {}  # fields that came before the name, without
         self.unsent_arguments: list[str] = []
 
@@ -86,7 +86,7 @@ class _Call:
     def end(self, cut: bool) -> str:
         """Return the rest of the arguments; with `cut`, an incomplete call stays incomplete."""
         if not self.name:
-            raise MalformedResponse("The upstream sent a tool call without a name.")
+            raise InvalidUpstreamAnswer("The upstream sent a tool call without a name.")
         return "" if self.field == "custom" else self.arguments.end(cut)
 
 
@@ -195,12 +195,12 @@ class _Choice:
         repaired = []
         for entry in entries:
             if type(entry) is not dict:
-                raise MalformedResponse("The upstream sent a tool call that is not an object.")
+                raise InvalidUpstreamAnswer("The upstream sent a tool call that is not an object.")
             place = source, self.correlators[source].number_of(entry)
             call = self._numbered.get(place)
             if call is None:
                 if len(self.calls) >= MAX_PARTS:
-                    raise MalformedResponse(f"The upstream's answer has more than {MAX_PARTS} calls.")
+                    raise InvalidUpstreamAnswer(f"The upstream's answer has more than {MAX_PARTS} calls.")
                 field = "custom" if type(entry.get("custom")) is dict else "function"
                 call = self._numbered[place] = _Call(len(self.calls), field, self._names)
                 self.calls.append(call)
@@ -291,7 +291,7 @@ class ChatRelay:
         self._only_text = self._only_text is None
         chunk = decode_event(data)
         if type(chunk) is not dict:
-            raise MalformedResponse("The upstream sent a chunk that is not an object.")
+            raise InvalidUpstreamAnswer("The upstream sent a chunk that is not an object.")
         if frame.event == "error" or chunk.get("error"):
             raise decode_error_object(chunk.get("error") or chunk)
         choices = chunk.get("choices")
@@ -313,7 +313,7 @@ class ChatRelay:
         return True
 
     def end(self) -> bytes:
-        """Return the last chunks; raise MalformedResponse if the stream was cut short."""
+        """Return the last chunks; raise InvalidUpstreamAnswer if the stream was cut short."""
         return b"" if self.done else self._finish()
 
     def _relay_in_order(self, chunk: dict[str, Any], choices: list[Any]) -> bytes:
@@ -350,7 +350,7 @@ class ChatRelay:
             end = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": "tool_calls"}
             last += self._relay({"choices": [end]})
         if not self._choices or any(choice.reason is None for choice in self._choices.values()):
-            raise MalformedResponse("The upstream's stream ended before the answer was complete.")
+            raise InvalidUpstreamAnswer("The upstream's stream ended before the answer was complete.")
         self.done = True
         return last if self.usage is None else last + _DONE
 
@@ -380,7 +380,7 @@ class ChatRelay:
             known = self._choices.get(index)
             if known is None:
                 if len(self._choices) >= _MAX_CHOICES:
-                    raise MalformedResponse(f"The upstream's answer has more than {_MAX_CHOICES} choices.")
+                    raise InvalidUpstreamAnswer(f"The upstream's answer has more than {_MAX_CHOICES} choices.")
                 known = self._choices[index] = _Choice(self._joined and not index, self.names)
             known.repair(choice)
             if known.rest:

@@ -6,9 +6,9 @@ from toolgate.conversation import ids
 from toolgate.conversation.data_urls import data_url
 from toolgate.conversation.errors import ToolgateError
 from toolgate.conversation.events import (
-    Delta,
     Finish,
     ModelResponse,
+    PartDelta,
     PartEnd,
     PartStart,
     RunEvent,
@@ -67,7 +67,7 @@ class ChatStreamEncoder:
     def encode(self, event: RunEvent) -> bytes:
         """Encode the chunks of this event."""
         match event:
-            case Delta(text):
+            case PartDelta(text):
                 before, after = self._open_delta
                 return before + encode(text) + after if before else b""
             case PartStart(part):

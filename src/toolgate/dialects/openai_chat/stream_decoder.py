@@ -10,7 +10,7 @@ from typing import Any
 
 from toolgate.conversation.arguments import arguments_text
 from toolgate.conversation.data_urls import media_from_url
-from toolgate.conversation.errors import MalformedResponse
+from toolgate.conversation.errors import InvalidUpstreamAnswer
 from toolgate.conversation.events import FinishReason, StepEvent, Usage
 from toolgate.conversation.fragment_assembler import FragmentAssembler
 from toolgate.conversation.message import NO_EXTRA, Extra, Reasoning, ReasoningSignature
@@ -122,7 +122,7 @@ class ChatStreamDecoder:
         self._only_text = self._only_text is None
         chunk = decode_event(data)
         if type(chunk) is not dict:
-            raise MalformedResponse("The upstream sent a chunk that is not an object.")
+            raise InvalidUpstreamAnswer("The upstream sent a chunk that is not an object.")
         if frame.event == "error":
             raise decode_error_object(chunk)
         return self.read(chunk)
@@ -151,12 +151,12 @@ class ChatStreamDecoder:
         return self._parts.take()
 
     def end(self) -> list[StepEvent]:
-        """Return the last events; raise MalformedResponse if the stream was cut short."""
+        """Return the last events; raise InvalidUpstreamAnswer if the stream was cut short."""
         return [] if self.done else self._finish()
 
     def _finish(self) -> list[StepEvent]:
         if self._reason is None:
-            raise MalformedResponse("The upstream's stream ended before the answer was complete.")
+            raise InvalidUpstreamAnswer("The upstream's stream ended before the answer was complete.")
         self.done = True
         self._parts.end(self._reason, self.usage, extra={NAME: self._rest} if self._rest else NO_EXTRA)
         return self._parts.take()
@@ -223,7 +223,7 @@ class ChatStreamDecoder:
 
     def _call(self, entry: Any, choice: int) -> None:
         if type(entry) is not dict:
-            raise MalformedResponse("The upstream sent a tool call that is not an object.")
+            raise InvalidUpstreamAnswer("The upstream sent a tool call that is not an object.")
         number = choice, self._calls[choice].number_of(entry)
         freeform = type(entry.get("custom")) is dict
         function = entry.get("custom") if freeform else entry.get("function")

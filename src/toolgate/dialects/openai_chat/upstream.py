@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Raw
 
-from toolgate.conversation.errors import MalformedResponse, UpstreamError
+from toolgate.conversation.errors import InvalidUpstreamAnswer, UpstreamError
 from toolgate.conversation.events import ModelResponse, Usage
 from toolgate.conversation.fold import fold
 from toolgate.conversation.request import (
@@ -104,7 +104,7 @@ def _as_chunk(body: Any) -> dict[str, Any]:
     if type(body) is dict and body.get("error"):
         return body
     if type(choices) is not list or not choices or type(choices[0]) is not dict:
-        raise MalformedResponse("The upstream's answer holds no choices.")
+        raise InvalidUpstreamAnswer("The upstream's answer holds no choices.")
     streamed = []
     for number, choice in enumerate([choice for choice in choices if type(choice) is dict]):
         message = choice.get("message")

@@ -7,8 +7,8 @@ or `output_item.done`, or send one of them twice. An item is found by its index 
 
 from typing import Any
 
-from toolgate.conversation.arguments import ArgumentNormalizer
-from toolgate.conversation.errors import MalformedResponse
+from toolgate.conversation.arguments import ArgumentTextNormalizer
+from toolgate.conversation.errors import InvalidUpstreamAnswer
 from toolgate.conversation.ids import new_call_id
 from toolgate.conversation.surrogates import SurrogateJoiner
 from toolgate.dialects.openai_responses.shared_codec import new_item_id
@@ -66,7 +66,7 @@ class UpstreamOutputItem:
         self.announced_parts: set[int] = set()  # indexes of content parts
         self.with_text: set[int] = set()  # indexes of content parts that have some text by now
         self.fragments: list[str] = []
-        self.arguments = ArgumentNormalizer()  # of a call that is relayed
+        self.arguments = ArgumentTextNormalizer()  # of a call that is relayed
         self.surrogates = SurrogateJoiner()  # for the text of an item that is relayed
         self.last_delta: tuple[str, dict[str, Any]] | None = None  # the last event with text, and its kind
         self.value: dict[str, Any] = {}
@@ -173,7 +173,7 @@ def item_of(event: dict[str, Any]) -> dict[str, Any]:
     """Return the item in an event."""
     value = event.get("item")
     if type(value) is not dict or type(value.get("type")) is not str:
-        raise MalformedResponse("The upstream sent an output item without a type.")
+        raise InvalidUpstreamAnswer("The upstream sent an output item without a type.")
     return value
 
 

@@ -9,7 +9,7 @@ in the last event. Unknown fields, items and events stay unchanged.
 from typing import Any
 
 from toolgate.conversation.arguments import arguments_text, is_object, normalize_arguments
-from toolgate.conversation.errors import MalformedResponse, ToolgateError
+from toolgate.conversation.errors import InvalidUpstreamAnswer, ToolgateError
 from toolgate.conversation.events import FinishReason, ModelResponse, Usage
 from toolgate.conversation.message import Part, Reasoning, Text, ToolCall
 from toolgate.conversation.request import ModelRequest
@@ -96,7 +96,7 @@ class ResponsesRelay:
             return self.end()
         # The name is written into a line of the stream, which a line break in it would end.
         if not kind.isprintable():
-            raise MalformedResponse("The upstream sent an event whose name would break the stream.")
+            raise InvalidUpstreamAnswer("The upstream sent an event whose name would break the stream.")
         if kind in TERMINAL:
             return self._finish(event)
         if kind == "response.created":
@@ -104,9 +104,9 @@ class ResponsesRelay:
         return self._begin({}) + self._relay(kind, event)
 
     def end(self) -> bytes:
-        """Return nothing, or raise MalformedResponse if the stream was cut short."""
+        """Return nothing, or raise InvalidUpstreamAnswer if the stream was cut short."""
         if not self.done:
-            raise MalformedResponse("The upstream's stream ended before the answer was complete.")
+            raise InvalidUpstreamAnswer("The upstream's stream ended before the answer was complete.")
         return b""
 
     def error(self, error: ToolgateError) -> bytes:
@@ -270,7 +270,7 @@ class ResponsesRelay:
             return b""
         value, before = item_of(event), b""
         if item.kind in CALLS and not (value.get("name") or item.value.get("name")):
-            raise MalformedResponse("The upstream sent a tool call without a name.")
+            raise InvalidUpstreamAnswer("The upstream sent a tool call without a name.")
         unsent = ""
         if item.kind == "function_call":
             unread = [] if item.announced else item.fragments  # deltas of a call that had no name yet

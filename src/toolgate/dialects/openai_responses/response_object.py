@@ -6,7 +6,7 @@ from typing import Any
 from toolgate.conversation.data_urls import data_url
 from toolgate.conversation.errors import ToolgateError
 from toolgate.conversation.message import (
-    ApprovalRequest,
+    ApprovalRequestPart,
     Media,
     ModelRefusal,
     Opaque,
@@ -185,7 +185,7 @@ def write_item(part: Part, id: str, status: str, spaces: Mapping[str, str]) -> d
             item = {"id": id, "type": "mcp_call", "status": status, "server_label": SERVER_LABEL, "name": part.name}
             approval = {"approval_request_id": part.approval} if part.approval else {}
             return {**item, "arguments": part.arguments, **approval, "output": None, "error": None}
-        case ApprovalRequest(call=call):
+        case ApprovalRequestPart(call=call):
             item = {"id": id, "type": "mcp_approval_request", "server_label": SERVER_LABEL, "name": call.name}
             return {**item, "arguments": call.arguments}
         case Media(kind="image", data=str(data)):
@@ -248,7 +248,7 @@ def _image_urls(result: ToolResult) -> list[str]:
 
 
 def _own_fields(part: Part) -> dict[str, Any]:
-    if isinstance(part, (Opaque, ApprovalRequest)) or not part.extra:
+    if isinstance(part, (Opaque, ApprovalRequestPart)) or not part.extra:
         return {}
     return {name: value for name, value in part.extra.get(NAME, {}).items() if name not in _MESSAGE_MARKS}
 

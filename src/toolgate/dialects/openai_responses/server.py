@@ -10,9 +10,9 @@ from msgspec import Struct
 from toolgate.conversation import ids
 from toolgate.conversation.errors import ToolgateError
 from toolgate.conversation.events import (
-    Delta,
     Finish,
     ModelResponse,
+    PartDelta,
     PartEnd,
     PartStart,
     RunEvent,
@@ -22,7 +22,7 @@ from toolgate.conversation.events import (
     Usage,
 )
 from toolgate.conversation.message import (
-    ApprovalRequest,
+    ApprovalRequestPart,
     ModelRefusal,
     Opaque,
     Part,
@@ -148,7 +148,7 @@ class ResponsesStreamEncoder:
     def encode(self, event: RunEvent) -> bytes:
         """Encode the frames of this event."""
         match event:
-            case Delta(text):
+            case PartDelta(text):
                 return self._add_delta(text)
             case PartStart(part):
                 return self._begin() + self._close(cut=False) + self._start(part)
@@ -347,7 +347,7 @@ def _item_id(part: Part) -> str:
             return call_item_id("custom_tool_call" if part.freeform else "function_call", part.id)
         case ToolCall():
             return call_item_id("mcp_call", part.id)
-        case ApprovalRequest():
+        case ApprovalRequestPart():
             return part.id
         case Reasoning():
             return new_item_id("reasoning")

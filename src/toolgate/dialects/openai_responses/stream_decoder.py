@@ -8,7 +8,7 @@ from collections.abc import Collection
 from typing import Any
 
 from toolgate.conversation.arguments import arguments_text, is_object, normalize_arguments
-from toolgate.conversation.errors import MalformedResponse
+from toolgate.conversation.errors import InvalidUpstreamAnswer
 from toolgate.conversation.events import StepEvent, Usage
 from toolgate.conversation.fragment_assembler import FragmentAssembler
 from toolgate.conversation.message import Opaque
@@ -35,12 +35,12 @@ def read_event(frame: StreamFrame) -> tuple[str, dict[str, Any]] | None:
         return "[DONE]", {}
     event = decode_event(data)
     if type(event) is not dict:
-        raise MalformedResponse("The upstream sent an event that is not an object.")
+        raise InvalidUpstreamAnswer("The upstream sent an event that is not an object.")
     kind = event.get("type") or frame.event
     if kind == "error" or event.get("error"):
         raise decode_error_object(event.get("error") or event)
     if type(kind) is not str:
-        raise MalformedResponse("The upstream sent an event without a type.")
+        raise InvalidUpstreamAnswer("The upstream sent an event without a type.")
     return kind, event
 
 
@@ -48,7 +48,7 @@ def response_of(event: dict[str, Any]) -> dict[str, Any]:
     """Return the Response object in the last event of a stream; raise UpstreamError if it failed."""
     response = event.get("response")
     if type(response) is not dict:
-        raise MalformedResponse("The upstream ended its stream without a response.")
+        raise InvalidUpstreamAnswer("The upstream ended its stream without a response.")
     check(response)
     return response
 
@@ -64,7 +64,7 @@ def check(response: dict[str, Any]) -> None:
     if error or status in ("failed", "cancelled"):
         raise decode_error_object(error or f"The upstream reports that the response was {status}.")
     if status in ("queued", "in_progress"):
-        raise MalformedResponse("The upstream's answer ended before it was complete.")
+        raise InvalidUpstreamAnswer("The upstream's answer ended before it was complete.")
 
 
 def rest_of_arguments(item: UpstreamOutputItem, value: dict[str, Any]) -> str:
@@ -74,7 +74,7 @@ def rest_of_arguments(item: UpstreamOutputItem, value: dict[str, Any]) -> str:
     if final.startswith(received):
         return final[len(received) :]
     if final and item.kind == "function_call" and not is_object(normalize_arguments(received)):
-        raise MalformedResponse("The upstream sent arguments of a tool call in deltas that differ from the whole.")
+        raise InvalidUpstreamAnswer("The upstream sent arguments of a tool call in deltas that differ from the whole.")
     return ""
 
 
@@ -112,16 +112,16 @@ class ResponsesStreamDecoder:
         return self._parts.take()
 
     def end(self) -> list[StepEvent]:
-        """Return nothing, or raise MalformedResponse if the stream was cut short."""
+        """Return nothing, or raise InvalidUpstreamAnswer if the stream was cut short."""
         if not self.done:
-            raise MalformedResponse("The upstream's stream ended before the answer was complete.")
+            raise InvalidUpstreamAnswer("The upstream's stream ended before the answer was complete.")
         return []
 
     def read_whole(self, body: dict[str, Any]) -> list[StepEvent]:
         """Decode a whole answer."""
         check(body)
         if type(body.get("output")) is not list:
-            raise MalformedResponse("The upstream's answer holds no output.")
+            raise InvalidUpstreamAnswer("The upstream's answer holds no output.")
         self._finish(body)
         return self._parts.take()
 

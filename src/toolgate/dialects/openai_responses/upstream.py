@@ -7,7 +7,7 @@ Messages are encoded in `encode_messages.py`, tools in `tools.py`; streams are d
 from collections.abc import Mapping
 from typing import Any
 
-from toolgate.conversation.errors import InvalidRequest, MalformedResponse, UpstreamError
+from toolgate.conversation.errors import InvalidRequest, InvalidUpstreamAnswer, UpstreamError
 from toolgate.conversation.events import ModelResponse
 from toolgate.conversation.fold import fold
 from toolgate.conversation.message import Reasoning
@@ -74,7 +74,7 @@ def relay(request: ModelRequest, metadata: AnswerMetadata) -> StreamRelay:
 def decode_response(body: Any, request: ModelRequest) -> ModelResponse:
     """Decode a whole answer, like a stream that has nothing but its last event."""
     if type(body) is not dict:
-        raise MalformedResponse("The upstream's answer is not an object.")
+        raise InvalidUpstreamAnswer("The upstream's answer is not an object.")
     decoder = ResponsesStreamDecoder(tool_names(request.tools))
     return fold(decoder.read_whole(body))
 

@@ -17,13 +17,13 @@ before it is opened. The SDK also takes a second and 55 MB to import; the idle s
 from toolgate.mcp.client.accepted_definitions import AcceptedDefinitions, QuarantinedTool, Trust
 from toolgate.mcp.client.source import McpSource
 from toolgate.mcp.protocol.server_config import OAuthConfig, RemoteServerConfig, StdioServerConfig
-from toolgate.mcp.protocol.transport import CheckUrl, HttpClientResponse, McpHttpClient
+from toolgate.mcp.protocol.transport import CheckUrl, HttpClientResponse, HttpRequestSender
 
 __all__ = [
     "AcceptedDefinitions",
     "CheckUrl",
     "HttpClientResponse",
-    "McpHttpClient",
+    "HttpRequestSender",
     "McpSource",
     "OAuthConfig",
     "QuarantinedTool",

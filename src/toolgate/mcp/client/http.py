@@ -29,9 +29,9 @@ from toolgate.mcp.protocol.server_config import RemoteServerConfig
 from toolgate.mcp.protocol.transport import (
     CheckUrl,
     HttpClientResponse,
+    HttpRequestSender,
     McpConnectionLost,
     McpError,
-    McpHttpClient,
     McpLoginRequired,
     McpResponseBroken,
     McpSessionExpired,
@@ -51,7 +51,7 @@ class HttpTransport:
     def __init__(
         self,
         server: RemoteServerConfig,
-        http: McpHttpClient,
+        http: HttpRequestSender,
         bearer: BearerTokenRefresher | None,
         check_url: CheckUrl | None,
     ) -> None:

@@ -6,14 +6,14 @@ A message has the same size limit as on a pipe, and no step of the event loop de
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 
-from toolgate.conversation.errors import InvalidRequest, MalformedResponse
+from toolgate.conversation.errors import InvalidRequest, InvalidUpstreamAnswer
 from toolgate.mcp.protocol.jsonrpc import Message, RpcErrorResponse, decode_messages
 from toolgate.mcp.protocol.line_reader import (
     LARGE,
     MAX_MESSAGE_BYTES,
     MESSAGES_PER_STEP,
     TOO_LARGE,
-    InboundMessageRateLimit,
+    McpReadRateLimit,
 )
 from toolgate.mcp.protocol.transport import HttpClientResponse, McpResponseBroken
 from toolgate.wire.sse import SseDecoder
@@ -37,7 +37,7 @@ async def read_messages(response: HttpClientResponse) -> AsyncGenerator[Message,
                 await asyncio.sleep(0)
         return
     decoder = SseDecoder(MAX_MESSAGE_BYTES)
-    throttle = InboundMessageRateLimit(asyncio.get_running_loop().time)
+    throttle = McpReadRateLimit(asyncio.get_running_loop().time)
     async for chunk in response:
         for start in range(0, len(chunk), _SLICE_BYTES):
             piece = chunk[start : start + _SLICE_BYTES]
@@ -83,5 +83,5 @@ async def _decode(text: bytes) -> Sequence[Message]:
 async def _decode_lenient(text: bytes) -> Sequence[Message]:
     try:
         return await _decode(text) if text.strip() else ()
-    except MalformedResponse:
+    except InvalidUpstreamAnswer:
         return ()

@@ -26,8 +26,8 @@ from toolgate.mcp.protocol.revisions import STATELESS
 from toolgate.mcp.protocol.server_config import RemoteServerConfig, StdioServerConfig
 from toolgate.mcp.protocol.transport import (
     CheckUrl,
+    HttpRequestSender,
     McpError,
-    McpHttpClient,
     McpLoginRequired,
     McpResponseBroken,
     McpSessionExpired,
@@ -68,7 +68,7 @@ class McpSource:
         server: StdioServerConfig | RemoteServerConfig,
         *,
         accepted: AcceptedDefinitions,
-        http: McpHttpClient | None = None,
+        http: HttpRequestSender | None = None,
         schemas: ToolSchemaLinter | None = None,
         tokens: LoginRepository | None = None,
         check_url: CheckUrl | None = None,

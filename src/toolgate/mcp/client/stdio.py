@@ -14,7 +14,7 @@ from contextlib import suppress
 from subprocess import PIPE
 from typing import Any, cast
 
-from toolgate.conversation.errors import InvalidRequest, MalformedResponse
+from toolgate.conversation.errors import InvalidRequest, InvalidUpstreamAnswer
 from toolgate.mcp.protocol.jsonrpc import (
     INTERNAL_ERROR,
     Message,
@@ -30,8 +30,8 @@ from toolgate.mcp.protocol.line_reader import (
     LARGE,
     MESSAGES_PER_STEP,
     TOO_LARGE,
-    InboundMessageRateLimit,
     LineReader,
+    McpReadRateLimit,
     TailBuffer,
     TruncatedLine,
     printable,
@@ -222,7 +222,7 @@ class _Stdout(_Pipe):
         self._loop = asyncio.get_running_loop()
         self._connection = connection
         self._lines = LineReader()
-        self._throttle = InboundMessageRateLimit(self._loop.time)
+        self._throttle = McpReadRateLimit(self._loop.time)
         self._stderr = stderr
         self._invalid_lines = 0
         self._queue: deque[bytes | TruncatedLine | Message] = deque()
@@ -302,7 +302,7 @@ class _Stdout(_Pipe):
 def _decode_line(line: bytes) -> list[Message]:
     try:
         return decode_messages(line)
-    except MalformedResponse:
+    except InvalidUpstreamAnswer:
         return []
     except InvalidRequest as error:
         return [_too_large(TruncatedLine(line[:KEPT_ENDS], line[-KEPT_ENDS:]), error.message)]

@@ -11,7 +11,7 @@ from toolgate.mcp.oauth.grants import request_token
 from toolgate.mcp.oauth.login_storage import LoginRepository, OAuthClient, StoredLogin
 from toolgate.mcp.oauth.registration import check_issuer
 from toolgate.mcp.protocol.server_config import RemoteServerConfig
-from toolgate.mcp.protocol.transport import CheckUrl, McpError, McpHttpClient
+from toolgate.mcp.protocol.transport import CheckUrl, HttpRequestSender, McpError
 
 _EARLY_SECONDS = 30.0
 
@@ -28,7 +28,7 @@ class BearerTokenRefresher:
         self,
         name: str,
         server: RemoteServerConfig,
-        http: McpHttpClient,
+        http: HttpRequestSender,
         logins: LoginRepository,
         check_url: CheckUrl | None,
     ) -> None:

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from toolgate.conversation.errors import ToolgateError
 from toolgate.mcp.oauth.addresses import UnsafeOAuthAddress, check_address
-from toolgate.mcp.protocol.transport import CheckUrl, HttpClientResponse, McpError, McpHttpClient
+from toolgate.mcp.protocol.transport import CheckUrl, HttpClientResponse, HttpRequestSender, McpError
 from toolgate.tools.tool import ToolFailure
 from toolgate.wire.jsontext import encode
 
@@ -32,7 +32,7 @@ class OAuthResponse(Struct, frozen=True):
 class OAuthFetcher:
     """Sends requests to the URLs that one MCP server names, which is not trusted to name them."""
 
-    def __init__(self, http: McpHttpClient, server: str, check_url: CheckUrl | None) -> None:
+    def __init__(self, http: HttpRequestSender, server: str, check_url: CheckUrl | None) -> None:
         self.server = server
         self._http = http
         self._check_url = check_url

@@ -16,7 +16,7 @@ from toolgate.mcp.oauth.login_storage import LoginRepository, StoredLogin
 from toolgate.mcp.oauth.registration import check_issuer, client_for
 from toolgate.mcp.protocol.line_reader import printable
 from toolgate.mcp.protocol.server_config import RemoteServerConfig
-from toolgate.mcp.protocol.transport import CheckUrl, McpHttpClient
+from toolgate.mcp.protocol.transport import CheckUrl, HttpRequestSender
 from toolgate.tools.tool import ToolFailure
 
 _SECONDS = 10.0
@@ -36,7 +36,7 @@ class RedirectListener(Protocol):
 async def login(
     name: str,
     server: RemoteServerConfig,
-    http: McpHttpClient,
+    http: HttpRequestSender,
     logins: LoginRepository,
     *,
     open_browser: Callable[[str], object],
@@ -80,7 +80,7 @@ async def login(
         raise TokenUnavailable(f"has granted access, and the login cannot be stored: {error.strerror}") from None
 
 
-async def _challenge(fetch: OAuthFetcher, http: McpHttpClient, server: RemoteServerConfig) -> str:
+async def _challenge(fetch: OAuthFetcher, http: HttpRequestSender, server: RemoteServerConfig) -> str:
     """Return the challenge of a request without a token and without the configured headers."""
     try:
         async with asyncio.timeout(_SECONDS):

@@ -108,7 +108,7 @@ class RpcError(Exception):
 def decode_messages(text: bytes) -> list[Message]:
     """Decode a server's message or batch; values that are no messages are skipped.
 
-    MalformedResponse if the text is no JSON. InvalidRequest if it holds so much that decoding it would block the
+    InvalidUpstreamAnswer if the text is no JSON. InvalidRequest if it holds so much that decoding it would block the
     interpreter, even from a thread.
     """
     if len(text) > LARGE:

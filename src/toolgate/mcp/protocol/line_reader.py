@@ -77,7 +77,7 @@ class TailBuffer:
         return self._tail.decode("utf-8", "replace").strip()
 
 
-class InboundMessageRateLimit:
+class McpReadRateLimit:
     """Limits the messages and bytes that are read from a peer per second."""
 
     def __init__(

@@ -89,7 +89,7 @@ class HttpClientResponse(Protocol):
         """Release the connection, which is closed unless the body was read to its end."""
 
 
-class McpHttpClient(Protocol):
+class HttpRequestSender(Protocol):
     """Sends requests. It follows no redirects and limits only the time to connect: other limits are the caller's."""
 
     async def send(

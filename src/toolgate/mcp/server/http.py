@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from toolgate.api.response_writer import StreamKeepaliveTimings
 from toolgate.conversation.errors import ClientError, Conflict, Forbidden, InvalidRequest
-from toolgate.http.application import Request
+from toolgate.http.application import AdmittedHttpRequest
 from toolgate.http.exchange import HttpExchange
 from toolgate.mcp.protocol.headers import PROTOCOL_VERSION, SESSION_ID
 from toolgate.mcp.protocol.jsonrpc import (
@@ -62,7 +62,7 @@ _STATUS = {
 class McpPostRequest(Struct, frozen=True):
     """Requests to answer together: one, or the requests of a batch."""
 
-    http: Request
+    http: AdmittedHttpRequest
     client: McpClientState
     requests: Sequence[RpcRequest]
     batch: bool = False
@@ -90,7 +90,7 @@ class McpEndpoint:
         """End the streams that only wait for notifications; running requests go on."""
         self._updates.close()
 
-    async def post(self, http: Request) -> None:
+    async def post(self, http: AdmittedHttpRequest) -> None:
         """Receive a message, or before 2025-06-18 a batch, and answer its requests."""
         exchange = http.exchange
         _check_origin(exchange)
@@ -111,7 +111,7 @@ class McpEndpoint:
             http.record.note_error(ClientError(error.message, status=status, code=f"rpc{error.code}"))
             await exchange.respond(status, error.response().encode())
 
-    async def get(self, http: Request) -> None:
+    async def get(self, http: AdmittedHttpRequest) -> None:
         """Open a stream that notifies a client with a handshake whenever tools change."""
         exchange = http.exchange
         _check_origin(exchange)
@@ -139,7 +139,7 @@ class McpEndpoint:
             client.close_stream = None
             await _cancel(notifying)
 
-    async def delete(self, http: Request) -> None:
+    async def delete(self, http: AdmittedHttpRequest) -> None:
         """End a session."""
         exchange = http.exchange
         _check_origin(exchange)
@@ -152,7 +152,7 @@ class McpEndpoint:
         self._sessions.close(session, http.caller)
         await exchange.respond(204, b"")
 
-    async def _post_stateless(self, http: Request, message: RpcRequest | RpcNotification | None) -> None:
+    async def _post_stateless(self, http: AdmittedHttpRequest, message: RpcRequest | RpcNotification | None) -> None:
         exchange = http.exchange
         if isinstance(message, RpcNotification):  # this revision has none over HTTP, but clients send them
             await exchange.respond(202, b"")
@@ -172,7 +172,9 @@ class McpEndpoint:
             raise _not_acceptable()
         await self._answer(McpPostRequest(http, McpClientState(http.caller, meta.revision, meta.level), (message,)))
 
-    async def _post_with_handshake(self, http: Request, message: RpcRequest | RpcNotification | None) -> None:
+    async def _post_with_handshake(
+        self, http: AdmittedHttpRequest, message: RpcRequest | RpcNotification | None
+    ) -> None:
         if isinstance(message, RpcRequest) and message.method == "initialize":
             await self._initialize(http, message)
             return
@@ -184,14 +186,14 @@ class McpEndpoint:
             _handle_notification(message, client)
         await http.exchange.respond(202, b"")
 
-    async def _initialize(self, http: Request, request: RpcRequest) -> None:
+    async def _initialize(self, http: AdmittedHttpRequest, request: RpcRequest) -> None:
         client = McpClientState(http.caller)
         response = await self._methods.reply(request, client, lambda _: None, self._on_crash(http))
         session = self._sessions.open(client) if isinstance(response, RpcResponse) else None
         headers = [(_SESSION, session.encode())] if session else []
         await http.exchange.respond(200, response.encode(), headers)
 
-    async def _post_batch(self, http: Request, body: list[Any]) -> None:
+    async def _post_batch(self, http: AdmittedHttpRequest, body: list[Any]) -> None:
         client = None if http.exchange.header(_VERSION) == STATELESS else self._client_of(http)
         if client is None or not has_batches(client.revision):
             raise RpcError(INVALID_REQUEST, "This revision of the protocol knows no batches.")
@@ -209,7 +211,7 @@ class McpEndpoint:
         else:
             await http.exchange.respond(202, b"")
 
-    def _client_of(self, http: Request) -> McpClientState:
+    def _client_of(self, http: AdmittedHttpRequest) -> McpClientState:
         """Return the client of the session, or without a session the client that the headers describe."""
         version, session = http.exchange.header(_VERSION), http.exchange.header(_SESSION)
         if version is not None and version not in WITH_HANDSHAKE:
@@ -294,7 +296,7 @@ class McpEndpoint:
         finally:
             self._telemetry.stream_closed()
 
-    def _on_crash(self, http: Request) -> OnCrash:
+    def _on_crash(self, http: AdmittedHttpRequest) -> OnCrash:
         return lambda error: self._telemetry.crashed(http.record, error)
 
 

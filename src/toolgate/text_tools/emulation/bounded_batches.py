@@ -7,7 +7,7 @@ to thirty milliseconds; between two slices the event loop serves other requests.
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
-from toolgate.conversation.events import Delta, StepEvent
+from toolgate.conversation.events import PartDelta, StepEvent
 
 SLICE = 1_000
 """Characters of text that are parsed without yielding to the event loop."""
@@ -16,17 +16,17 @@ SLICE = 1_000
 async def sliced(batches: AsyncIterator[Sequence[StepEvent]]) -> AsyncGenerator[Sequence[StepEvent]]:
     """Yield the same events in batches of at most `SLICE` characters; longer deltas are split."""
     async for batch in batches:
-        if sum([len(event.text) for event in batch if type(event) is Delta]) <= SLICE:
+        if sum([len(event.text) for event in batch if type(event) is PartDelta]) <= SLICE:
             yield batch
             continue
         slice: list[StepEvent] = []
         size = 0
         for event in batch:
             pieces = [event]
-            if type(event) is Delta and len(event.text) > SLICE:
-                pieces = [Delta(event.text[at : at + SLICE]) for at in range(0, len(event.text), SLICE)]
+            if type(event) is PartDelta and len(event.text) > SLICE:
+                pieces = [PartDelta(event.text[at : at + SLICE]) for at in range(0, len(event.text), SLICE)]
             for piece in pieces:
-                length = len(piece.text) if type(piece) is Delta else 0
+                length = len(piece.text) if type(piece) is PartDelta else 0
                 if size + length > SLICE:
                     yield slice
                     await asyncio.sleep(0)

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 from msgspec.structs import replace
 
 from toolgate.conversation.arguments import is_object
-from toolgate.conversation.events import Delta, PartEnd, PartStart, StepEvent
+from toolgate.conversation.events import PartDelta, PartEnd, PartStart, StepEvent
 from toolgate.conversation.fold import unfold_part
 from toolgate.conversation.ids import new_call_id
 from toolgate.conversation.message import Text, ToolCall
@@ -52,7 +52,7 @@ class CallFilter:
             if self.done:
                 break
             match event:
-                case Delta(text) if self._text is not None:
+                case PartDelta(text) if self._text is not None:
                     self._emit_text(self._fake_results.feed(text), passed)
                 case PartStart(Text()):
                     self._text = []
@@ -102,7 +102,7 @@ class CallFilter:
             text, self._prefix, self._blanks = self._prefix + self._blanks, "", ""
             self.has_text = True
         self._text.append(text)
-        passed.append(Delta(text))
+        passed.append(PartDelta(text))
 
     def _end_text(self, passed: list[StepEvent]) -> None:
         self._emit_text(self._fake_results.release(), passed)

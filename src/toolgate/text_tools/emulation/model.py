@@ -27,8 +27,8 @@ from toolgate.text_tools.emulation.reasoning_stream import ReasoningStream
 from toolgate.text_tools.emulation.request_plan import EmulationPlan, correction, plan
 from toolgate.text_tools.emulation.stream_decoder import EMPTY, TextDecoderOptions, TextStreamDecoder
 from toolgate.text_tools.prompts.conversation_writer import ConversationWriter
+from toolgate.text_tools.prompts.inline_system_messages import inject, lost_of_system, system_texts
 from toolgate.text_tools.prompts.prompt_fragments import TextToolPromptRenderer
-from toolgate.text_tools.prompts.system_messages import inject, lost_of_system, system_texts
 from toolgate.text_tools.syntaxes import syntax as syntax_named
 from toolgate.upstreams import token_counting_offline
 from toolgate.upstreams.tool_definition_rewrite import ToolNameRestorer

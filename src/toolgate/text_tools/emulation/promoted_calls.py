@@ -10,7 +10,7 @@ from contextlib import aclosing
 
 from msgspec.structs import replace
 
-from toolgate.conversation.events import Delta, PartEnd, PartStart, StepEnd, StepEvent
+from toolgate.conversation.events import PartDelta, PartEnd, PartStart, StepEnd, StepEvent
 from toolgate.conversation.fold import unfold_part
 from toolgate.conversation.message import Text, ToolCall
 from toolgate.conversation.request import ModelRequest, ToolDef
@@ -99,7 +99,7 @@ class LeakedCallFinder:
             match event:
                 case PartStart(Text()) if not self._has_proper_calls:
                     self._text = _LeakyText(TextParser(self._syntax, self._tools, answer=None), hold=bool(self._held))
-                case Delta(text) if self._text is not None:
+                case PartDelta(text) if self._text is not None:
                     emitted += self._text.feed(text)
                 case PartEnd(Text() as part) if self._text is not None:
                     emitted += self._text.end(part)
@@ -172,7 +172,7 @@ class _LeakyText:
             texts = [Text(f"{call.name} {call.arguments}") for call in calls if isinstance(call, ToolCall)]
             return [event for text in texts for event in unfold_part(text)]
         if self._is_open:
-            return [Delta(part.text[len(emitted) :]), PartEnd(part)]
+            return [PartDelta(part.text[len(emitted) :]), PartEnd(part)]
         return unfold_part(part)
 
     def _hold_calls(self, events: list[StepEvent]) -> list[StepEvent]:
@@ -186,7 +186,9 @@ class _LeakyText:
             first -= 1  # the end of the text before the call: if that is no call, the text goes on
         first = 0 if self._hold or self.held else first
         for event in events[:first]:
-            self._is_open = isinstance(event, Delta) or (isinstance(event, PartStart) and isinstance(event.part, Text))
-            self._emitted += [event.text] if isinstance(event, Delta) else []
+            self._is_open = isinstance(event, PartDelta) or (
+                isinstance(event, PartStart) and isinstance(event.part, Text)
+            )
+            self._emitted += [event.text] if isinstance(event, PartDelta) else []
         self.held += events[first:]
         return events[:first]

@@ -6,7 +6,7 @@ Everything else passes unchanged; a text in which the parser changes nothing kee
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
-from toolgate.conversation.events import Delta, PartEnd, PartStart, StepEvent
+from toolgate.conversation.events import PartDelta, PartEnd, PartStart, StepEvent
 from toolgate.conversation.message import Text
 from toolgate.engine.ports import ModelStream
 from toolgate.text_tools.emulation.bounded_batches import sliced
@@ -51,7 +51,7 @@ class ReasoningStream:
                 case PartStart(Text()):
                     self._parser = self._options.parser((), first=self._first, plain=True)
                     self._first = self._received_delta = False
-                case Delta(text) if self._parser is not None:
+                case PartDelta(text) if self._parser is not None:
                     self._received_delta = True
                     events += self._parser.feed(text)
                 case PartEnd(Text() as part) if self._parser is not None:

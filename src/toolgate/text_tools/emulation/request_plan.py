@@ -12,8 +12,8 @@ from toolgate.dialects.dialect import Quirks
 from toolgate.text_tools.emulation.fake_results import result_marks
 from toolgate.text_tools.parsing.syntax import Syntax
 from toolgate.text_tools.prompts.conversation_writer import ConversationWriter, in_turns
+from toolgate.text_tools.prompts.inline_system_messages import lost_of_system
 from toolgate.text_tools.prompts.prompt_fragments import RESULT_MARKS
-from toolgate.text_tools.prompts.system_messages import lost_of_system
 from toolgate.upstreams.foreign_field_warnings import foreign_fields
 from toolgate.upstreams.tool_definition_rewrite import adapt
 from toolgate.wire.jsontext import encode

@@ -6,7 +6,7 @@ While events may still have to be taken back, they are held; then a bad answer c
 
 from collections.abc import Sequence
 
-from toolgate.conversation.events import Delta, PartEnd, PartStart, StepEnd, StepEvent, StepStart
+from toolgate.conversation.events import PartDelta, PartEnd, PartStart, StepEnd, StepEvent, StepStart
 from toolgate.conversation.fold import unfold_part
 from toolgate.conversation.message import Part, Reasoning, Text, ToolCall
 from toolgate.conversation.request import ToolDef
@@ -116,7 +116,7 @@ class TextStreamDecoder:
         events: list[StepEvent] = []
         for event in batch:
             match event:
-                case Delta(text) if self._in_text:
+                case PartDelta(text) if self._in_text:
                     self._received_delta = True
                     events += self._parse(text)
                 case PartStart(Text()):

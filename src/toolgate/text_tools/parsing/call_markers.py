@@ -13,7 +13,7 @@ _LONGEST_PATTERN = 96
 _SPAN = r"`(?:[^`\n]++`(?=[^`]))?"
 
 
-class CallMarkers:
+class CallMarkerSearch:
     """Compiled markers; with `spans`, a complete code span is found as one match."""
 
     def __init__(self, markers: Sequence[CallMarker], spans: bool = True) -> None:

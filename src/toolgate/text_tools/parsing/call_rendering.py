@@ -14,7 +14,7 @@ from toolgate.conversation.arguments import arguments_object, is_object, normali
 from toolgate.conversation.message import ToolCall
 from toolgate.conversation.request import ToolDef
 from toolgate.text_tools.parsing.bare_values import parse_bare
-from toolgate.text_tools.parsing.json_string_escaping import quoted
+from toolgate.text_tools.parsing.json_quoting import quoted
 from toolgate.text_tools.parsing.schema_types import STRING, ParameterTypes
 from toolgate.text_tools.parsing.syntax import UnrenderableValue
 

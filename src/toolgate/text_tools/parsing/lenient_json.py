@@ -14,7 +14,7 @@ from typing import Literal as Choice
 from typing import TypeAlias
 
 from toolgate.text_tools.parsing.input_buffer import InputBuffer, Parse, TextSink, word_set
-from toolgate.text_tools.parsing.json_string_escaping import escaped
+from toolgate.text_tools.parsing.json_quoting import escaped
 
 # A possessive group, `(?:…)*+`, keeps half of an iteration that failed before Python 3.11.4: hence atomic ones.
 _SURROGATE_PAIR = r"u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"

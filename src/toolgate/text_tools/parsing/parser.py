@@ -9,7 +9,7 @@ Streamed and whole text go through the same code: a whole text is one `feed` and
 
 from collections.abc import Callable, Mapping, Sequence
 
-from toolgate.conversation.events import Delta, StepEvent
+from toolgate.conversation.events import PartDelta, StepEvent
 from toolgate.conversation.fragment_assembler import FragmentAssembler
 from toolgate.conversation.ids import new_call_id
 from toolgate.conversation.request import ToolDef
@@ -88,11 +88,11 @@ def _join_deltas(events: list[StepEvent]) -> list[StepEvent]:
     joined: list[StepEvent] = []
     texts: list[str] = []
     for event in events:
-        if type(event) is Delta:
+        if type(event) is PartDelta:
             texts.append(event.text)
             continue
         if texts:
-            joined.append(Delta("".join(texts)))
+            joined.append(PartDelta("".join(texts)))
             texts.clear()
         joined.append(event)
-    return [*joined, Delta("".join(texts))] if texts else joined
+    return [*joined, PartDelta("".join(texts))] if texts else joined

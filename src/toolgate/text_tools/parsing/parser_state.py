@@ -17,7 +17,7 @@ from toolgate.conversation.fragment_assembler import FragmentAssembler
 from toolgate.conversation.request import ToolDef
 from toolgate.conversation.tool_name_matching import ToolNameMatcher
 from toolgate.text_tools.parsing.input_buffer import InputBuffer, Parse, word_set
-from toolgate.text_tools.parsing.json_string_escaping import escaped, quoted
+from toolgate.text_tools.parsing.json_quoting import escaped, quoted
 from toolgate.text_tools.parsing.schema_types import ParameterTypes, types_of
 
 _PREFIXES = ("functions.", "default_api.", "default_api:", "tools.")
@@ -30,7 +30,7 @@ class CallProblem(Struct, frozen=True):
     reason: str
 
 
-class ProbeFoundCall(Exception):  # not an error: it ends a reader early
+class CallStartFound(Exception):  # not an error: it ends a reader early
     """A call begins here; raised while the scanner only probes for calls."""
 
 
@@ -133,7 +133,7 @@ class ParserState:
         if tool is None:
             return None
         if self.probing:
-            raise ProbeFoundCall
+            raise CallStartFound
         self.drop_markup()
         self.buffer.held = None
         if tool == self.answer:

@@ -7,9 +7,9 @@ and fences, in which no mark counts. Knows no syntax beyond the markers it is gi
 import re
 from functools import lru_cache
 
-from toolgate.text_tools.parsing.call_markers import CallMarkers
+from toolgate.text_tools.parsing.call_markers import CallMarkerSearch
 from toolgate.text_tools.parsing.input_buffer import InputBuffer, Parse, TextSink, word_set
-from toolgate.text_tools.parsing.parser_state import ParserState, ProbeFoundCall
+from toolgate.text_tools.parsing.parser_state import CallStartFound, ParserState
 from toolgate.text_tools.parsing.syntax import CallMarker, Read, Syntax
 
 REASONING_MARKS = (
@@ -31,22 +31,22 @@ def _read_nothing(_: ParserState, __: str) -> Parse[None]:
 
 
 @lru_cache(256)
-def _markers(syntax: Syntax, names: tuple[str, ...], answer: str | None, close: str) -> CallMarkers:
+def _markers(syntax: Syntax, names: tuple[str, ...], answer: str | None, close: str) -> CallMarkerSearch:
     """Return the markers that count in text or, given its closing mark, in reasoning; cached: it takes milliseconds."""
     calls = syntax.markers(names)
     if close:  # without code spans, inside which reasoning may be closed
-        return CallMarkers([*calls, CallMarker(_read_nothing, close)], spans=False)
+        return CallMarkerSearch([*calls, CallMarker(_read_nothing, close)], spans=False)
     opening_marks = [opening for opening, _ in (*syntax.reasoning_marks, *REASONING_MARKS)]
     markers = [CallMarker(_read_nothing, opening, at="start") for opening in opening_marks]
     if answer:
         markers.append(CallMarker(lambda state, matched: state.read_plain_text(f"</{matched[1:]}"), f"<{answer}>"))
-    return CallMarkers([*calls, *markers])
+    return CallMarkerSearch([*calls, *markers])
 
 
 class ScanContext:
     """The markers that count here, where the text goes, and, inside reasoning, the mark that closes it."""
 
-    def __init__(self, markers: CallMarkers, out: TextSink, close: str = "") -> None:
+    def __init__(self, markers: CallMarkerSearch, out: TextSink, close: str = "") -> None:
         self.markers = markers
         self.out = out
         self.close = close
@@ -196,7 +196,7 @@ class Scanner:
         try:
             yield from read(self._state, matched)
             return
-        except ProbeFoundCall:
+        except CallStartFound:
             pass
         finally:
             self._state.probing = False

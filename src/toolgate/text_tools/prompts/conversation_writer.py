@@ -19,8 +19,8 @@ from toolgate.conversation.request import ToolChoice, ToolDef
 from toolgate.conversation.result_delimiters import ResultDelimiters
 from toolgate.text_tools.parsing.call_rendering import json_text
 from toolgate.text_tools.parsing.syntax import Syntax, UnrenderableValue
+from toolgate.text_tools.prompts.inline_system_messages import free_tag, system_texts, with_first_text, with_first_user
 from toolgate.text_tools.prompts.prompt_fragments import CallInstructions, TextToolPromptRenderer, ToolResultText
-from toolgate.text_tools.prompts.system_messages import free_tag, system_texts, with_first_text, with_first_user
 from toolgate.text_tools.prompts.tool_descriptions import sample
 from toolgate.text_tools.syntaxes import syntax as syntax_named
 

@@ -27,7 +27,7 @@ RESULT_MARKS = ("Result [SUCCESS]", "Result [ERROR]")
 """The marks that begin a block of results: a model that writes one makes up a result."""
 
 
-class PromptRulesFile(Struct, frozen=True):
+class AppendedRulesFile(Struct, frozen=True):
     """A file of rules that is added to every prompt."""
 
     name: str
@@ -70,7 +70,7 @@ class TextToolPromptRenderer:
         sources = load(variant, templates_dir)
         self._templates = {name: _CheckedTemplate(source) for name, source in sources.items()}
         self._cache: dict[tuple[bytes, CallInstructions], str] = {}
-        texts = [PromptRulesFile(path.name, read(path).strip()) for path in rules]
+        texts = [AppendedRulesFile(path.name, read(path).strip()) for path in rules]
         self.guidance = self._render(
             "guidance", instructions=instructions.strip(), rules=[asdict(one) for one in texts]
         )
@@ -165,7 +165,7 @@ _FULL_VALUES: Mapping[str, Any] = {
     "parallel": True,
     "output": "{}",
     "instructions": "Be kind.",
-    "rules": [asdict(PromptRulesFile("a.md", "Be brief."))] * 2,
+    "rules": [asdict(AppendedRulesFile("a.md", "Be brief."))] * 2,
     "tag": "system_context",
     "messages": [{"number": 1, "text": "one"}, {"number": 2, "text": "two"}],
     "system": "system",

@@ -23,7 +23,7 @@ _SENTENCE = re.compile(r"(?<=[.!?。])\s")
 _ORDER = ("string", "integer", "number", "boolean", "array", "object", "null")
 
 
-class ParameterDescription(Struct, frozen=True):
+class PromptParameter(Struct, frozen=True):
     """The description of one parameter of a tool."""
 
     name: str
@@ -39,7 +39,7 @@ class ToolDescription(Struct, frozen=True):
     description: str
     summary: str
     signature: str
-    parameters: tuple[ParameterDescription, ...]
+    parameters: tuple[PromptParameter, ...]
     schema: str
 
 
@@ -72,21 +72,21 @@ def sample(tool: ToolDef) -> dict[str, Any]:
     return {name: _sample(properties[name], schema, _MAX_DEPTH) for name in required}
 
 
-def _signature(name: str, parameters: tuple[ParameterDescription, ...]) -> str:
+def _signature(name: str, parameters: tuple[PromptParameter, ...]) -> str:
     given = [f"{one.name}{'' if one.required else '?'}: {one.type}" for one in parameters]
     return f"{name}({', '.join(given)})"
 
 
-def _parameters(tool: ToolDef) -> tuple[ParameterDescription, ...]:
+def _parameters(tool: ToolDef) -> tuple[PromptParameter, ...]:
     schema = tool.input_schema or {}
     properties = _properties(schema)
     required = set(_required(schema, properties))
     types = _TypeNames(schema)
-    described: list[ParameterDescription] = []
+    described: list[PromptParameter] = []
     for name, one in sorted(properties.items(), key=lambda item: item[0] not in required):
         text = one.get("description") if isinstance(one, Mapping) else None
         description = " ".join(text.split()) if isinstance(text, str) else ""
-        described.append(ParameterDescription(name, types.name_of(one, _MAX_DEPTH), name in required, description))
+        described.append(PromptParameter(name, types.name_of(one, _MAX_DEPTH), name in required, description))
     return tuple(described)
 
 

@@ -7,7 +7,7 @@ from toolgate.conversation.message import ToolCall
 from toolgate.text_tools.call_formats import json_calls, python_calls
 from toolgate.text_tools.parsing.call_rendering import Tools, argument_json, call_object, json_array
 from toolgate.text_tools.parsing.input_buffer import Parse
-from toolgate.text_tools.parsing.json_string_escaping import quoted
+from toolgate.text_tools.parsing.json_quoting import quoted
 from toolgate.text_tools.parsing.parser_state import ParserState
 from toolgate.text_tools.parsing.syntax import CallMarker, Read, Syntax, fixed_markers
 

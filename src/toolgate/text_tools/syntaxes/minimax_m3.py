@@ -17,7 +17,7 @@ from toolgate.text_tools.parsing.call_rendering import (
     tag_name,
 )
 from toolgate.text_tools.parsing.input_buffer import Parse, word_set
-from toolgate.text_tools.parsing.json_string_escaping import quoted
+from toolgate.text_tools.parsing.json_quoting import quoted
 from toolgate.text_tools.parsing.parser_state import CallSink, ParserState
 from toolgate.text_tools.parsing.schema_types import ARRAY, OBJECT, STRING, ParameterTypes, types_of
 from toolgate.text_tools.parsing.syntax import CallMarker, Syntax, UnrenderableValue, fixed_markers

@@ -50,7 +50,7 @@ class LanguageModelTool(Protocol):
 Run: TypeAlias = Callable[[Mapping[str, Any], CallContext], Any]
 
 
-class ToolFunction(Struct, frozen=True):
+class AuthoredFunction(Struct, frozen=True):
     """One of an author's functions; if it `blocks` it returns a value, otherwise an awaitable."""
 
     run: Run
@@ -61,8 +61,8 @@ class PythonToolDefinition(Struct, frozen=True):
     """One tool; `worker` is set if it runs in a worker process, `place` is the file and line of its code."""
 
     spec: ToolSpec
-    invoke: ToolFunction
-    prepare: ToolFunction | None
+    invoke: AuthoredFunction
+    prepare: AuthoredFunction | None
     worker: bool
     place: str
 
@@ -79,7 +79,7 @@ def of_function(function: Callable[..., Any], name: str | None, fields: ToolDeco
         derived["output_schema"] = signature.output_schema
     return PythonToolDefinition(
         spec=_spec(name or function.__name__, {**derived, **fields}),
-        invoke=ToolFunction(lambda arguments, call: function(**signature.bind(arguments, call)), blocks),
+        invoke=AuthoredFunction(lambda arguments, call: function(**signature.bind(arguments, call)), blocks),
         prepare=None,
         worker=fields.get("worker", blocks),
         place=_place(function),
@@ -111,8 +111,10 @@ def of_object(tool: LanguageModelTool, name: str, fields: ToolDecoratorOptions) 
     blocks = not inspect.iscoroutinefunction(tool.invoke)
     return PythonToolDefinition(
         spec=_spec(name, every),
-        invoke=ToolFunction(invoke, blocks),
-        prepare=ToolFunction(prepare, not inspect.iscoroutinefunction(preparing)) if preparing is not None else None,
+        invoke=AuthoredFunction(invoke, blocks),
+        prepare=AuthoredFunction(prepare, not inspect.iscoroutinefunction(preparing))
+        if preparing is not None
+        else None,
         worker=every.get("worker", blocks),
         place=_place(kind),
     )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from toolgate.tools.authoring.cancellation import CancellationTokenSource
-from toolgate.tools.authoring.definition import PythonToolDefinition, ToolFunction
+from toolgate.tools.authoring.definition import AuthoredFunction, PythonToolDefinition
 from toolgate.tools.authoring.result_parts import (
     ConfirmationMessages,
     PreparedToolInvocation,
@@ -57,7 +57,7 @@ class InProcessTool:
         if self._running:
             await asyncio.wait(self._running, timeout=1.0)
 
-    async def _result(self, step: ToolFunction, invocation: ToolCallInput) -> Any:
+    async def _result(self, step: AuthoredFunction, invocation: ToolCallInput) -> Any:
         source = CancellationTokenSource()
         call_on_loop = asyncio.get_running_loop().call_soon_threadsafe
         call = CallContext(source.token, Progress(invocation.report, call_on_loop), token_of(invocation))
@@ -96,7 +96,7 @@ def token_of(invocation: ToolCallInput) -> ToolInvocationToken:
     return ToolInvocationToken(invocation.call_id, invocation.caller, invocation.session, invocation.key)
 
 
-async def _value_or_failure(step: ToolFunction, arguments: Mapping[str, Any], call: CallContext) -> Any:
+async def _value_or_failure(step: AuthoredFunction, arguments: Mapping[str, Any], call: CallContext) -> Any:
     """Run a function and return its value, or its failure as a value: an exit raised in a task would end the loop."""
     try:
         if step.blocks:

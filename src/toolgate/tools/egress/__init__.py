@@ -10,17 +10,17 @@ http_client.py        the exchange itself, over a connection to a checked addres
 name_lookup.py        the addresses of hosts, looked up in threads
 """
 
-from toolgate.tools.egress.account_allowance import EgressAllowance, EgressBudget, UnlimitedEgress
+from toolgate.tools.egress.account_allowance import EgressBudget, EgressQuota, UnlimitedEgress
 from toolgate.tools.egress.guarded_http import GuardedHttp, HttpHop, PinnedAddressTransport
 from toolgate.tools.egress.http import EgressHttpClient, EgressNoResponse, EgressRefused, EgressRequest, EgressResponse
 from toolgate.tools.egress.policy import EgressPolicy, Resolve
 
 __all__ = [
-    "EgressAllowance",
     "EgressBudget",
     "EgressHttpClient",
     "EgressNoResponse",
     "EgressPolicy",
+    "EgressQuota",
     "EgressRefused",
     "EgressRequest",
     "EgressResponse",

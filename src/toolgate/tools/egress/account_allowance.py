@@ -30,7 +30,7 @@ class _Spent(Struct, frozen=True):
     sent: int = 0
 
 
-class EgressAllowance:
+class EgressQuota:
     """The same allowance for every account and for every caller's accounts together, new after each `window` of seconds.
 
     An account is a caller, or a caller, a slash and a session.

@@ -11,10 +11,10 @@ from math import inf
 
 from toolgate.conversation.errors import ToolgateError
 from toolgate.tools.egress import (
-    EgressAllowance,
     EgressBudget,
     EgressNoResponse,
     EgressPolicy,
+    EgressQuota,
     EgressRefused,
     EgressRequest,
     EgressResponse,
@@ -125,7 +125,7 @@ def guarded_http(
     tls: ssl.SSLContext | None = None,
 ) -> GuardedHttp:
     """Make the HTTP client of tools; `allow` names private hosts and networks that they may reach all the same."""
-    return GuardedHttp(DirectHttpCarrier(tls), EgressPolicy(NameLookup(), allow), budget or EgressAllowance(), on_hop)
+    return GuardedHttp(DirectHttpCarrier(tls), EgressPolicy(NameLookup(), allow), budget or EgressQuota(), on_hop)
 
 
 def guarded_streams(

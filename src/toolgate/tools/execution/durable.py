@@ -13,7 +13,7 @@ from toolgate.conversation.history import unanswered_calls
 from toolgate.engine.ports import RunJournal
 from toolgate.engine.tool_loop import EarlierAttempts
 from toolgate.runs.journal import StepJournal
-from toolgate.runs.step_records import CallRetryStep, RunStepLog, encode_step
+from toolgate.runs.step_records import CallRerunStep, RunStepLog, encode_step
 from toolgate.runs.timeline_recorder import RunTimeline
 from toolgate.tools.runner import new_invocation
 from toolgate.tools.tool import (
@@ -46,7 +46,7 @@ class ReplayableApprovals(CallApprovals, Protocol):
 class DurableRunContext(Struct, frozen=True):
     """One attempt at a run that survives its process: what earlier ones did, and where this one writes.
 
-    `mark` stores all frames that were sent and counts them, `check` raises LeaseLost if another node has the run, and
+    `mark` stores all frames that were sent and counts them, `check` raises RunLeaseLost if another node has the run, and
     `set_waiting` stores whether the run waits for an approval. With `ask_again`, a person decides about calls of unknown
     outcome. The `timeline` shows the run to people.
     """
@@ -91,7 +91,7 @@ class DurableRunContext(Struct, frozen=True):
             invocation = new_invocation(call.id, call.arguments, caller, session)
             preparation = CallPreview(title=_TITLE, question=_QUESTION)
             if await approvals.ask_again(ProposedCall(tool.spec, invocation, self.run, preparation, "ask")):
-                await self.steps.keep("again", encode_step(CallRetryStep(call.id)))
+                await self.steps.keep("again", encode_step(CallRerunStep(call.id)))
                 again.add(call.id)
         return replace(history, started=history.started - again)
 

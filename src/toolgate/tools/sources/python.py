@@ -36,7 +36,7 @@ class WorkerTool:
         """Let the author's code describe the call, if it can."""
         if not self._described.prepares:
             return CallPreview()
-        request = frames.ToolWorkerPrepareFrame(self._place, self.spec.name, invocation.arguments)
+        request = frames.ToolWorkerPreviewRequestFrame(self._place, self.spec.name, invocation.arguments)
         response = await self._pool.request(request, clock=invocation.clock, caller=invocation.caller)
         match response:
             case frames.ToolWorkerPreviewFrame(preparation):

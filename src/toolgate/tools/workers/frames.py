@@ -31,7 +31,7 @@ class ToolWorkerDescribeFrame(Struct, frozen=True, tag="describe"):
     place: ToolImportTarget
 
 
-class ToolWorkerPrepareFrame(Struct, frozen=True, tag="prepare"):
+class ToolWorkerPreviewRequestFrame(Struct, frozen=True, tag="prepare"):
     """Request: describe this call to a person."""
 
     place: ToolImportTarget
@@ -52,7 +52,7 @@ class ToolWorkerCancelFrame(Struct, frozen=True, tag="cancel"):
     """Cancel the request that is being answered."""
 
 
-WorkerRequest: TypeAlias = ToolWorkerDescribeFrame | ToolWorkerPrepareFrame | ToolWorkerInvokeFrame
+WorkerRequest: TypeAlias = ToolWorkerDescribeFrame | ToolWorkerPreviewRequestFrame | ToolWorkerInvokeFrame
 
 
 class WorkerToolInfo(Struct, frozen=True):
@@ -111,7 +111,7 @@ WorkerResponse: TypeAlias = WorkerToolList | ToolWorkerPreviewFrame | ToolWorker
 _REQUESTS: msgspec.json.Decoder[ToolWorkerLimitsFrame | WorkerRequest | ToolWorkerCancelFrame] = msgspec.json.Decoder(
     ToolWorkerLimitsFrame
     | ToolWorkerDescribeFrame
-    | ToolWorkerPrepareFrame
+    | ToolWorkerPreviewRequestFrame
     | ToolWorkerInvokeFrame
     | ToolWorkerCancelFrame
 )

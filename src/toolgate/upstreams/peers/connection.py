@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from toolgate import __version__
-from toolgate.conversation.errors import MalformedResponse, UpstreamRejected, UpstreamTimeout, UpstreamUnavailable
+from toolgate.conversation.errors import InvalidUpstreamAnswer, UpstreamRejected, UpstreamTimeout, UpstreamUnavailable
 from toolgate.upstreams.peers.exchange import PeerExchange, fault_of_frame
 from toolgate.upstreams.peers.frames import (
     PROTOCOL,
@@ -142,7 +142,7 @@ class PeerConnection:
                 await self._receive(text)
         except PeerConnectionLost as loss:
             how = str(loss)
-        except MalformedResponse as fault:
+        except InvalidUpstreamAnswer as fault:
             code, how = _INVALID_PAYLOAD, f"does not keep to the protocol: {fault.message}"
         self.lose(how)
         await self._socket.aclose(code)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from math import inf
 
 from toolgate.conversation.errors import (
-    MalformedResponse,
+    InvalidUpstreamAnswer,
     UpstreamError,
     UpstreamRejected,
     UpstreamTimeout,
@@ -107,7 +107,7 @@ class PeerExchange:
             return
         text = f"{self._peer} {how}"
         if self.begun:
-            self._fault = MalformedResponse(f"{text} in mid-answer")
+            self._fault = InvalidUpstreamAnswer(f"{text} in mid-answer")
         else:  # the peer may have answered, at a cost, so that this code is not retried
             self._fault = UpstreamUnavailable(f"{text} without an answer", code="upstream_closed")
         self._wake()
@@ -115,7 +115,7 @@ class PeerExchange:
     def cancel(self) -> None:
         """Stop reading, and cancel at the peer."""
         if not self.over:
-            self._end(MalformedResponse(f"the answer of {self._peer} was given up before its end"))
+            self._end(InvalidUpstreamAnswer(f"the answer of {self._peer} was given up before its end"))
 
     def _add_text(self, text: str) -> None:
         if not text:
@@ -125,10 +125,10 @@ class PeerExchange:
         self._waiting += len(text) + _FRAGMENT_COST
         self._size += len(text)
         if self._size > self._most:
-            self._end(MalformedResponse(f"{self._peer} sent more than {size(self._most)} in one answer"))
+            self._end(InvalidUpstreamAnswer(f"{self._peer} sent more than {size(self._most)} in one answer"))
         elif self._waiting > self._unread:
             self._end(
-                MalformedResponse(
+                InvalidUpstreamAnswer(
                     f"the answer of {self._peer} was cancelled: the client did not read {size(self._unread)} of it"
                 )
             )

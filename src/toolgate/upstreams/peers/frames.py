@@ -9,7 +9,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta, Struct
 
-from toolgate.conversation.errors import MalformedResponse
+from toolgate.conversation.errors import InvalidUpstreamAnswer
 from toolgate.wire.fields import MAX_TOKENS
 from toolgate.wire.jsontext import encode, excerpt
 
@@ -149,9 +149,9 @@ def encode_frame(frame: SentFrame) -> str:
 
 
 def decode_frame(text: str) -> ReceivedFrame | None:
-    """Decode a frame; None for an unknown type, MalformedResponse for anything else."""
+    """Decode a frame; None for an unknown type, InvalidUpstreamAnswer for anything else."""
     try:
         return _decoder.decode(text) if _kind.decode(text).type in _KNOWN else None
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         shown = excerpt(text[:200].encode("utf-8", "replace"))
-        raise MalformedResponse(f"The peer sent something that is no frame ({error}): {shown}") from None
+        raise InvalidUpstreamAnswer(f"The peer sent something that is no frame ({error}): {shown}") from None

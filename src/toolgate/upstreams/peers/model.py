@@ -9,7 +9,7 @@ again; neither is it after a crash.
 from collections.abc import AsyncGenerator, Callable
 from typing import Protocol
 
-from toolgate.conversation.errors import MalformedResponse, Overloaded, UpstreamError
+from toolgate.conversation.errors import InvalidUpstreamAnswer, Overloaded, UpstreamError
 from toolgate.conversation.events import StepEvent, Usage
 from toolgate.conversation.fragment_assembler import FragmentAssembler
 from toolgate.conversation.request import NO_SETTINGS, ModelRequest, RequestSettings
@@ -102,12 +102,12 @@ class PeerModel:
         exchange = await connection.ask(lambda own: CreatePeerConversationFrame(own, self._model))
         if exchange.conversation is None:
             exchange.cancel()
-            raise MalformedResponse("The peer answered create_conversation without a conversation.")
+            raise InvalidUpstreamAnswer("The peer answered create_conversation without a conversation.")
         conversation = exchange.conversation
         try:
             return conversation, await _send_message(connection, conversation, opening)
         except ConversationForgotten as forgotten:
-            raise MalformedResponse(
+            raise InvalidUpstreamAnswer(
                 f"The peer forgot a conversation that it had just created: {forgotten.message}"
             ) from None
 

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Mapping
 from io import BytesIO
 
-from toolgate.conversation.errors import MalformedResponse
+from toolgate.conversation.errors import InvalidUpstreamAnswer
 from toolgate.upstreams.transport.inflate import CODINGS, ResponseInflater
 from toolgate.upstreams.transport.limits import ResponseSizeLimits, size
 from toolgate.upstreams.transport.response_reader import ResponseReader
@@ -123,9 +123,9 @@ class UpstreamResponse:
                 raise
         return piece
 
-    def _over(self) -> MalformedResponse:
+    def _over(self) -> InvalidUpstreamAnswer:
         return self._broken(f"sent a body larger than {size(self._cap)}")
 
-    def _broken(self, what: str) -> MalformedResponse:
+    def _broken(self, what: str) -> InvalidUpstreamAnswer:
         self._reader.abandon()
-        return MalformedResponse(f"{self._reader.upstream} {what}")
+        return InvalidUpstreamAnswer(f"{self._reader.upstream} {what}")

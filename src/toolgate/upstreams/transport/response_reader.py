@@ -6,7 +6,7 @@ from typing import Protocol
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
-from toolgate.conversation.errors import MalformedResponse, UpstreamError, UpstreamTimeout, UpstreamUnavailable
+from toolgate.conversation.errors import InvalidUpstreamAnswer, UpstreamError, UpstreamTimeout, UpstreamUnavailable
 from toolgate.upstreams.transport.limits import UpstreamTimeouts, size
 
 # A peer that closed a pooled connection before our request reached it shows that within a round trip.
@@ -96,7 +96,7 @@ class ResponseReader:
         self._sent_at = connection.loop.time()
         self._stall_at = self._sent_at + timeouts.first_byte
 
-    def feed(self, piece: bytes) -> MalformedResponse | None:
+    def feed(self, piece: bytes) -> InvalidUpstreamAnswer | None:
         """Parse bytes of the socket; return the fault with which the connection has to end, if any."""
         assert self._parser is not None  # a settled response has no connection that could feed it
         before, headed = self.size, self.headed
@@ -105,7 +105,7 @@ class ResponseReader:
             self._parser.feed_data(piece)
         except (HttpParserError, HttpParserUpgrade) as broken:
             if not self.complete:
-                return MalformedResponse(f"{self.upstream} {_reason(broken)}")
+                return InvalidUpstreamAnswer(f"{self.upstream} {_reason(broken)}")
             self.keep_alive = False
         if self._waiter is not None and (self.size != before or self.headed != headed or self.complete):
             self._wake()
@@ -114,7 +114,9 @@ class ResponseReader:
             return None
         # Endless headers, interim responses, chunk extensions and trailers carry no content and need a limit of their own.
         self._empty_bytes += len(piece)
-        return MalformedResponse(f"{self.upstream} {self._too_much()}") if self._empty_bytes > self._head_cap else None
+        return (
+            InvalidUpstreamAnswer(f"{self.upstream} {self._too_much()}") if self._empty_bytes > self._head_cap else None
+        )
 
     def lost(self, clean: bool, reused: bool) -> UpstreamError | None:
         """Return the fault of a lost connection; None where the end of the connection is the end of the body."""
@@ -122,7 +124,7 @@ class ResponseReader:
             self.complete = True
             return None
         if self._began:
-            return MalformedResponse(f"{self.upstream} closed the connection in the middle of its answer")
+            return InvalidUpstreamAnswer(f"{self.upstream} closed the connection in the middle of its answer")
         quick = self.connection is not None and self.connection.loop.time() - self._sent_at < STALE_WITHIN
         message = f"{self.upstream} closed the connection without an answer"
         if reused and quick:
@@ -228,7 +230,7 @@ class ResponseReader:
     def abandon(self) -> None:
         """Give the response up: the socket is closed at once, unless all of it has arrived."""
         if self.connection is not None:
-            self.connection.end(MalformedResponse(f"the answer of {self.upstream} was given up before its end"))
+            self.connection.end(InvalidUpstreamAnswer(f"the answer of {self.upstream} was given up before its end"))
 
     def _wake(self) -> None:
         waiter, self._waiter = self._waiter, None

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from toolgate.conversation.events import Delta, PartEnd, PartStart, StepEvent
+from toolgate.conversation.events import PartDelta, PartEnd, PartStart, StepEvent
 from toolgate.conversation.fold import unfold_part
 from toolgate.conversation.message import ToolCall
 from toolgate.conversation.request import ModelRequest, ToolChoice, ToolDef
@@ -84,7 +84,7 @@ class CombinedToolUnwrapper:
             match event:
                 case PartStart(ToolCall(name=name)) if name == self._name:
                     self._holding = True
-                case Delta() if self._holding:
+                case PartDelta() if self._holding:
                     continue
                 case PartEnd(ToolCall(name=name) as call) if name == self._name:
                     self._holding = False

@@ -25,7 +25,7 @@ from toolgate.bridge.frames import (
 from toolgate.bridge.windows import EditorWindow, EditorWindows
 from toolgate.conversation.errors import (
     EmptyModelAnswer,
-    MalformedResponse,
+    InvalidUpstreamAnswer,
     Overloaded,
     UpstreamError,
     UpstreamRejected,
@@ -100,7 +100,7 @@ class VscodeModel:
             exchange.cancel()
             window.forget(exchange)
         if exchange.ending is None or len(exchange.ending.tokens) != len(texts):
-            raise MalformedResponse("The editor did not count what it was asked to count.")
+            raise InvalidUpstreamAnswer("The editor did not count what it was asked to count.")
         return sum(exchange.ending.tokens) + others
 
     def _lender(self, request: ModelRequest) -> tuple[EditorWindow, LentModel]:

@@ -9,7 +9,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 
-from toolgate.conversation.errors import MalformedResponse, UpstreamError, UpstreamTimeout, UpstreamUnavailable
+from toolgate.conversation.errors import InvalidUpstreamAnswer, UpstreamError, UpstreamTimeout, UpstreamUnavailable
 from toolgate.conversation.request import ModelRequest
 from toolgate.engine.ports import Model, ModelStream
 from toolgate.upstreams.wrappers.breaker import CIRCUIT_OPEN
@@ -85,7 +85,9 @@ class RetryingModel:
         self._first = first
         self._longest = longest
         self._patience = patience
-        self._retried = (UpstreamUnavailable, UpstreamTimeout, MalformedResponse) if unsafe else (UpstreamUnavailable,)
+        self._retried = (
+            (UpstreamUnavailable, UpstreamTimeout, InvalidUpstreamAnswer) if unsafe else (UpstreamUnavailable,)
+        )
         self._sleep = sleep
         self._chance = chance
 

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from toolgate.conversation.errors import UpstreamError
-from toolgate.conversation.events import Delta, ModelResponse, PartEnd, StepEnd, StepEvent, StepStart, Usage
+from toolgate.conversation.events import ModelResponse, PartDelta, PartEnd, StepEnd, StepEvent, StepStart, Usage
 from toolgate.conversation.message import Part, Text
 from toolgate.conversation.request import ModelRequest
 from toolgate.conversation.usage_tally import UsageTally
@@ -103,7 +103,7 @@ class _CountedStream(WrappedStream):
             async for batch in batches:
                 for event in batch:
                     kind = type(event)
-                    if kind is Delta:
+                    if kind is PartDelta:
                         open_part.append(event.text)  # type: ignore[union-attr]  # a Delta
                     elif kind is PartEnd:
                         parts.append(event.part)  # type: ignore[union-attr]  # a PartEnd

@@ -2,7 +2,7 @@
 
 from toolgate.conversation.message import Media, Message, Text, ToolResult, plain_text
 from toolgate.text_tools.prompts import TextToolPromptRenderer
-from toolgate.text_tools.prompts.system_messages import free_tag, inject, with_first_text
+from toolgate.text_tools.prompts.inline_system_messages import free_tag, inject, with_first_text
 
 BLOCK = TextToolPromptRenderer().system_context
 EDITOR = "<context>\nfile: a.py\n</context>\n<attachments>\n</attachments>\n<userRequest>\nFix it.\n</userRequest>"

@@ -10,10 +10,10 @@ import pytest
 
 from toolgate.app.runs import system_database
 from toolgate.conversation.errors import GatewayError, Overloaded
+from toolgate.runs.dbos_executor import DbosExecutor
 from toolgate.runs.executor import StepsLost
 from toolgate.runs.step_records import RunStepLog
-from toolgate.runs.workflows import DbosExecutor
-from toolgate.storage.runs import LeaseLost
+from toolgate.storage.runs import RunLeaseLost
 
 Work = Callable[[str, RunStepLog], Awaitable[None]]
 
@@ -86,7 +86,7 @@ async def test_an_execution_that_was_replaced_can_write_no_step(storage_url: str
         await replaced.wait()
         try:
             await steps.keep("intent", "late")
-        except LeaseLost:
+        except RunLeaseLost:
             outcome.set_result("lost")
             raise
         outcome.set_result("written")

@@ -23,7 +23,7 @@ from toolgate.conversation.errors import GatewayError
 from toolgate.runs.dbos_postgres_database import RETRY_SECONDS, DbosPostgresDatabase
 from toolgate.runs.dbos_sqlite_database import DbosSqliteDatabase
 from toolgate.runs.executor import StepsLost, Work
-from toolgate.storage.runs import LeaseLost
+from toolgate.storage.runs import RunLeaseLost
 from toolgate.storage.sql_engine import unavailable
 
 _T = TypeVar("_T")
@@ -179,7 +179,7 @@ class DbosSteps:
         self._turn = asyncio.Lock()
 
     async def keep(self, name: str, value: str) -> None:
-        """Write a step; LeaseLost if another execution has replaced this one."""
+        """Write a step; RunLeaseLost if another execution has replaced this one."""
         loop = asyncio.get_running_loop()
         async with self._turn:
             writing = loop.run_in_executor(self._threads, self._context.run, _write_step, name, value)
@@ -194,7 +194,7 @@ def _write_step(name: str, value: str) -> None:
     try:
         DBOS.run_step({"name": name}, lambda: value)
     except error.DBOSWorkflowConflictIDError:
-        raise LeaseLost from None
+        raise RunLeaseLost from None
     except SQLAlchemyError as problem:
         raise unavailable("a step could not be stored") from problem
 
