@@ -102,7 +102,7 @@ FILES = {
     "schema_types": "values by the tool's schema",
     "documented_syntaxes": "the documented forms",
     "prompt_fragments": "prompts from templates",
-    "system_messages": "system messages in the user's text",
+    "inline_system_messages": "system messages in the user's text",
     "model": "answers that are corrected and asked for again",
     "promoted_calls": "calls that models with tools of their own write as text",
     "over_http": "through the HTTP edge to every client API",
