@@ -166,8 +166,7 @@ class ChatHandler:
         small = body_size <= LARGE_BODY and type(body) is dict and "input" not in body
         if decoded is None:
             in_loop = durable is None and (small or not _is_large(body_size, body))
-            decode = codec.decode_request
-            decoded = decode(body) if in_loop else await run_in_thread(decode, body)
+            decoded = codec.decode_request(body) if in_loop else await run_in_thread(codec.decode_request, body)
         request = decoded
         if dialect.forwarded_headers:
             request = with_headers(request, headers, dialect.forwarded_headers)
@@ -176,15 +175,9 @@ class ChatHandler:
         caller.require_model(route.name, request.model)
         editor = window_of(call, route)
         whole = route.whole_arguments or headers.get(b"x-toolgate-arguments") == b"whole"
-        relay = request.relay and not whole
+        relay, id = request.relay and not whole, durable.run if durable is not None else record.request_id
         request = replace(
-            request,
-            caller=caller.name,
-            tally=record.tally,
-            request_id=durable.run if durable is not None else record.request_id,
-            relay=relay,
-            small=small,
-            editor=editor,
+            request, caller=caller.name, tally=record.tally, request_id=id, relay=relay, small=small, editor=editor
         )
         on_delivered: Callable[[], Awaitable[None]] | None = None
         if options is None and not (request.tools and "hosted" in map(_KIND, request.tools)):
