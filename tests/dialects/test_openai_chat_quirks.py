@@ -15,7 +15,7 @@ from toolgate.conversation.fold import fold
 from toolgate.conversation.message import ModelRefusal, Reasoning, Text, ToolCall, plain_text
 from toolgate.dialects.dialect import AnswerMetadata
 from toolgate.dialects.openai_chat import DIALECT
-from toolgate.dialects.openai_chat.relay import repair_response
+from toolgate.dialects.openai_chat.repair_response import repair_response
 from toolgate.wire.sse import SseDecoder
 
 REQUEST = DIALECT.server.decode_request(

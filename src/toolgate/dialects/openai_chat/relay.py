@@ -1,4 +1,4 @@
-"""Relay Chat streams and whole answers to Chat clients, repairing only what breaks clients.
+"""Relay Chat streams to Chat clients, repairing only what breaks clients; `repair_response.py` does so for whole answers.
 
 Repaired are the role of the first delta, `index`, `id` and `type` of calls, repeated names and ids, arguments and content
 that are not text, vendors' finish reasons and repeated ones, and ids and dates that change from chunk to chunk.
@@ -12,15 +12,16 @@ from typing import Any
 from toolgate.conversation import ids
 from toolgate.conversation.arguments import ArgumentTextNormalizer, arguments_text
 from toolgate.conversation.errors import InvalidUpstreamAnswer, ToolgateError
-from toolgate.conversation.events import FinishReason, ModelResponse, Usage
+from toolgate.conversation.events import FinishReason, Usage
 from toolgate.conversation.fragment_assembler import MAX_PARTS, check_name_length
-from toolgate.conversation.message import Part, ToolCall
+from toolgate.conversation.message import Part
 from toolgate.conversation.request import ModelRequest
 from toolgate.conversation.surrogates import SurrogateJoiner
 from toolgate.conversation.tool_memoization import tool_names
 from toolgate.conversation.tool_name_matching import CallNameCorrector
 from toolgate.dialects.dialect import AnswerMetadata, RelayedAnswerCollector
 from toolgate.dialects.openai_chat.plain_text import decode_text_chunk
+from toolgate.dialects.openai_chat.repair_response import answer_identity
 from toolgate.dialects.openai_chat.requests import wants_usage
 from toolgate.dialects.openai_chat.server import encode_stream_error, end_before_error
 from toolgate.dialects.openai_chat.shared_codec import read_reason, read_usage, write_reason, write_usage
@@ -364,7 +365,7 @@ class ChatRelay:
 
     def _relay(self, chunk: dict[str, Any]) -> bytes:
         if not self._identity:
-            self._identity = _identity(chunk, self._metadata)
+            self._identity = answer_identity(chunk, self._metadata)
         # All chunks of an answer must have one id, which some upstreams change from chunk to chunk.
         chunk |= self._identity
         chunk["object"] = "chat.completion.chunk"
@@ -429,91 +430,3 @@ class ChatRelay:
 def _has_content(delta: Any) -> bool:
     """Return whether a delta holds more than a role."""
     return type(delta) is dict and any(value for name, value in delta.items() if name != "role")
-
-
-def _identity(body: dict[str, Any], metadata: AnswerMetadata) -> dict[str, Any]:
-    return {
-        "id": body["id"] if ids.is_storable(body.get("id")) else metadata.id,
-        "created": body.get("created") or metadata.created,
-        "model": model if type(model := body.get("model")) is str and model else metadata.model,
-    }
-
-
-def repair_response(
-    body: dict[str, Any], response: ModelResponse, metadata: AnswerMetadata, joined: bool
-) -> dict[str, Any]:
-    """Return a whole answer with the calls and the finish reason of its first choice repaired.
-
-    With `joined`, calls in other choices are moved into the first.
-    """
-    if _is_canonical(body):
-        return body
-    repaired = {**body, **_identity(body, metadata), "object": "chat.completion"}
-    first, *others = body["choices"]
-    message = {"content": None, "refusal": None, **(first.get("message") or {}), "role": "assistant"}
-    if type(message["content"]) is list:  # Chat clients do not read content parts in answers
-        parts = [*content_parts(message["content"])]
-        message["content"] = "".join([text for kind, text in parts if kind == "text"]) or None
-        if thought := "".join([text for kind, text in parts if kind == "thinking"]):
-            message.setdefault("reasoning_content", thought)
-    if joined and others:
-        entries, others = _extract_calls(others)
-        message["tool_calls"] = [*(message.get("tool_calls") or ()), *entries]
-    calls = [part for part in response.parts if isinstance(part, ToolCall)]
-    if message.get("tool_calls"):
-        message["tool_calls"] = [
-            _repair_call(entry, call) for entry, call in zip(message["tool_calls"], calls, strict=False)
-        ]
-    else:
-        message.pop("tool_calls", None)
-    reason = write_reason(response.reason)
-    if message.get("function_call") and reason == "tool_calls":
-        reason = "function_call"
-    choice = {"logprobs": None, **first, "index": 0, "message": message, "finish_reason": reason}
-    usage = {**write_usage(response.usage or Usage()), **(body.get("usage") or {})}
-    return {**repaired, "choices": [choice, *others], "usage": usage}
-
-
-def _extract_calls(choices: list[Any]) -> tuple[list[Any], list[Any]]:
-    """Return the calls of these choices, and the choices that have anything else, without their calls."""
-    entries: list[Any] = []
-    left: list[Any] = []
-    for choice in choices:
-        message = choice.get("message") if type(choice) is dict else None
-        if type(message) is not dict or not message.get("tool_calls"):
-            left.append(choice)
-            continue
-        entries += message["tool_calls"]
-        if message.get("content"):
-            rest = {name: value for name, value in message.items() if name != "tool_calls"}
-            left.append({**choice, "message": rest, "finish_reason": "stop"})
-    return entries, left
-
-
-def _is_canonical(body: dict[str, Any]) -> bool:
-    """Return whether this is plain text as OpenAI itself would send it, so that there is nothing to repair."""
-    if not (ids.is_storable(body.get("id")) and body.get("created") and body.get("usage")):
-        return False
-    first = body["choices"][0]
-    message = first.get("message")
-    return (
-        body.get("object") == "chat.completion"
-        and type(body.get("model")) is str
-        and body["model"]
-        and len(body["choices"]) == 1
-        and first.get("index") == 0
-        and first.get("finish_reason") in ("stop", "length")
-        and type(message) is dict
-        and message.get("role") == "assistant"
-        and type(message.get("content")) is str
-        and not message.get("tool_calls")
-        and not message.get("function_call")
-    )
-
-
-def _repair_call(entry: dict[str, Any], call: ToolCall) -> dict[str, Any]:
-    field, text = ("custom", "input") if call.freeform else ("function", "arguments")
-    inner = {**(entry.get(field) or {}), "name": call.name, text: call.arguments}
-    repaired = {**entry, "id": call.id, "type": field, field: inner}
-    repaired.pop("index", None)
-    return repaired

@@ -25,7 +25,8 @@ from toolgate.conversation.request import (
 from toolgate.conversation.tool_memoization import MemoizedTools, cached_by_tools, tool_names
 from toolgate.dialects.dialect import CALL_NOT_DEMANDED, AnswerMetadata, Quirks, StreamRelay, UpstreamStreamDecoder
 from toolgate.dialects.openai_chat.encode_messages import encode_messages
-from toolgate.dialects.openai_chat.relay import ChatRelay, repair_response
+from toolgate.dialects.openai_chat.relay import ChatRelay
+from toolgate.dialects.openai_chat.repair_response import repair_response
 from toolgate.dialects.openai_chat.shared_codec import NAME, read_usage
 from toolgate.dialects.openai_chat.stream_decoder import ChatStreamDecoder
 from toolgate.dialects.upstream_errors import decode_error_response
